@@ -1,0 +1,29 @@
+# Every target prepares what it needs (.ci/environment: virtual environment, locked dependencies, Java) and is quick
+# the second time. Only Python 3.11+, make and git have to be there beforehand.
+
+.DEFAULT_GOAL := help
+.PHONY: demo test check bench clean help lock
+ENVIRONMENT := .ci/environment
+
+demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
+	@$(ENVIRONMENT) python -P -m magnetar.cluster.demo
+
+test: ## all tests: unit, service, integration (Ray, Spark, the official Pulsar client); under 10 minutes
+	@$(ENVIRONMENT) .ci/test
+
+check: ## the inner loop: ruff, pyright, unit tests
+	@$(ENVIRONMENT) .ci/check
+
+bench: ## the benchmark rows, with a plot and bench/results/latest.json; under 10 minutes
+	@$(ENVIRONMENT) python -P bench/run.py
+
+lock: ## resolve the dependencies of pyproject.toml anew into requirements.lock
+	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --upgrade \
+		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+
+clean: ## remove the virtual environment and everything built, cached or measured
+	rm -rf .venv build dist magnetar.egg-info bench/results .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\): ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
