@@ -1,0 +1,230 @@
+"""Files and directories as services see them: positioned writes, explicit syncs, atomic replacement, locks for life.
+
+Every call blocks, so services make them through `Offload`. The simulator's version forgets what was not synced;
+nothing here may therefore promise durability that only the page cache gives: a new name is durable after
+`sync_directory`, bytes are after `File.sync`.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from ..protocol.errors import DirectoryLocked, DiskFull
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_IOV_MAX = 1024
+"""Linux's bound on the pieces of one pwritev."""
+
+
+class DiskUsage(NamedTuple):
+    """Sizes of the file system that holds a path, in bytes. `free_bytes` is what this user may still take."""
+
+    used_bytes: int
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_fraction(self) -> float:
+        taken = self.used_bytes + self.free_bytes
+        return self.used_bytes / taken if taken else 1.0
+
+
+class File(Protocol):
+    """An open file. Offsets and lengths are in bytes."""
+
+    def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+        """Write all parts one behind the other. Raises DiskFull, OSError; some of it may then have been written."""
+        ...
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Make what was written durable (fdatasync). After an error the state of the file is unknown."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+    def size(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A lock on a path, held until released or until the process ends, however it ends."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def make_directory(self, path: str) -> None:
+        """Create it and its parents; no error when it exists."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def open(self, path: str, *, create: bool = False, preallocate: int = 0) -> File:
+        """Open for reading and writing. `preallocate` reserves that many bytes, so that a sync need not write
+        metadata.
+        """
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None: ...
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace the file as a whole, durably: afterwards a crash shows the old bytes or the new, never a mixture."""
+        ...
+
+    def disk_usage(self, path: str) -> DiskUsage: ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock file at `path`. Raises DirectoryLocked when another process holds it."""
+        ...
+
+
+class RealFile:
+    """A file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+        pending = [memoryview(part).cast("B") for part in parts if len(memoryview(part))]
+        first = 0
+        try:
+            while first < len(pending):
+                written = os.pwritev(self._descriptor, pending[first : first + _IOV_MAX], offset)
+                offset += written
+                while first < len(pending) and written >= len(pending[first]):
+                    written -= len(pending[first])
+                    first += 1
+                if written:
+                    pending[first] = pending[first][written:]
+        except OSError as error:
+            raise _translate(error) from error
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length and (data := os.pread(self._descriptor, length - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class RealLock:
+    """An flock on an open descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class RealFiles:
+    """The operating system's files."""
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def open(self, path: str, *, create: bool = False, preallocate: int = 0) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            descriptor = os.open(path, flags, 0o644)
+            if preallocate:
+                try:
+                    os.posix_fallocate(descriptor, 0, preallocate)
+                except OSError:
+                    os.close(descriptor)
+                    raise
+        except OSError as error:
+            raise _translate(error) from error
+        return RealFile(descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _translate(error) from error
+        os.rename(temporary, path)
+        self.sync_directory(os.path.dirname(path) or ".")
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        stat = os.statvfs(path)
+        total = stat.f_blocks * stat.f_frsize
+        return DiskUsage(total - stat.f_bfree * stat.f_frsize, total, stat.f_bavail * stat.f_frsize)
+
+    def lock(self, path: str) -> Lock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise DirectoryLocked(
+                f"{path} is locked by another running process: stop that one first, or use another directory"
+            ) from error
+        return RealLock(descriptor)
+
+
+def _translate(error: OSError) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"no space left for {error.filename or 'a file'}: free some, then it goes on by itself")
+    return error

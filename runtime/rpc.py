@@ -1,0 +1,481 @@
+"""The internal RPC: persistent, pipelined, authenticated connections between coordinator, bookies, brokers and tools.
+
+Two kinds of traffic share a connection. *Data requests* (entries) are an op, raw bytes and a plain callback, with no
+future and no task each; *calls* (control) name a coroutine method `rpc_<name>` of the other end's service, with
+msgpack arguments and typed errors. Both ends may ask.
+
+States of a connection: CONNECTING (handshake under way, nothing else accepted) → READY → CLOSED. It closes on the
+peer's end of file, on a malformed frame, on a refused handshake, when the peer reads so slowly that
+`write_buffer_max_bytes` is passed, or by `close`. Closing answers every pending request with STATUS_DISCONNECTED
+exactly once; whether the peer carried it out is then unknown.
+
+All frames written within one turn of the loop leave in one system call. The accepting side stops reading while its
+answers pile up; the initiating side never does, so that the two cannot wait for each other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..protocol.errors import (
+    HandshakeRefused,
+    MagnetarError,
+    ProtocolError,
+    RpcDisconnected,
+    RpcError,
+    RpcTimeout,
+    error_to_wire,
+)
+from ..protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder, encode_frame_header
+from . import rpc_handshake as handshake
+from .environment import Environment
+from .rpc_handshake import Identity
+from .rpc_messages import decode_call, decode_error, pack, unpack
+from .tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+OP_CALL = 0
+STATUS_OK = 0
+STATUS_DISCONNECTED = 254
+STATUS_ERROR = 255
+
+CALL_TIMEOUT_S = 10.0
+HANDSHAKE_TIMEOUT_S = 5.0
+CALLS_UNDER_WAY_MAX = 1024
+WRITE_BUFFER_HIGH_BYTES = 4 << 20
+WRITE_BUFFER_MAX_BYTES = 256 << 20
+
+Bytes = bytes | bytearray | memoryview
+ResponseCallback = Callable[[int, bytes], None]
+
+
+class RpcService:
+    """What one end offers to the other. Subclasses add coroutine methods `rpc_<name>(connection, **arguments)`.
+
+    Methods of notifications begin in the order of arrival, so one that does not await before it acts sees them in
+    order.
+    """
+
+    def connected(self, connection: "RpcConnection") -> None:
+        """The handshake is done; `connection.peer` is proven."""
+
+    def disconnected(self, connection: "RpcConnection") -> None:
+        """A connection that was `connected` has ended."""
+
+    def data_request(self, connection: "RpcConnection", op: int, request_id: int, payload: bytes) -> None:
+        """Answer a data request by exactly one `connection.respond`, now or later."""
+        connection.respond_error(request_id, RpcError(f"this service has no data operation {op}"))
+
+
+class RpcConnection(asyncio.Protocol):
+    """One end of a connection. Made by `RpcServer` and `rpc_connect` only."""
+
+    def __init__(
+        self,
+        env: Environment,
+        identity: Identity,
+        secret: bytes,
+        service: RpcService,
+        *,
+        initiator: bool,
+        frame_size_max: int,
+        expected_node_id: str | None = None,
+        on_ready: Callable[["RpcConnection"], None] | None = None,
+        write_buffer_max_bytes: int = WRITE_BUFFER_MAX_BYTES,
+    ) -> None:
+        self.identity = identity
+        self.peer = Identity("", "", "", "")
+        self.closed = False
+        self.ready = False
+        self.close_reason: BaseException | None = None
+        self.on_close: list[Callable[[RpcConnection], None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._secret = secret
+        self._service = service
+        self._initiator = initiator
+        self._expected_node_id = expected_node_id
+        self._on_ready = on_ready
+        self._write_buffer_max_bytes = write_buffer_max_bytes
+        self._nonce = env.random.token(handshake.NONCE_SIZE_BYTES)
+        self._expected_proof = b""
+        self._decoder = RpcFrameDecoder(frame_size_max)
+        self._transport: asyncio.Transport | None = None
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._outgoing: list[Bytes] = []
+        self._flush_scheduled = False
+        self._pending: dict[int, ResponseCallback] = {}
+        self._next_request_id = 0
+        self._handlers = Tasks()
+        self._reading_paused_by_calls = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._ended = asyncio.Event()
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def request(self, op: int, parts: Sequence[Bytes], callback: ResponseCallback) -> None:
+        """Send a data request. `callback(status, payload)` is called once, on the loop, never from within this call.
+
+        On a closed connection it gets STATUS_DISCONNECTED.
+        """
+        if self.closed or not self.ready:
+            self._loop.call_soon(callback, STATUS_DISCONNECTED, b"")
+            return
+        request_id = self._take_request_id(callback)
+        self._send(KIND_REQUEST, op, request_id, parts)
+
+    async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+        """Call `rpc_<method>` at the other end and return its result.
+
+        Raises the error that the method raised, RpcDisconnected or RpcTimeout (in both cases the call may have been
+        carried out).
+        """
+        answer: asyncio.Future[tuple[int, bytes]] = self._loop.create_future()
+
+        def answered(status: int, payload: bytes) -> None:
+            if not answer.done():
+                answer.set_result((status, payload))
+
+        self.request(OP_CALL, (pack([method, arguments]),), answered)
+        try:
+            async with asyncio.timeout(timeout_s):
+                status, payload = await answer
+        except TimeoutError:
+            raise RpcTimeout(
+                f"{self.peer.node_id or 'the peer'} did not answer {method} within {timeout_s} s"
+            ) from None
+        if status == STATUS_OK:
+            return unpack(payload)
+        if status == STATUS_DISCONNECTED:
+            raise RpcDisconnected(f"the connection to {self.peer.node_id or 'the peer'} ended during {method}")
+        raise decode_error(payload)
+
+    def notify(self, method: str, /, **arguments: Any) -> None:
+        """Call a method of the other end without an answer. Lost when the connection is, and nobody is told."""
+        if self.ready and not self.closed:
+            self._send(KIND_NOTIFY, OP_CALL, 0, (pack([method, arguments]),))
+
+    # -- answering -----------------------------------------------------------------------------------------------
+
+    def respond(self, request_id: int, status: int, parts: Sequence[Bytes] = ()) -> None:
+        """Answer a data request. Nothing happens when the connection has ended."""
+        if not self.closed:
+            self._send(KIND_RESPONSE, status, request_id, parts)
+
+    def respond_error(self, request_id: int, error: BaseException) -> None:
+        """Answer with a typed error."""
+        self.respond(request_id, STATUS_ERROR, (pack(list(error_to_wire(error))),))
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    @property
+    def write_buffer_size(self) -> int:
+        """Bytes that wait for the peer to read."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    async def drain(self) -> None:
+        """Wait until the write buffer is below its high-water mark, or the connection has ended."""
+        await self._writable.wait()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the connection. What was written still leaves, unless `error` says that the stream is broken."""
+        if self.closed or self._transport is None:
+            return
+        self.close_reason = self.close_reason or error
+        if error is None:
+            self._flush()
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        await self._ended.wait()
+        await self._handlers.close()
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)  # type: ignore[union-attr]
+        self._handshake_timer = self._loop.call_later(
+            HANDSHAKE_TIMEOUT_S, self._fail, HandshakeRefused("the handshake took too long")
+        )
+        if self._initiator:
+            self._send(KIND_NOTIFY, handshake.HELLO, 0, (handshake.encode_hello(self.identity, self._nonce),))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for kind, code, request_id, payload in self._decoder.feed(data):
+                if self.closed:
+                    return
+                if not self.ready:
+                    self._shake(kind, code, payload)
+                elif kind == KIND_RESPONSE:
+                    callback = self._pending.pop(request_id, None)
+                    if callback is not None:
+                        callback(code, payload)
+                elif kind == KIND_REQUEST:
+                    if code == OP_CALL:
+                        self._start_call(request_id, payload)
+                    else:
+                        self._service.data_request(self, code, request_id, payload)
+                elif kind == KIND_NOTIFY:
+                    self._start_call(None, payload)
+        except MagnetarError as error:
+            logger.warning("closing the connection with %s: %s", self.peer.node_id or "a stranger", error)
+            self._fail(error)
+        except Exception as error:
+            logger.exception("closing the connection with %s after an unexpected error", self.peer.node_id)
+            self._fail(error)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        if not self._initiator and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        if not self._initiator and self._transport is not None and not self._reading_paused_by_calls:
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.close_reason = self.close_reason or exc
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+        self._outgoing.clear()
+        self._writable.set()
+        self._ended.set()
+        pending, self._pending = self._pending, {}
+        for callback in pending.values():
+            try:
+                callback(STATUS_DISCONNECTED, b"")
+            except Exception:
+                logger.exception("a callback of a lost connection failed")
+        if self.ready:
+            self._service.disconnected(self)
+        elif self._on_ready is not None:
+            self._on_ready(self)
+        for listener in self.on_close:
+            listener(self)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _take_request_id(self, callback: ResponseCallback) -> int:
+        request_id = self._next_request_id
+        while request_id in self._pending:  # only after 2^32 requests, with one still unanswered
+            request_id = (request_id + 1) & 0xFFFFFFFF
+        self._next_request_id = (request_id + 1) & 0xFFFFFFFF
+        self._pending[request_id] = callback
+        return request_id
+
+    def _send(self, kind: int, code: int, request_id: int, parts: Sequence[Bytes]) -> None:
+        size = 0
+        for part in parts:
+            size += len(part)
+        self._outgoing.append(encode_frame_header(kind, code, request_id, size))
+        self._outgoing.extend(parts)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if not self._outgoing or self.closed or self._transport is None:
+            return
+        outgoing, self._outgoing = self._outgoing, []
+        self._transport.writelines(outgoing)
+        if self._transport.get_write_buffer_size() > self._write_buffer_max_bytes:
+            self._fail(
+                RpcError(
+                    f"{self.peer.node_id} reads too slowly: its buffer passed {self._write_buffer_max_bytes} bytes"
+                )
+            )
+
+    def _fail(self, error: BaseException) -> None:
+        self.close_reason = self.close_reason or error
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _shake(self, kind: int, code: int, payload: bytes) -> None:
+        if kind != KIND_NOTIFY:
+            raise ProtocolError("a request before the handshake")
+        if self._initiator and code == handshake.CHALLENGE and not self.peer.node_id:
+            peer, nonce, proof = handshake.decode_challenge(payload)
+            terms = (self.identity, self._nonce, peer, nonce)
+            handshake.check_peer(
+                self.identity, peer, proof, handshake.prove(self._secret, "acceptor", *terms), self._expected_node_id
+            )
+            self.peer = peer
+            self._send(KIND_NOTIFY, handshake.PROOF, 0, (handshake.prove(self._secret, "initiator", *terms),))
+        elif self._initiator and code == handshake.WELCOME and self.peer.node_id:
+            self._become_ready()
+        elif self._initiator and code == handshake.REFUSED:
+            raise HandshakeRefused(payload.decode("utf-8", "replace"))
+        elif not self._initiator and code == handshake.HELLO and not self._expected_proof:
+            peer, nonce = handshake.decode_hello(payload)
+            self.peer = peer
+            terms = (peer, nonce, self.identity, self._nonce)
+            self._expected_proof = handshake.prove(self._secret, "initiator", *terms)
+            proof = handshake.prove(self._secret, "acceptor", *terms)
+            self._send(
+                KIND_NOTIFY, handshake.CHALLENGE, 0, (handshake.encode_challenge(self.identity, self._nonce, proof),)
+            )
+        elif not self._initiator and code == handshake.PROOF and self._expected_proof:
+            try:
+                handshake.check_peer(self.identity, self.peer, payload, self._expected_proof)
+            except HandshakeRefused as error:
+                logger.warning("refused a connection: %s", error)
+                self._send(KIND_NOTIFY, handshake.REFUSED, 0, (str(error).encode(),))
+                self.close()
+                return
+            self._send(KIND_NOTIFY, handshake.WELCOME, 0, ())
+            self._become_ready()
+        else:
+            raise ProtocolError("a handshake step out of order")
+
+    def _become_ready(self) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+        self.ready = True
+        self._service.connected(self)
+        if self._on_ready is not None:
+            self._on_ready(self)
+
+    def _start_call(self, request_id: int | None, payload: bytes) -> None:
+        method, arguments = decode_call(payload)
+        handler = getattr(self._service, f"rpc_{method}", None)
+        if handler is None:
+            if request_id is not None:
+                self.respond_error(request_id, RpcError(f"{self.identity.role} has no method {method}"))
+            return
+        self._handlers.spawn(self._serve_call(request_id, method, handler, arguments), f"rpc-{method}")
+        if len(self._handlers) >= CALLS_UNDER_WAY_MAX and not self._initiator and self._transport is not None:
+            self._reading_paused_by_calls = True
+            self._transport.pause_reading()
+
+    async def _serve_call(self, request_id: int | None, method: str, handler: Any, arguments: dict[str, Any]) -> None:
+        try:
+            result = await handler(self, **arguments)
+            if request_id is not None:
+                self.respond(request_id, STATUS_OK, (pack(result),))
+        except MagnetarError as error:
+            if request_id is not None:
+                self.respond_error(request_id, error)
+            else:
+                logger.warning("notification %s failed: %s", method, error)
+        except Exception as error:
+            logger.exception("method %s failed", method)
+            if request_id is not None:
+                self.respond_error(request_id, RpcError(f"{method} failed at {self.identity.node_id}: {error!r}"))
+        finally:
+            if self._reading_paused_by_calls and len(self._handlers) <= CALLS_UNDER_WAY_MAX // 2:
+                self._reading_paused_by_calls = False
+                if self._transport is not None and not self.closed and self._writable.is_set():
+                    self._transport.resume_reading()
+
+
+class RpcServer:
+    """Accepts internal connections for one service."""
+
+    def __init__(
+        self, env: Environment, identity: Identity, secret: bytes, service: RpcService, *, frame_size_max: int
+    ) -> None:
+        self.identity = identity
+        self.connections: dict[RpcConnection, None] = {}
+        self._env = env
+        self._secret = secret
+        self._service = service
+        self._frame_size_max = frame_size_max
+        self._server: asyncio.Server | None = None
+        self._address = ("", 0)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the port is the real one when 0 was asked for."""
+        return self._address
+
+    async def start(self, host: str, port: int = 0) -> tuple[str, int]:
+        """Listen. Raises OSError when the address is taken."""
+        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        self._address = (host, self._server.sockets[0].getsockname()[1])
+        return self._address
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        connections = list(self.connections)
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.wait_closed()
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+    def _accept(self) -> RpcConnection:
+        connection = RpcConnection(
+            self._env, self.identity, self._secret, self._service, initiator=False, frame_size_max=self._frame_size_max
+        )
+        self.connections[connection] = None
+        connection.on_close.append(lambda closed: self.connections.pop(closed, None) and None)
+        return connection
+
+
+async def rpc_connect(
+    env: Environment,
+    host: str,
+    port: int,
+    identity: Identity,
+    secret: bytes,
+    *,
+    service: RpcService | None = None,
+    expected_node_id: str | None = None,
+    frame_size_max: int,
+    timeout_s: float = HANDSHAKE_TIMEOUT_S,
+) -> RpcConnection:
+    """Connect, shake hands and return the ready connection.
+
+    Raises RpcDisconnected when nobody listens there or it ended, RpcTimeout, HandshakeRefused when the other end is
+    not who it should be.
+    """
+    loop = asyncio.get_running_loop()
+    shaken: asyncio.Future[None] = loop.create_future()
+
+    def on_ready(connection: RpcConnection) -> None:
+        if shaken.done():
+            return
+        if connection.ready:
+            shaken.set_result(None)
+        elif isinstance(connection.close_reason, MagnetarError):
+            shaken.set_exception(connection.close_reason)
+        else:
+            shaken.set_exception(RpcDisconnected(f"{host}:{port} closed the connection during the handshake"))
+
+    connection = RpcConnection(
+        env,
+        identity,
+        secret,
+        service or RpcService(),
+        initiator=True,
+        frame_size_max=frame_size_max,
+        expected_node_id=expected_node_id,
+        on_ready=on_ready,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, host, port)
+            await shaken
+    except TimeoutError:
+        connection.close(RpcTimeout("gave up"))
+        raise RpcTimeout(f"{host}:{port} did not answer within {timeout_s} s") from None
+    except OSError as error:
+        raise RpcDisconnected(f"cannot connect to {host}:{port}: {error}") from error
+    except BaseException:
+        connection.close(RpcDisconnected("gave up"))
+        raise
+    return connection

@@ -1,0 +1,109 @@
+"""Who is at the other end: the mutual handshake of the internal RPC, as pure functions over bytes.
+
+Metadata names nodes by id, ports get reused and strangers connect, so before anything else both ends prove that they
+hold the cluster's secret and say which cluster, role, node and incarnation they are. Four messages, each a NOTIFY
+frame whose code is the step:
+
+    initiator                                   acceptor
+    HELLO   identity, nonce          →
+                                     ←          CHALLENGE  identity, nonce, HMAC over both identities and nonces
+    PROOF   HMAC over the same       →
+                                     ←          WELCOME   (or REFUSED with a reason, then close)
+
+The two HMACs differ by a label, so that neither can be reflected; the nonces are fresh, so that neither can be
+replayed.
+"""
+
+import hashlib
+import hmac
+from typing import Any, NamedTuple
+
+import msgpack
+
+from ..protocol.errors import HandshakeRefused, ProtocolError
+
+HELLO, CHALLENGE, PROOF, WELCOME, REFUSED = 1, 2, 3, 4, 5
+NONCE_SIZE_BYTES = 16
+VERSION = 1
+
+
+class Identity(NamedTuple):
+    """A process of a cluster. `incarnation` changes with each start, so that a restarted node is told from its past
+    self.
+    """
+
+    cluster_id: str
+    role: str
+    node_id: str
+    incarnation: str
+
+
+def encode_hello(identity: Identity, nonce: bytes) -> bytes:
+    return _pack([VERSION, list(identity), nonce])
+
+
+def decode_hello(payload: bytes) -> tuple[Identity, bytes]:
+    """Raises ProtocolError, or HandshakeRefused for another version."""
+    version, fields, nonce = _unpack(payload, 3)
+    if version != VERSION:
+        raise HandshakeRefused(f"the peer speaks version {version} of the internal protocol, this process {VERSION}")
+    return _identity(fields), _nonce(nonce)
+
+
+def encode_challenge(identity: Identity, nonce: bytes, proof: bytes) -> bytes:
+    return _pack([list(identity), nonce, proof])
+
+
+def decode_challenge(payload: bytes) -> tuple[Identity, bytes, bytes]:
+    fields, nonce, proof = _unpack(payload, 3)
+    if not isinstance(proof, bytes):
+        raise ProtocolError("malformed handshake: the proof is not bytes")
+    return _identity(fields), _nonce(nonce), proof
+
+
+def prove(
+    secret: bytes, label: str, initiator: Identity, initiator_nonce: bytes, acceptor: Identity, acceptor_nonce: bytes
+) -> bytes:
+    """The HMAC-SHA256 that `label` ("initiator" or "acceptor") owes to the other end."""
+    text = _pack([label, list(initiator), initiator_nonce, list(acceptor), acceptor_nonce])
+    return hmac.new(secret, text, hashlib.sha256).digest()
+
+
+def check_peer(
+    ours: Identity, theirs: Identity, proof: bytes, expected_proof: bytes, expected_node_id: str | None = None
+) -> None:
+    """Raises HandshakeRefused unless the proof holds and the peer is of our cluster (and is the expected node)."""
+    if theirs.cluster_id != ours.cluster_id:
+        raise HandshakeRefused(
+            f"{theirs.node_id} belongs to cluster {theirs.cluster_id}, this process to {ours.cluster_id}"
+        )
+    if not hmac.compare_digest(proof, expected_proof):
+        raise HandshakeRefused(f"{theirs.role} {theirs.node_id} does not know this cluster's secret")
+    if expected_node_id is not None and theirs.node_id != expected_node_id:
+        raise HandshakeRefused(f"connected to {theirs.role} {theirs.node_id}, wanted {expected_node_id}")
+
+
+def _pack(value: Any) -> bytes:
+    return msgpack.packb(value, use_bin_type=True)
+
+
+def _unpack(payload: bytes, fields: int) -> list[Any]:
+    try:
+        value = msgpack.unpackb(payload, raw=False)
+    except Exception as error:  # msgpack raises many unrelated types on bad bytes
+        raise ProtocolError(f"malformed handshake: {error}") from error
+    if not isinstance(value, list) or len(value) != fields:
+        raise ProtocolError("malformed handshake: wrong number of fields")
+    return value
+
+
+def _identity(fields: Any) -> Identity:
+    if not isinstance(fields, list) or len(fields) != 4 or not all(isinstance(field, str) for field in fields):
+        raise ProtocolError("malformed handshake: the identity is not four strings")
+    return Identity(*fields)
+
+
+def _nonce(nonce: Any) -> bytes:
+    if not isinstance(nonce, bytes) or len(nonce) != NONCE_SIZE_BYTES:
+        raise ProtocolError("malformed handshake: bad nonce")
+    return nonce
