@@ -1,0 +1,180 @@
+"""The shape of the source tree: which room may import which, no circles, files of readable size, light imports."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "protocol": set(),
+    "runtime": {"protocol"},
+    "storage": {"runtime", "protocol"},
+    "client": {"runtime", "protocol"},
+    "actors": {"storage", "runtime", "protocol"},
+    "spark": {"client", "storage", "runtime", "protocol"},
+    "cluster": {"spark", "actors", "client", "storage", "runtime", "protocol"},
+}
+SPARK_MAY_TAKE_FROM_STORAGE = {"bookie_client", "bookie_directory", "ledger_metadata", "ledger_reader"}
+"""A bulk read goes straight to the bookies; the rest of storage is none of its business."""
+
+HEAVY = {"ray", "raydp", "pyspark", "pandas", "numpy", "pyarrow"}
+LINES_MAX = 500
+
+
+def sources() -> list[Path]:
+    files = [ROOT / "__init__.py"]
+    for room in MAY_IMPORT:
+        files += sorted((ROOT / room).rglob("*.py"))
+    return [file for file in files if not file.name.endswith("_pb2.py")]
+
+
+def module_name(file: Path) -> str:
+    """Dotted name below the root; the root itself is the empty string."""
+    parts = list(file.relative_to(ROOT).with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+class Imports(ast.NodeVisitor):
+    """Collects what a file imports: of ours as names below the root, of others as top-level package names."""
+
+    def __init__(self, file: Path) -> None:
+        self.ours: set[str] = set()
+        self.theirs: set[str] = set()
+        self.theirs_at_import: set[str] = set()
+        self.absolute_ours: list[int] = []
+        self._package = list(file.relative_to(ROOT).parent.parts)
+        self._depth = 0
+        self.visit(ast.parse(file.read_text(), str(file)))
+
+    def visit_If(self, node: ast.If) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for child in node.orelse:
+                self.visit(child)
+        else:
+            self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._depth += 1
+        self.generic_visit(node)
+        self._depth -= 1
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def _foreign(self, name: str, line: int) -> None:
+        top = name.partition(".")[0]
+        if top == "magnetar":
+            self.absolute_ours.append(line)
+        self.theirs.add(top)
+        if not self._depth:
+            self.theirs_at_import.add(top)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._foreign(alias.name, node.lineno)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if not node.level:
+            self._foreign(node.module or "", node.lineno)
+            return
+        base = self._package[: len(self._package) - (node.level - 1)]
+        base += node.module.split(".") if node.module else []
+        for alias in node.names:
+            target = ROOT.joinpath(*base, alias.name)
+            if target.with_suffix(".py").exists() or target.is_dir():
+                self.ours.add(".".join([*base, alias.name]))
+            else:
+                self.ours.add(".".join(base))
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, Imports]:
+    return {module_name(file): Imports(file) for file in sources()}
+
+
+def test_rooms_import_only_where_their_arrows_lead(imports: dict[str, Imports]) -> None:
+    wrong: list[str] = []
+    for module, found in imports.items():
+        room = module.partition(".")[0]
+        if not room:
+            continue
+        for target in sorted(found.ours):
+            target_room, _, rest = target.partition(".")
+            if target_room not in MAY_IMPORT[room] | {room}:
+                wrong.append(f"{module} imports {target or 'the root'}")
+            elif room == "spark" and target_room == "storage" and rest not in SPARK_MAY_TAKE_FROM_STORAGE:
+                wrong.append(f"{module} imports {target}, which is not for bulk readers")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_between_rooms_are_relative(imports: dict[str, Imports]) -> None:
+    wrong = [f"{module}:{line}" for module, found in imports.items() for line in found.absolute_ours]
+    assert not wrong, wrong
+
+
+def test_modules_do_not_import_each_other_in_circles(imports: dict[str, Imports]) -> None:
+    finished: set[str] = set()
+    path: list[str] = []
+
+    def walk(module: str) -> None:
+        if module in finished or module not in imports:
+            return
+        assert module not in path, " → ".join([*path[path.index(module) :], module])
+        path.append(module)
+        for target in sorted(imports[module].ours):
+            walk(target)
+        finished.add(path.pop())
+
+    for module in imports:
+        walk(module)
+
+
+def test_files_stay_readable() -> None:
+    long = {}
+    for file in [*sources(), *sorted((ROOT / "bench").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]:
+        lines = len(file.read_text().splitlines())
+        if lines > LINES_MAX:
+            long[str(file.relative_to(ROOT))] = lines
+    assert not long, f"over {LINES_MAX} lines, find the missing concept: {long}"
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [str(file.relative_to(ROOT)) for file in sources() if not ast.get_docstring(ast.parse(file.read_text()))]
+    assert not silent, silent
+
+
+def test_services_and_client_never_load_ray_or_spark_at_import(imports: dict[str, Imports]) -> None:
+    wrong = {
+        module: heavy
+        for module, found in imports.items()
+        if module.partition(".")[0] not in {"spark"} and (heavy := found.theirs_at_import & HEAVY)
+    }
+    assert not wrong, wrong
+
+
+def test_importing_magnetar_is_light() -> None:
+    code = (
+        "import sys, magnetar, magnetar.client, magnetar.cluster\n"
+        f"heavy = sorted({HEAVY!r} & set(sys.modules))\n"
+        "sys.exit(f'import magnetar loads {heavy}' if heavy else 0)"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("room", ["protocol", "storage", "client", "actors"])
+def test_services_open_no_files_themselves(room: str) -> None:
+    """The part of ruff's banned-api rule that ruff does not see: the builtin."""
+    wrong = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in sources()
+        if file.relative_to(ROOT).parts[0] == room
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
+    ]
+    assert not wrong, wrong
