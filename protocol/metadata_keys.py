@@ -1,0 +1,150 @@
+"""Keys of the metadata store: who keeps what where.
+
+| key | value |
+| --- | --- |
+| `cluster` | the cluster's identity, created once |
+| `coordinator/epoch` | the epoch that the coordinator in office raised |
+| `counters/<name>` | first number not yet given out |
+| `bookies/<id>` | cookie of a bookie |
+| `ledgers/<20 digits>` | one ledger: ensemble, quorums, fragments, state |
+| `managed/<topic path>` | chain of ledgers of a topic |
+| `cursors/<topic path>/<subscription>` | one durable cursor |
+| `topics/<topic path>` | one topic, partitioned or plain, with its number of partitions |
+| `assignments/<topic path>` | the broker that owns a partition, with epoch |
+| `tenants/<tenant>`, `namespaces/<tenant>/<namespace>` | policies |
+| `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
+
+A topic path is `TopicName.path`: `persistent/<tenant>/<namespace>/<percent-encoded local name>`. Free text inside a
+key is percent-encoded, so a slash always separates and a prefix that ends in a slash finds exactly what lies below
+it. Ledger ids have leading zeros, so the order of keys is the order of ids.
+"""
+
+from urllib.parse import quote, unquote
+
+from .errors import ProtocolError
+
+CLUSTER = "cluster"
+COORDINATOR_EPOCH = "coordinator/epoch"
+
+COUNTERS_PREFIX = "counters/"
+BOOKIES_PREFIX = "bookies/"
+LEDGERS_PREFIX = "ledgers/"
+MANAGED_PREFIX = "managed/"
+CURSORS_PREFIX = "cursors/"
+TOPICS_PREFIX = "topics/"
+ASSIGNMENTS_PREFIX = "assignments/"
+TENANTS_PREFIX = "tenants/"
+NAMESPACES_PREFIX = "namespaces/"
+PINS_PREFIX = "pins/"
+
+LEDGER_COUNTER = "ledger"
+PRODUCER_COUNTER = "producer"
+INCARNATION_COUNTER = "incarnation"
+
+_LEDGER_DIGITS = 20
+
+
+def counter(name: str) -> str:
+    """The key of a durable counter."""
+    return f"{COUNTERS_PREFIX}{encode_part(name)}"
+
+
+def bookie(bookie_id: str) -> str:
+    """The key of a bookie's cookie."""
+    return f"{BOOKIES_PREFIX}{encode_part(bookie_id)}"
+
+
+def bookie_id_of(key: str) -> str:
+    """The bookie id in a key of `bookie`; ProtocolError for another key."""
+    return decode_part(_below(key, BOOKIES_PREFIX))
+
+
+def ledger(ledger_id: int) -> str:
+    """The key of a ledger's metadata."""
+    if ledger_id < 0:
+        raise ProtocolError("a ledger id is never negative", ledger_id=ledger_id)
+    return f"{LEDGERS_PREFIX}{ledger_id:0{_LEDGER_DIGITS}d}"
+
+
+def ledger_id_of(key: str) -> int:
+    """The ledger id in a key of `ledger`; ProtocolError for another key."""
+    digits = _below(key, LEDGERS_PREFIX)
+    if len(digits) != _LEDGER_DIGITS or not (digits.isascii() and digits.isdigit()):
+        raise ProtocolError("not the key of a ledger", key=key)
+    return int(digits)
+
+
+def managed_ledger(topic_path: str) -> str:
+    """The key of a topic's chain of ledgers."""
+    return f"{MANAGED_PREFIX}{topic_path}"
+
+
+def cursor(topic_path: str, subscription: str) -> str:
+    """The key of a durable cursor."""
+    return f"{cursors_prefix(topic_path)}{encode_part(subscription)}"
+
+
+def cursors_prefix(topic_path: str) -> str:
+    """The prefix of all cursors of one topic."""
+    return f"{CURSORS_PREFIX}{topic_path}/"
+
+
+def subscription_of(key: str) -> str:
+    """The subscription in a key of `cursor`; ProtocolError for another key."""
+    return decode_part(_below(key, CURSORS_PREFIX).rpartition("/")[2])
+
+
+def topic(topic_path: str) -> str:
+    """The key of a topic: the path of the partitioned topic or of the plain one, never of a partition."""
+    return f"{TOPICS_PREFIX}{topic_path}"
+
+
+def topics_prefix(namespace: str, domain: str = "persistent") -> str:
+    """The prefix of all topics of a namespace given as `tenant/namespace`."""
+    return f"{TOPICS_PREFIX}{domain}/{namespace}/"
+
+
+def assignment(topic_path: str) -> str:
+    """The key of the assignment of a partition or plain topic."""
+    return f"{ASSIGNMENTS_PREFIX}{topic_path}"
+
+
+def tenant(name: str) -> str:
+    """The key of a tenant."""
+    return f"{TENANTS_PREFIX}{encode_part(name)}"
+
+
+def namespace(name: str) -> str:
+    """The key of a namespace given as `tenant/namespace`."""
+    return f"{NAMESPACES_PREFIX}{name}"
+
+
+def namespaces_prefix(tenant_name: str) -> str:
+    """The prefix of all namespaces of a tenant."""
+    return f"{NAMESPACES_PREFIX}{tenant_name}/"
+
+
+def pin(topic_path: str, pin_id: str) -> str:
+    """The key of a pin of a topic's ledgers."""
+    return f"{pins_prefix(topic_path)}{encode_part(pin_id)}"
+
+
+def pins_prefix(topic_path: str) -> str:
+    """The prefix of all pins of one topic."""
+    return f"{PINS_PREFIX}{topic_path}/"
+
+
+def encode_part(text: str) -> str:
+    """Free text as one part of a key: percent-encoded, slashes included."""
+    return quote(text, safe="")
+
+
+def decode_part(text: str) -> str:
+    """What `encode_part` was given."""
+    return unquote(text)
+
+
+def _below(key: str, prefix: str) -> str:
+    if not key.startswith(prefix) or len(key) == len(prefix):
+        raise ProtocolError("the key is of another kind", key=key, expected_prefix=prefix)
+    return key[len(prefix) :]

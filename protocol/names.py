@@ -1,0 +1,42 @@
+"""Names that several rooms must agree on: actors, roles, versions.
+
+A node's id (`bookie-1`, `broker-2`) is what metadata, cookies and logs carry; the actor's name puts the product's
+name in front of it, because Ray's names are shared with whatever else runs in the Ray cluster.
+"""
+
+RAY_NAMESPACE = "magnetar"
+
+COORDINATOR_ID = "coordinator"
+ADMIN_ID = "admin"
+
+COORDINATOR_ACTOR = "magnetar-coordinator"
+ADMIN_ACTOR = "magnetar-admin"
+
+ROLE_COORDINATOR = "coordinator"
+ROLE_BOOKIE = "bookie"
+ROLE_BROKER = "broker"
+ROLE_ADMIN = "admin"
+ROLE_CLIENT = "client"
+ROLES = (ROLE_COORDINATOR, ROLE_BOOKIE, ROLE_BROKER, ROLE_ADMIN, ROLE_CLIENT)
+
+VERSION = "0.1.0"
+SERVER_VERSION = f"Magnetar-{VERSION}"
+CLIENT_VERSION = f"Magnetar-Python-{VERSION}"
+
+# The newest version of Pulsar's protocol that this code speaks (`ProtocolVersion.v21`).
+PROTOCOL_VERSION = 21
+
+
+def bookie_id(number: int) -> str:
+    """The id of the bookie with that number, counted from 1: `bookie-1`."""
+    return f"{ROLE_BOOKIE}-{number}"
+
+
+def broker_id(number: int) -> str:
+    """The id of the broker with that number, counted from 1: `broker-1`."""
+    return f"{ROLE_BROKER}-{number}"
+
+
+def actor_name(node_id: str) -> str:
+    """The Ray actor's name of a node: `magnetar-bookie-1` for `bookie-1`."""
+    return f"magnetar-{node_id}"

@@ -1,0 +1,80 @@
+"""Frames of the internal RPC between coordinator, brokers, bookies and our own tools.
+
+    [u32 size of the rest][u8 kind][u8 code][u32 request id][payload]       big-endian
+
+A connection is symmetric: both sides may send requests. `code` is the operation of a request or notification and
+the status of a response. Operation 0 is a call by name: its payload is msgpack `[method, arguments]`, its OK answer
+is msgpack of the result, its error answer (status 255) msgpack of the triple of `errors.error_to_wire`. Other
+operations have binary payloads of their own (`bookie_wire`).
+
+Handshake, time-outs and matching of answers to requests belong to `runtime.rpc`.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from .byte_stream import FrameCutter
+from .errors import ProtocolError
+
+KIND_REQUEST = 0
+KIND_RESPONSE = 1
+KIND_NOTIFY = 2
+
+OP_CALL = 0
+
+STATUS_OK = 0
+# Never on the wire: what a request's callback gets when its connection ends before the answer.
+STATUS_DISCONNECTED = 254
+STATUS_ERROR = 255
+
+_HEADER = Struct(">IBBI")
+_INNER = Struct(">BBI")
+
+HEADER_SIZE_BYTES = _HEADER.size
+# What the size field counts besides the payload.
+OVERHEAD_SIZE_BYTES = _INNER.size
+
+
+class RpcFrame(NamedTuple):
+    """One frame; `code` is an operation or a status, see the module."""
+
+    kind: int
+    code: int
+    request_id: int
+    payload: bytes
+
+
+class RpcFrameDecoder:
+    """Turns chunks of a socket into frames. After an error every later `feed` raises ProtocolError."""
+
+    __slots__ = ("_cutter",)
+
+    def __init__(self, frame_size_max: int) -> None:
+        self._cutter = FrameCutter(frame_size_max, OVERHEAD_SIZE_BYTES)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the unfinished frame kept between chunks."""
+        return self._cutter.buffered_bytes
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[RpcFrame]:
+        """The frames that `data` completes, payloads copied once.
+
+        FrameTooLarge as soon as a size field exceeds the limit; ProtocolError for a frame too short or of unknown kind.
+        """
+        view, cuts = self._cutter.cut(data)
+        if not cuts:
+            return []
+        frames: list[RpcFrame] = []
+        for start, end in cuts:
+            kind, code, request_id = _INNER.unpack_from(view, start)
+            if kind > KIND_NOTIFY:
+                self._cutter.fail()
+                raise ProtocolError(f"an RPC frame of unknown kind {kind}", kind=kind)
+            frames.append(RpcFrame(kind, code, request_id, bytes(view[start + OVERHEAD_SIZE_BYTES : end])))
+        return frames
+
+
+def encode_frame_header(kind: int, code: int, request_id: int, payload_size: int) -> bytes:
+    """Everything of a frame before its payload of `payload_size` bytes."""
+    return _HEADER.pack(OVERHEAD_SIZE_BYTES + payload_size, kind, code, request_id)

@@ -1,0 +1,222 @@
+"""The root of all errors, and the errors a broker can answer with: one class for each number of Pulsar's `ServerError`.
+
+Import them from `errors`, which holds the rest and says how errors travel.
+"""
+
+from typing import ClassVar, cast
+
+
+class MagnetarError(Exception):
+    """The root of all errors of Magnetar.
+
+    `message` is for people; `details` are plain values (numbers, strings, bytes, lists, dictionaries) for programs.
+    """
+
+    server_error: ClassVar[int] = 0
+    retriable: ClassVar[bool] = False
+
+    details: dict[str, object]
+
+    def __init__(self, message: str = "", /, **details: object) -> None:
+        super().__init__(message)
+        self.details = details
+
+    @property
+    def message(self) -> str:
+        """The text for people; empty if none was given."""
+        return cast(str, self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return self.message or type(self).__name__
+
+
+class UnknownError(MagnetarError):
+    """The peer failed in a way that has no number of its own."""
+
+    server_error = 0
+    retriable = True
+
+
+class BrokerMetadataError(MagnetarError):
+    """The broker could not read or write its metadata."""
+
+    server_error = 1
+    retriable = True
+
+
+class BrokerPersistenceError(MagnetarError):
+    """The broker could not store or read messages."""
+
+    server_error = 2
+    retriable = True
+
+
+class AuthenticationError(MagnetarError):
+    """The peer does not believe who we are."""
+
+    server_error = 3
+
+
+class AuthorizationError(MagnetarError):
+    """The peer knows who we are and says no."""
+
+    server_error = 4
+
+
+class ConsumerBusy(MagnetarError):
+    """The subscription has a consumer already and admits no other."""
+
+    server_error = 5
+
+
+class ServiceUnitNotReady(MagnetarError):
+    """The topic is being loaded, moved or cannot be stored at the moment (ServiceNotReady)."""
+
+    server_error = 6
+    retriable = True
+
+
+class ProducerBlockedQuotaExceededError(MagnetarError):
+    """The backlog quota is used up; the producer was told to hold back."""
+
+    server_error = 7
+
+
+class ProducerBlockedQuotaExceededException(MagnetarError):
+    """The backlog quota is used up; the producer was refused."""
+
+    server_error = 8
+
+
+class ChecksumError(MagnetarError):
+    """The CRC32C of an entry does not match its bytes."""
+
+    server_error = 9
+
+
+class UnsupportedVersionError(MagnetarError):
+    """The peer's protocol version lacks what was asked for."""
+
+    server_error = 10
+
+
+class TopicNotFound(MagnetarError):
+    """There is no such topic, and it was not to be created."""
+
+    server_error = 11
+
+
+class SubscriptionNotFound(MagnetarError):
+    """There is no such subscription, and it was not to be created."""
+
+    server_error = 12
+
+
+class ConsumerNotFound(MagnetarError):
+    """The connection has no consumer of that id."""
+
+    server_error = 13
+
+
+class TooManyLookupRequestException(MagnetarError):
+    """Too many requests are under way (TooManyRequests)."""
+
+    server_error = 14
+    retriable = True
+
+
+class TopicTerminated(MagnetarError):
+    """The topic was ended for good: it can be read, not written."""
+
+    server_error = 15
+
+
+class ProducerBusy(MagnetarError):
+    """Another producer of that name is connected."""
+
+    server_error = 16
+
+
+class InvalidTopicName(MagnetarError):
+    """The text is no topic name."""
+
+    server_error = 17
+
+
+class IncompatibleSchema(MagnetarError):
+    """The schema does not agree with those the topic has."""
+
+    server_error = 18
+
+
+class ConsumerAssignError(MagnetarError):
+    """The dispatcher could not place the consumer (for example overlapping sticky ranges)."""
+
+    server_error = 19
+
+
+class TransactionCoordinatorNotFoundError(MagnetarError):
+    """No transaction coordinator of that id is here."""
+
+    server_error = 20
+
+
+class InvalidTxnStatusError(MagnetarError):
+    """The transaction is in another state than the request needs."""
+
+    server_error = 21
+
+
+class NotAllowedError(MagnetarError):
+    """The request is understood and forbidden in this state or by policy."""
+
+    server_error = 22
+
+
+class TransactionConflict(MagnetarError):
+    """Another transaction acknowledged the same message."""
+
+    server_error = 23
+
+
+class TransactionNotFound(MagnetarError):
+    """No transaction of that id is known."""
+
+    server_error = 24
+
+
+class ProducerFenced(MagnetarError):
+    """A newer producer took the topic over; this one must not come back."""
+
+    server_error = 25
+
+
+# Indexed by number.
+SERVER_ERRORS: tuple[type[MagnetarError], ...] = (
+    UnknownError,
+    BrokerMetadataError,
+    BrokerPersistenceError,
+    AuthenticationError,
+    AuthorizationError,
+    ConsumerBusy,
+    ServiceUnitNotReady,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+    ChecksumError,
+    UnsupportedVersionError,
+    TopicNotFound,
+    SubscriptionNotFound,
+    ConsumerNotFound,
+    TooManyLookupRequestException,
+    TopicTerminated,
+    ProducerBusy,
+    InvalidTopicName,
+    IncompatibleSchema,
+    ConsumerAssignError,
+    TransactionCoordinatorNotFoundError,
+    InvalidTxnStatusError,
+    NotAllowedError,
+    TransactionConflict,
+    TransactionNotFound,
+    ProducerFenced,
+)
