@@ -1,0 +1,48 @@
+"""What a cluster consists of: identity, settings, nodes. Made by `start`, carried to every process as an argument.
+
+A plan pickles and holds plain values only. It contains the cluster's secret, so it travels through Ray, which guards it
+by its own authentication, and is never logged.
+"""
+
+from dataclasses import dataclass, field
+
+from ..protocol.names import ROLE_COORDINATOR
+from ..runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One process: a coordinator, bookie, broker or admin."""
+
+    role: str
+    node_id: str
+    host: str
+    """The address to bind to."""
+    port: int = 0
+    """0 takes any free port."""
+    advertised_host: str | None = None
+    """What clients are told, if not `host` (which may be a wildcard)."""
+    directory: str = ""
+    """Coordinator and bookies: where the data lies."""
+    ray_node_id: str = ""
+    """The Ray node on which it runs, and nowhere else; empty when embedded."""
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """A whole cluster."""
+
+    cluster_id: str
+    secret: bytes = field(repr=False)
+    settings: Settings
+    metadata_url: str = field(repr=False)  # may hold a password
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def coordinator(self) -> NodePlan:
+        return next(node for node in self.nodes if node.role == ROLE_COORDINATOR)
+
+    @property
+    def members(self) -> tuple[NodePlan, ...]:
+        """Everything except the coordinator, which keeps the others running."""
+        return tuple(node for node in self.nodes if node.role != ROLE_COORDINATOR)

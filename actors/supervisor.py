@@ -1,0 +1,176 @@
+"""Keeps the cluster's processes running: restarts each that ends, with back-off.
+
+The supervisor lives beside the coordinator, and decides only *that* a process runs, never who owns what: a restarted
+broker or bookie is a new incarnation that registers like any other. Safety does not depend on it (fencing and
+compare-and-set see to that), so a needless restart costs time and nothing else.
+
+States of a node, each with its trigger:
+
+    STARTING  →  RUNNING      the process runs and its service has started (or it was found running: adopted)
+    STARTING  →  WAITING      it could not be started
+    RUNNING   →  WAITING      its process died, or its service ended by itself
+    WAITING   →  STARTING     the back-off is over: 0.1 s at first, doubled up to 10 s, reset by a minute of health
+
+Supervision ends with `close`, which leaves the processes as they are, or `stop_all`, which ends them in order.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.tasks import Tasks
+from .plan import NodePlan
+
+logger = logging.getLogger(__name__)
+
+RESTART_DELAY_INITIAL_S = 0.1
+RESTART_DELAY_MAX_S = 10.0
+HEALTHY_AFTER_S = 60.0
+STOP_TIMEOUT_S = 15.0
+STOP_ORDER = (ROLE_ADMIN, ROLE_BROKER, ROLE_BOOKIE)
+"""Whoever asks goes before whoever answers."""
+
+
+class Launcher(Protocol):
+    """Starts and watches processes; the handle is whatever it likes."""
+
+    async def adopt(self, node: NodePlan) -> Any | None:
+        """The handle of this node's process if it runs already (the coordinator was restarted, not the cluster)."""
+        ...
+
+    async def launch(self, node: NodePlan) -> Any:
+        """Create the process and start its service. Raises whatever went wrong, with nothing left behind."""
+        ...
+
+    async def ended(self, handle: Any) -> str:
+        """Wait until the process has died or its service has ended by itself; say why."""
+        ...
+
+    async def close(self, handle: Any) -> None:
+        """Ask the service to close in good order."""
+        ...
+
+    async def kill(self, handle: Any) -> None:
+        """End the process; no error if it is gone."""
+        ...
+
+
+class NodeState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+
+
+class _Kept:
+    """What the supervisor knows of one node."""
+
+    def __init__(self, node: NodePlan) -> None:
+        self.node = node
+        self.state = NodeState.STARTING
+        self.handle: Any = None
+        self.restarts = 0
+        self.problem = ""
+        self.changed = asyncio.Event()
+
+    def become(self, state: NodeState, problem: str = "") -> None:
+        self.state = state
+        self.problem = problem
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class Supervisor:
+    """Keeps `nodes` running through `launcher`."""
+
+    def __init__(self, env: Environment, launcher: Launcher, nodes: Sequence[NodePlan]) -> None:
+        self._env = env
+        self._launcher = launcher
+        self._kept = {node.node_id: _Kept(node) for node in nodes}
+        self._tasks = Tasks()
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        for kept in self._kept.values():
+            self._tasks.spawn(self._keep(kept), f"supervise-{kept.node.node_id}")
+
+    async def wait_ready(self, timeout_s: float) -> dict[str, str]:
+        """Wait until every node has run; after `timeout_s` return the rest: node id → what keeps it from running."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        for kept in self._kept.values():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    while kept.state is not NodeState.RUNNING:
+                        await kept.changed.wait()
+            except TimeoutError:
+                continue
+        return {
+            kept.node.node_id: kept.problem or kept.state.value
+            for kept in self._kept.values()
+            if kept.state is not NodeState.RUNNING
+        }
+
+    def status(self) -> list[dict[str, Any]]:
+        """One plain record a node: `node_id`, `role`, `state`, `restarts`, `problem`, `directory`, `ray_node_id`."""
+        return [
+            {
+                "node_id": kept.node.node_id,
+                "role": kept.node.role,
+                "state": kept.state.value,
+                "restarts": kept.restarts,
+                "problem": kept.problem,
+                "directory": kept.node.directory,
+                "ray_node_id": kept.node.ray_node_id,
+            }
+            for kept in self._kept.values()
+        ]
+
+    async def close(self) -> None:
+        """End the supervision; the processes run on."""
+        await self._tasks.close()
+
+    async def stop_all(self) -> None:
+        """End the supervision, then the processes: admin, brokers, bookies; each closed in order, then killed."""
+        await self.close()
+        for role in STOP_ORDER:
+            kept_of_role = [kept for kept in self._kept.values() if kept.node.role == role]
+            handles = [kept.handle for kept in kept_of_role if kept.handle is not None]
+            await asyncio.gather(*(self._stop(handle) for handle in handles))
+
+    async def _stop(self, handle: Any) -> None:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._launcher.close(handle)
+        except Exception as error:
+            logger.warning("a process did not close in order and is killed: %s", error)
+        await self._launcher.kill(handle)
+
+    async def _keep(self, kept: _Kept) -> None:
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(self._env.random, RESTART_DELAY_INITIAL_S, RESTART_DELAY_MAX_S)
+        kept.handle = await self._launcher.adopt(kept.node)
+        while True:
+            try:
+                if kept.handle is None:
+                    kept.handle = await self._launcher.launch(kept.node)
+                kept.become(NodeState.RUNNING)
+                since = loop.time()
+                problem = await self._launcher.ended(kept.handle)
+                if loop.time() - since >= HEALTHY_AFTER_S:
+                    backoff.reset()
+                handle, kept.handle = kept.handle, None
+                await self._launcher.kill(handle)  # a service that ended by itself leaves its process behind
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            delay_s = backoff.next_delay_s()
+            assert delay_s is not None, "supervision has no limit"
+            kept.restarts += 1
+            kept.become(NodeState.WAITING, problem)
+            logger.warning("%s is not running (%s); next start in %.1f s", kept.node.node_id, problem, delay_s)
+            await asyncio.sleep(delay_s)
+            kept.become(NodeState.STARTING, problem)

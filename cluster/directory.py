@@ -1,0 +1,198 @@
+"""A cluster's data directory: who the cluster is, and who works on it now.
+
+    DIR/cluster.json                 identity: cluster id, secret, whether the metadata store was created (mode 0600)
+    DIR/run.json                     what `start` started: Ray's address and processes, addresses to connect to (0600)
+    DIR/lock                         held while `start` or `stop` are at work; an embedded cluster holds it for life
+    DIR/coordinator/metadata.db      the metadata store, unless it is PostgreSQL
+    DIR/bookie-<n>/                  one bookie's data, with its cookie
+
+The identity is created once, on a wholly fresh directory. A directory that holds data but no identity, or an identity
+whose metadata store is gone, is refused: starting over it with an empty store would lose every topic, and might make
+bookies believe that none of their ledgers is needed.
+"""
+
+import dataclasses
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..protocol.errors import ClusterError, DirectoryLocked
+from ..runtime.files import Lock, RealFiles
+
+IDENTITY_FILE = "cluster.json"
+RUN_FILE = "run.json"
+LOCK_FILE = "lock"
+METADATA_FILE = "coordinator/metadata.db"
+FORMAT = 1
+
+
+def default_data_directory() -> Path:
+    """`$MAGNETAR_DATA_DIR`, else `magnetar` in the user's data directory."""
+    given = os.environ.get("MAGNETAR_DATA_DIR")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "magnetar"
+
+
+@dataclass(frozen=True)
+class ClusterIdentity:
+    """Who a cluster is. `state` is `new` until its metadata store holds the cluster's record, then `ready`."""
+
+    cluster_id: str
+    secret: bytes
+    created_ms: int
+    metadata_url: str
+    state: Literal["new", "ready"] = "new"
+
+
+class ClusterDirectory:
+    """Reads and writes what lies directly in a data directory. Everything here blocks, briefly."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self._files = RealFiles()
+        self._lock: Lock | None = None
+
+    @property
+    def coordinator_directory(self) -> str:
+        return str(self.path / "coordinator")
+
+    def bookie_directory(self, bookie_id: str) -> str:
+        """Where a bookie of that id keeps its data on this machine."""
+        return str(self.path / bookie_id)
+
+    @property
+    def sqlite_url(self) -> str:
+        """The URL of the metadata store inside this directory."""
+        return f"sqlite:///{self.path / METADATA_FILE}"
+
+    def lock(self) -> None:
+        """Take the directory for this process. Raises ClusterError when somebody else works on it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = self._files.lock(str(self.path / LOCK_FILE))
+        except DirectoryLocked as error:
+            raise ClusterError(
+                f"{self.path} is in use by another Magnetar process: stop that one first, or give another --data-dir"
+            ) from error
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # -- identity ----------------------------------------------------------------------------------------------
+
+    def load_identity(self) -> ClusterIdentity | None:
+        """The cluster's identity, None if the directory has none. Raises ClusterError when it cannot be read."""
+        record = self._read(IDENTITY_FILE)
+        if record is None:
+            return None
+        if record.get("format") != FORMAT:
+            raise ClusterError(f"{self.path / IDENTITY_FILE} has format {record.get('format')}, not {FORMAT}")
+        try:
+            return ClusterIdentity(
+                cluster_id=record["cluster_id"],
+                secret=bytes.fromhex(record["secret"]),
+                created_ms=record["created_ms"],
+                metadata_url=record["metadata_url"],
+                state=record["state"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ClusterError(f"{self.path / IDENTITY_FILE} is damaged: {error!r}") from error
+
+    def establish_identity(self, metadata_url: str | None, cookies_elsewhere: list[str]) -> ClusterIdentity:
+        """The identity of this directory's cluster; a wholly fresh directory gets a new one.
+
+        `cookies_elsewhere` names the bookie cookies found on other nodes. Raises ClusterError if there is data without
+        an identity, an identity without its metadata store, or a metadata store other than the one given.
+        """
+        identity = self.load_identity()
+        cookies = [str(found) for found in sorted(self.path.glob("bookie-*/cookie"))] + cookies_elsewhere
+        store = self.path / METADATA_FILE
+        if identity is None:
+            leftovers = [*cookies, *([str(store)] if store.exists() else [])]
+            if leftovers:
+                raise ClusterError(
+                    f"{self.path} has no {IDENTITY_FILE}, but there is data of a cluster: {', '.join(leftovers)}. "
+                    "Restore that file, or give an empty --data-dir"
+                )
+            identity = ClusterIdentity(
+                cluster_id=secrets.token_hex(8),
+                secret=secrets.token_bytes(32),
+                created_ms=time.time_ns() // 1_000_000,
+                metadata_url=metadata_url or self.sqlite_url,
+            )
+            self.save_identity(identity)
+            return identity
+        if metadata_url is not None and metadata_url != identity.metadata_url:
+            raise ClusterError(
+                f"the cluster in {self.path} keeps its metadata at {identity.metadata_url}, not at {metadata_url}"
+            )
+        if identity.metadata_url.startswith("sqlite:"):
+            # The directory may have been moved as a whole; its store moves along.
+            identity = dataclasses.replace(identity, metadata_url=self.sqlite_url)
+            if identity.state == "ready" and not store.exists():
+                raise ClusterError(
+                    f"the metadata store {store} of cluster {identity.cluster_id} is missing: restore it. "
+                    "An empty one in its place would lose every topic"
+                )
+        if identity.state == "new" and cookies:
+            raise ClusterError(f"the metadata store of {self.path} was never completed, but there are {cookies}")
+        return identity
+
+    def save_identity(self, identity: ClusterIdentity) -> None:
+        self._write(
+            IDENTITY_FILE,
+            {
+                "format": FORMAT,
+                "cluster_id": identity.cluster_id,
+                "secret": identity.secret.hex(),
+                "created_ms": identity.created_ms,
+                "metadata_url": identity.metadata_url,
+                "state": identity.state,
+            },
+        )
+
+    # -- what runs ---------------------------------------------------------------------------------------------
+
+    def load_run(self) -> dict[str, Any] | None:
+        """What the last `start` wrote down, None after a clean `stop`."""
+        return self._read(RUN_FILE)
+
+    def save_run(self, run: dict[str, Any]) -> None:
+        self._write(RUN_FILE, run)
+
+    def clear_run(self) -> None:
+        (self.path / RUN_FILE).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        try:
+            record = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"cannot read {path}: {error}") from error
+        if not isinstance(record, dict):
+            raise ClusterError(f"{path} is damaged: no JSON object")
+        return record
+
+    def _write(self, name: str, record: dict[str, Any]) -> None:
+        """Replace the file durably; never readable by others, not even for a moment, because of the secret."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(name + ".tmp")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(record, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        self._files.sync_directory(str(self.path))

@@ -1,0 +1,132 @@
+"""The supervisor against a launcher in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from magnetar.actors import supervisor as supervisor_module
+from magnetar.actors.plan import NodePlan
+from magnetar.actors.supervisor import Supervisor
+from magnetar.runtime.environment import Environment
+
+
+class Process:
+    def __init__(self, node: NodePlan) -> None:
+        self.node = node
+        self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.events: list[str] = []
+
+
+class MemoryLauncher:
+    def __init__(self) -> None:
+        self.processes: list[Process] = []
+        self.refusals: dict[str, list[Exception]] = {}
+        self.adoptable: dict[str, Process] = {}
+        self.launched = asyncio.Condition()
+        self.order: list[str] = []
+
+    async def adopt(self, node: NodePlan) -> Any | None:
+        return self.adoptable.get(node.node_id)
+
+    async def launch(self, node: NodePlan) -> Any:
+        refusals = self.refusals.get(node.node_id)
+        if refusals:
+            raise refusals.pop(0)
+        process = Process(node)
+        async with self.launched:
+            self.processes.append(process)
+            self.launched.notify_all()
+        return process
+
+    async def ended(self, handle: Process) -> str:
+        return await asyncio.shield(handle.end)
+
+    async def close(self, handle: Process) -> None:
+        self.order.append(f"close {handle.node.node_id}")
+        if handle.events == ["stuck"]:
+            raise RuntimeError("stuck")
+
+    async def kill(self, handle: Process) -> None:
+        self.order.append(f"kill {handle.node.node_id}")
+
+    async def wait_for(self, count: int) -> None:
+        async with self.launched, asyncio.timeout(5):
+            await self.launched.wait_for(lambda: len(self.processes) >= count)
+
+
+def node(role: str, node_id: str) -> NodePlan:
+    return NodePlan(role, node_id, "127.0.0.1")
+
+
+@pytest.fixture
+async def env() -> AsyncIterator[Environment]:
+    environment = Environment.real(threads_max=1)
+    yield environment
+    environment.close()
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_DELAY_INITIAL_S", 0.001)
+
+
+async def test_starts_every_node_and_restarts_the_one_that_dies(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1"), node("broker", "broker-1")])
+    supervisor.start()
+    assert await supervisor.wait_ready(5) == {}
+    launcher.processes[1].end.set_result("killed by signal 9")
+    await launcher.wait_for(3)
+    assert launcher.processes[2].node.node_id == "broker-1"
+    assert await supervisor.wait_ready(5) == {}
+    restarts = {record["node_id"]: record["restarts"] for record in supervisor.status()}
+    assert restarts == {"bookie-1": 0, "broker-1": 1}
+    await supervisor.close()
+
+
+async def test_adopts_what_runs_already(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    launcher.adoptable["bookie-1"] = Process(node("bookie", "bookie-1"))
+    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1")])
+    supervisor.start()
+    assert await supervisor.wait_ready(5) == {}
+    assert launcher.processes == []
+    launcher.adoptable.pop("bookie-1").end.set_result("died")
+    await launcher.wait_for(1)
+    await supervisor.close()
+
+
+async def test_tries_again_when_a_start_fails_and_says_why(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    launcher.refusals["bookie-1"] = [OSError("no disk"), OSError("still no disk")]
+    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1")])
+    supervisor.start()
+    assert await supervisor.wait_ready(5) == {}
+    assert supervisor.status()[0]["restarts"] == 2
+    await supervisor.close()
+
+
+async def test_names_the_problem_of_a_node_that_never_runs(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_DELAY_INITIAL_S", 5.0)
+    launcher = MemoryLauncher()
+    launcher.refusals["bookie-2"] = [OSError("no disk")]
+    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1"), node("bookie", "bookie-2")])
+    supervisor.start()
+    assert await supervisor.wait_ready(0.05) == {"bookie-2": "OSError: no disk"}
+    await supervisor.close()
+
+
+async def test_stops_in_order_and_kills_who_does_not_close(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    nodes = [node("bookie", "bookie-1"), node("broker", "broker-1"), node("admin", "admin")]
+    supervisor = Supervisor(env, launcher, nodes)
+    supervisor.start()
+    assert await supervisor.wait_ready(5) == {}
+    launcher.processes[1].events.append("stuck")
+    await supervisor.stop_all()
+    assert launcher.order == [
+        "close admin", "kill admin", "close broker-1", "kill broker-1", "close bookie-1", "kill bookie-1",
+    ]  # fmt: skip
+    assert len(launcher.processes) == 3, "nothing is restarted after stop_all"
