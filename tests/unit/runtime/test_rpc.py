@@ -1,0 +1,234 @@
+"""The internal RPC over real loopback sockets: calls, data requests, typed errors, handshakes that must fail, lost connections."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError, RpcDisconnected, RpcError, RpcTimeout
+from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
+from magnetar.runtime import rpc_handshake
+from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc import (
+    STATUS_DISCONNECTED,
+    STATUS_OK,
+    Identity,
+    RpcConnection,
+    RpcServer,
+    RpcService,
+    rpc_connect,
+)
+
+SECRET = b"s" * 32
+FRAME_MAX = 1 << 20
+
+
+class EchoService(RpcService):
+    def __init__(self):
+        self.connections = []
+        self.lost = []
+        self.heard = asyncio.Queue()
+        self.release = asyncio.Event()
+
+    def connected(self, connection):
+        self.connections.append(connection)
+
+    def disconnected(self, connection):
+        self.lost.append(connection)
+        self.heard.put_nowait("lost")
+
+    def data_request(self, connection, op, request_id, payload):
+        if op == 7:
+            connection.respond(request_id, STATUS_OK, [payload[:2], payload[2:]])
+        elif op == 8:
+            connection.close()
+
+    async def rpc_add(self, connection, a, b):
+        return a + b
+
+    async def rpc_conflict(self, connection):
+        raise BadVersion("stale")
+
+    async def rpc_broken(self, connection):
+        raise ZeroDivisionError("oops")
+
+    async def rpc_wait(self, connection):
+        await self.release.wait()
+
+    async def rpc_tell(self, connection, text):
+        self.heard.put_nowait(text)
+
+    async def rpc_call_me_back(self, connection):
+        return await connection.call("add", a=20, b=22)
+
+
+@contextlib.asynccontextmanager
+async def cluster(client_service=None, client=None, **options):
+    env = Environment.real()
+    service = EchoService()
+    server = RpcServer(env, Identity("c1", "bookie", "b1", "i1"), SECRET, service, frame_size_max=FRAME_MAX)
+    host, port = await server.start("127.0.0.1")
+    options = {"frame_size_max": FRAME_MAX, **options}
+    identity = client or Identity("c1", "broker", "k1", "i9")
+    try:
+        connection = await rpc_connect(
+            env, host, port, identity, options.pop("secret", SECRET), service=client_service, **options
+        )
+        try:
+            yield service, server, connection
+        finally:
+            connection.close()
+            await connection.wait_closed()
+    finally:
+        await server.close()
+        env.close()
+
+
+async def request(connection: RpcConnection, op: int, *parts: bytes):
+    answer = asyncio.get_running_loop().create_future()
+    connection.request(op, parts, lambda status, payload: answer.set_result((status, payload)))
+    return await asyncio.wait_for(answer, 5)
+
+
+async def test_both_ends_know_each_other_after_the_handshake():
+    async with cluster() as (service, server, connection):
+        assert connection.peer == Identity("c1", "bookie", "b1", "i1")
+        await connection.call("add", a=0, b=0)
+        assert service.connections[0].peer == Identity("c1", "broker", "k1", "i9")
+        assert len(server.connections) == 1
+
+
+async def test_a_call_returns_its_result_and_raises_its_typed_error():
+    async with cluster() as (_, _, connection):
+        assert await connection.call("add", a=[1], b=[2, b"\x00"]) == [1, 2, b"\x00"]
+        with pytest.raises(BadVersion, match="stale"):
+            await connection.call("conflict")
+        with pytest.raises(RpcError, match="ZeroDivisionError"):
+            await connection.call("broken")
+        with pytest.raises(RpcError, match="no method nonsense"):
+            await connection.call("nonsense")
+        with pytest.raises(RpcError):
+            await connection.call("add", wrong=1)
+
+
+async def test_calls_go_both_ways_on_one_connection():
+    async with cluster(client_service=EchoService()) as (_, _, connection):
+        assert await connection.call("call_me_back") == 42
+
+
+async def test_notifications_arrive_in_order():
+    async with cluster() as (service, _, connection):
+        for number in range(100):
+            connection.notify("tell", text=number)
+        assert [await service.heard.get() for _ in range(100)] == list(range(100))
+
+
+async def test_data_requests_are_pipelined_and_matched():
+    async with cluster() as (_, _, connection):
+        answers = await asyncio.gather(*(request(connection, 7, b"%d" % n, b"-tail") for n in range(500)))
+        assert answers == [(STATUS_OK, b"%d-tail" % n) for n in range(500)]
+
+
+async def test_a_lost_connection_answers_every_pending_request_once():
+    async with cluster() as (service, _, connection):
+        closed = []
+        connection.on_close.append(closed.append)
+        waiting = [asyncio.create_task(connection.call("wait")) for _ in range(3)]
+        assert await request(connection, 8) == (STATUS_DISCONNECTED, b"")
+        for task in waiting:
+            with pytest.raises(RpcDisconnected):
+                await task
+        assert closed == [connection] and connection.closed
+        assert await request(connection, 7, b"xx") == (STATUS_DISCONNECTED, b"")
+        assert await asyncio.wait_for(service.heard.get(), 5) == "lost"
+        service.release.set()
+
+
+async def test_a_slow_call_times_out_and_its_late_answer_does_no_harm():
+    async with cluster() as (service, _, connection):
+        with pytest.raises(RpcTimeout):
+            await connection.call("wait", timeout_s=0.02)
+        service.release.set()
+        assert await connection.call("add", a=1, b=1) == 2
+
+
+async def test_a_stranger_without_the_secret_is_refused():
+    with pytest.raises(HandshakeRefused, match="secret"):
+        async with cluster(secret=b"x" * 32):
+            raise AssertionError("must not connect")
+
+
+async def test_a_member_of_another_cluster_is_refused():
+    with pytest.raises(HandshakeRefused, match="cluster"):
+        async with cluster(client=Identity("c2", "broker", "k1", "i9")):
+            raise AssertionError("must not connect")
+
+
+async def test_a_reused_port_of_another_node_is_noticed():
+    with pytest.raises(HandshakeRefused, match="wanted b2"):
+        async with cluster(expected_node_id="b2"):
+            raise AssertionError("must not connect")
+
+
+async def test_the_acceptor_refuses_a_wrong_proof():
+    """An initiator that skips its own check still cannot get in."""
+    async with cluster() as (service, server, _):
+        reader, writer = await asyncio.open_connection(*server.address)
+        hello = rpc_handshake.encode_hello(Identity("c1", "broker", "evil", "i"), b"n" * 16)
+        writer.write(encode_frame_header(KIND_NOTIFY, rpc_handshake.HELLO, 0, len(hello)) + hello)
+        writer.write(encode_frame_header(KIND_NOTIFY, rpc_handshake.PROOF, 0, 32) + b"p" * 32)
+        rest = await asyncio.wait_for(reader.read(), 5)
+        assert b"does not know this cluster's secret" in rest
+        writer.close()
+        await writer.wait_closed()
+        assert [connection.peer.node_id for connection in service.connections] == ["k1"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", encode_frame_header(KIND_REQUEST, 7, 1, 2) + b"hi"],
+    ids=["noise", "http", "request-before-handshake"],
+)
+async def test_garbage_closes_only_its_own_connection(garbage):
+    async with cluster() as (service, server, connection):
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(garbage)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            await writer.wait_closed()
+        assert await connection.call("add", a=1, b=2) == 3
+        assert len(service.connections) == 1
+
+
+async def test_nobody_listening():
+    env = Environment.real()
+    with pytest.raises(RpcDisconnected, match="cannot connect"):
+        await rpc_connect(env, "127.0.0.1", 1, Identity("c", "r", "n", "i"), SECRET, frame_size_max=FRAME_MAX)
+    env.close()
+
+
+def test_malformed_handshakes_are_protocol_errors():
+    for payload in [
+        b"",
+        b"\xc1",
+        b"\x93\x01\x02\x03",
+        rpc_handshake.encode_hello(Identity("a", "b", "c", "d"), b"short"),
+    ]:
+        with pytest.raises(ProtocolError):
+            rpc_handshake.decode_hello(payload)
+
+
+async def test_a_peer_that_never_reads_is_cut_off():
+    async with cluster() as (service, _, connection):
+        await connection.call("add", a=1, b=1)
+        server_side = service.connections[0]
+        server_side._write_buffer_max_bytes = 8 << 20
+        connection._transport.pause_reading()
+        block = b"x" * (1 << 20)
+        while not server_side.closed:
+            server_side.notify("tell", text=block)
+            await asyncio.sleep(0)
+        assert isinstance(server_side.close_reason, RpcError)
+        connection._transport.resume_reading()

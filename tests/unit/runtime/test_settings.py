@@ -1,0 +1,84 @@
+"""Settings: Pulsar's names outside, nearest name on a typo, impossible values refused."""
+
+import dataclasses
+import pickle
+
+import pytest
+
+from magnetar.protocol.errors import SettingError
+from magnetar.runtime.settings import Settings
+
+
+def test_the_defaults_are_pulsars():
+    values = Settings().to_dict()
+    assert values["maxMessageSize"] == 5_242_880
+    assert values["nettyMaxFrameSizeBytes"] == 5_253_120
+    assert values["managedLedgerMaxEntriesPerLedger"] == 50_000
+    assert values["managedLedgerMaxSizePerLedgerMbytes"] == 2048
+    assert values["allowAutoTopicCreation"] is True
+
+
+def test_the_last_source_wins(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("# comment\n\nmaxMessageSize=2000\nallowAutoTopicCreation = false\nkeepAliveIntervalSeconds=7.5\n")
+    environment = {"MAGNETAR_maxMessageSize": "3000", "PATH": "/bin", "MAGNETAR_HOME": "/x"}
+    settings = Settings.load(str(file), environment, {"maxMessageSize": "4000"})
+    assert settings.max_message_size_bytes == 4000
+    assert settings.allow_auto_topic_creation is False
+    assert settings.keep_alive_interval_s == 7.5
+    assert Settings.load(str(file), environment).max_message_size_bytes == 3000
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(SettingError, match=r"unknown setting maxMesageSize; did you mean maxMessageSize\?"):
+        Settings.load(None, {}, {"maxMesageSize": "1"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"maxMessageSize": "big"}, "whole number"),
+        ({"allowAutoTopicCreation": "yes"}, "true or false"),
+        ({"keepAliveIntervalSeconds": "soon"}, "a number"),
+        ({"keepAliveIntervalSeconds": "nan"}, "between"),
+        ({"maxMessageSize": "-1"}, "between"),
+        ({"allowAutoTopicCreationType": "odd"}, "one of"),
+        ({"managedLedgerDefaultAckQuorum": "4"}, "ensemble >= write quorum >= ack quorum"),
+        ({"managedLedgerDefaultAckQuorum": "1"}, "survives no failure"),
+        ({"maxMessageSize": "5253000"}, "nettyMaxFrameSizeBytes"),
+        ({"diskUsageThreshold": "0.5"}, "below"),
+        ({"sessionTimeoutSeconds": "0.6"}, "heartbeat"),
+    ],
+)
+def test_impossible_values_are_refused(values, message):
+    with pytest.raises(SettingError, match=message):
+        Settings.load(None, {}, values)
+
+
+def test_an_ack_quorum_of_one_must_be_asked_for():
+    settings = Settings.load(None, {}, {"managedLedgerDefaultAckQuorum": "1", "allowAckQuorumOfOne": "true"})
+    assert settings.ack_quorum == 1
+
+
+def test_a_bad_file_is_named(tmp_path):
+    file = tmp_path / "x.conf"
+    file.write_text("maxMessageSize\n")
+    with pytest.raises(SettingError, match=r"x\.conf, line 1"):
+        Settings.load(str(file), {})
+    with pytest.raises(SettingError, match="cannot read"):
+        Settings.load(str(tmp_path / "absent"), {})
+
+
+def test_settings_travel():
+    settings = Settings(max_message_size_bytes=4096)
+    assert Settings.from_dict(settings.to_dict()) == settings == pickle.loads(pickle.dumps(settings))
+
+
+def test_every_field_is_described_and_every_hostile_value_is_legal():
+    names = set()
+    for item in dataclasses.fields(Settings):
+        assert item.metadata["doc"].endswith("."), item.name
+        names.add(item.metadata["name"])
+        if item.metadata["hostile"] is not None:
+            dataclasses.replace(Settings(), **{item.name: item.metadata["hostile"]})
+    assert len(names) == len(dataclasses.fields(Settings))
