@@ -1,4 +1,6 @@
-"""The internal RPC over real loopback sockets: calls, data requests, typed errors, handshakes that must fail, lost connections."""
+"""The internal RPC over real loopback sockets: calls, data requests, typed errors, handshakes that must fail, lost
+connections.
+"""
 
 import asyncio
 import contextlib
