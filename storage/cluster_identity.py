@@ -1,0 +1,45 @@
+"""The identity of a cluster: created once, by `magnetar start`, in a store that holds none.
+
+Everything that deletes or refuses compares against it: bookie cookies, garbage collection, the RPC handshake. The
+coordinator only reads it, because an empty store behind a running cluster is an accident, and an identity made up on
+the spot would let bookies take all their data for garbage.
+"""
+
+from ..protocol import metadata_keys
+from ..protocol.errors import ClusterError, KeyExists
+from ..protocol.topics import DEFAULT_NAMESPACE, DEFAULT_TENANT
+from .metadata_store import MetadataStore, pack, unpack
+
+
+async def read_cluster_id(store: MetadataStore) -> str | None:
+    """The cluster's id, or None in a store that holds no cluster."""
+    record = await store.get(metadata_keys.CLUSTER)
+    return str(unpack(record.value)["id"]) if record is not None else None
+
+
+async def create_cluster(store: MetadataStore, cluster_id: str, created_ms: int) -> None:
+    """Write the records that a new cluster begins with: namespace public/default, epoch 0, and last the identity.
+
+    Raises ClusterError when the store holds another cluster. After a crash in the middle it can be called again, also
+    with another id, since the identity is written last.
+    """
+    existing = await read_cluster_id(store)
+    if existing == cluster_id:
+        return
+    if existing is not None:
+        raise ClusterError(f"the metadata store belongs to cluster {existing}")
+    policies = pack({"policies": {}, "created_ms": created_ms})
+    for key, value in (
+        (metadata_keys.tenant(DEFAULT_TENANT), pack({"created_ms": created_ms})),
+        (metadata_keys.namespace(f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"), policies),
+        (metadata_keys.COORDINATOR_EPOCH, pack({"epoch": 0})),
+    ):
+        try:
+            await store.put(key, value, None)
+        except KeyExists:
+            continue  # an earlier try got this far
+    try:
+        await store.put(metadata_keys.CLUSTER, pack({"id": cluster_id, "created_ms": created_ms}), None)
+    except KeyExists:
+        if await read_cluster_id(store) != cluster_id:
+            raise ClusterError("another process created a cluster in this metadata store at the same time") from None

@@ -1,0 +1,137 @@
+"""A metadata store in memory: for tests, and for the simulator, where it stands for the database.
+
+The records live in a `MemoryRecords` object that outlives the store, so that a coordinator which crashed finds them
+again. Every call runs to its end without awaiting: it happens at one moment.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+
+from ..protocol import metadata_keys
+from ..protocol.errors import BadVersion, KeyExists, MetadataError, MetadataUnavailable, StaleEpoch
+from .metadata_store import (
+    Guard,
+    Versioned,
+    Write,
+    WriteResult,
+    check_key,
+    check_limit,
+    check_write,
+    no_such_key,
+    one_result,
+    pack,
+    unpack,
+)
+
+
+class MemoryRecords:
+    """The records of one database in memory. `keys` are those of `by_key`, sorted."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Versioned] = {}
+        self.keys: list[str] = []
+
+    def store(self, key: str, record: Versioned) -> None:
+        """Create or replace."""
+        if key not in self.by_key:
+            insort(self.keys, key)
+        self.by_key[key] = record
+
+    def remove(self, key: str) -> None:
+        """Delete a record that is there."""
+        del self.by_key[key]
+        del self.keys[bisect_left(self.keys, key)]
+
+
+class MemoryMetadataStore:
+    """A `MetadataStore` over `records` (new ones when None). Several stores may share them."""
+
+    def __init__(self, records: MemoryRecords | None = None) -> None:
+        self.records = records if records is not None else MemoryRecords()
+        self._closed = False
+
+    async def get(self, key: str) -> Versioned | None:
+        self._check_open()
+        return self.records.by_key.get(key)
+
+    async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
+        self._check_open()
+        return [self.records.by_key.get(key) for key in keys]
+
+    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        return one_result(await self.write_many([Write(key, value, expected_version)]))
+
+    async def delete(self, key: str, expected_version: int | None) -> None:
+        one_result(await self.write_many([Write(key, None, expected_version)]))
+
+    async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+        self._check_open()
+        for write in writes:
+            check_write(write)
+        self._check_guard(guard)
+        return [self._write(write) for write in writes]
+
+    async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
+        self._check_open()
+        if count < 1:
+            raise MetadataError(f"cannot allocate {count} numbers")
+        self._check_guard(guard)
+        key = metadata_keys.counter(counter)
+        check_key(key)
+        record = self.records.by_key.get(key)
+        first = int(unpack(record.value)["next"]) if record else 1
+        version = record.version + 1 if record else 0
+        self.records.store(key, Versioned(pack({"next": first + count}), version))
+        return first
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, Versioned]]:
+        self._check_open()
+        keys = self.records.keys
+        first = bisect_right(keys, after) if after >= prefix else bisect_left(keys, prefix)
+        found = [(key, self.records.by_key[key]) for key in keys[first : first + check_limit(limit)]]
+        return [(key, record) for key, record in found if key.startswith(prefix)]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MetadataUnavailable("the metadata store is closed")
+
+    def _check_guard(self, guard: Guard | None) -> None:
+        if guard is not None:
+            record = self.records.by_key.get(guard.key)
+            if record is None or record.version != guard.version:
+                raise StaleEpoch(f"{guard.key} is no longer at version {guard.version}: this writer was superseded")
+
+    def _write(self, write: Write) -> WriteResult:
+        records = self.records
+        key, value, expected = write
+        current = records.by_key.get(key)
+        if value is None:
+            if current is None:
+                return no_such_key(key)
+            if expected is not None and current.version != expected:
+                return _bad_version(key, current.version, expected)
+            records.remove(key)
+            return current.version
+        if expected is None:
+            if current is not None:
+                return KeyExists(f"the metadata record {key} exists already", key=key)
+            records.store(key, Versioned(bytes(value), 0))
+            return 0
+        if current is None:
+            return no_such_key(key)
+        if current.version != expected:
+            return _bad_version(key, current.version, expected)
+        records.store(key, Versioned(bytes(value), expected + 1))
+        return expected + 1
+
+
+def _bad_version(key: str, version: int, expected: int) -> BadVersion:
+    return BadVersion(
+        f"the metadata record {key} is at version {version}, not {expected}",
+        key=key,
+        version=version,
+        expected_version=expected,
+    )
