@@ -1,0 +1,122 @@
+"""Entries: what a producer sends in one piece, what is stored, and what a consumer gets, byte for byte.
+
+    [0x0e01][u32 crc32c][u32 metadata size][MessageMetadata][payload]
+
+The CRC32C covers everything behind it. A section `[0x0e02][u32 size][BrokerEntryMetadata]` may come first; it is
+outside the checksum. The payload is one message, or a batch (`batches`), possibly compressed (`compression`) or
+encrypted: the metadata says so. A batch is marked by `num_messages_in_batch` being *present*, even when it is 1.
+"""
+
+from struct import Struct
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from .errors import ChecksumError, ProtocolError
+from .frames import MAGIC_BROKER_METADATA, MAGIC_CHECKSUM
+from .pulsar_pb2 import BrokerEntryMetadata, MessageMetadata
+
+_SIZE = Struct(">I")
+_CRC_AND_SIZE = Struct(">II")
+_MAGIC_SIZE_BYTES = 2
+_CRC_SIZE_BYTES = 4
+
+Buffer = bytes | bytearray | memoryview
+
+
+def build_entry(metadata: bytes | MessageMetadata, payload: bytes | bytearray | memoryview) -> bytes:
+    """The entry of that metadata (serialized or not) and payload."""
+    if not isinstance(metadata, bytes):
+        metadata = metadata.SerializeToString()
+    head = _SIZE.pack(len(metadata)) + metadata
+    return b"".join((MAGIC_CHECKSUM, _SIZE.pack(crc32c(payload, crc32c(head))), head, payload))
+
+
+def parse_entry(entry: Buffer, *, verify: bool = True) -> tuple[MessageMetadata, memoryview]:
+    """`(metadata, payload)`, the payload a view into `entry`.
+
+    ProtocolError if malformed, ChecksumError if (with `verify`) the checksum does not match.
+    """
+    view = memoryview(entry)
+    start = _checksum_start(view)
+    if verify and not _checksum_ok(view, start):
+        raise ChecksumError("the checksum of an entry does not match", size_bytes=len(view))
+    metadata_start, metadata_end = _metadata_bounds(view, start)
+    return _decode_metadata(view[metadata_start:metadata_end]), view[metadata_end:]
+
+
+def parse_metadata(entry: Buffer) -> MessageMetadata:
+    """The metadata of an entry whose checksum is not looked at; ProtocolError if malformed."""
+    view = memoryview(entry)
+    metadata_start, metadata_end = _metadata_bounds(view, _checksum_start(view))
+    return _decode_metadata(view[metadata_start:metadata_end])
+
+
+def parse_broker_metadata(entry: Buffer) -> BrokerEntryMetadata | None:
+    """What a broker added in front of an entry, None if nothing; ProtocolError if malformed."""
+    view = memoryview(entry)
+    start = _checksum_start(view)
+    if start == _MAGIC_SIZE_BYTES:
+        return None
+    section = view[_MAGIC_SIZE_BYTES + _SIZE.size : start - _MAGIC_SIZE_BYTES]
+    try:
+        return BrokerEntryMetadata.FromString(section)  # pyright: ignore[reportArgumentType]
+    except DecodeError as error:
+        raise ProtocolError(f"not a broker's metadata: {error}") from None
+
+
+def entry_checksum_ok(entry: Buffer) -> bool:
+    """Whether the checksum matches; ProtocolError if there is none to check."""
+    view = memoryview(entry)
+    return _checksum_ok(view, _checksum_start(view))
+
+
+def is_batch(metadata: MessageMetadata) -> bool:
+    """Whether the payload is a batch (also one of a single message)."""
+    return metadata.HasField("num_messages_in_batch")
+
+
+def message_count(metadata: MessageMetadata) -> int:
+    """How many messages the entry holds, 1 if it is no batch; ProtocolError for a batch of none or fewer."""
+    count = metadata.num_messages_in_batch
+    if count < 1:
+        raise ProtocolError(f"a batch of {count} messages", count=count)
+    return count
+
+
+def _checksum_start(view: memoryview) -> int:
+    """Where the CRC32C of the entry lies, behind any broker's section; ProtocolError if it is not all there."""
+    start = 0
+    if bytes(view[:_MAGIC_SIZE_BYTES]) == MAGIC_BROKER_METADATA:
+        if len(view) < _MAGIC_SIZE_BYTES + _SIZE.size:
+            raise ProtocolError("an entry is cut off", size_bytes=len(view))
+        start = _MAGIC_SIZE_BYTES + _SIZE.size + _SIZE.unpack_from(view, _MAGIC_SIZE_BYTES)[0]
+    if bytes(view[start : start + _MAGIC_SIZE_BYTES]) != MAGIC_CHECKSUM:
+        raise ProtocolError("an entry without checksum", size_bytes=len(view))
+    start += _MAGIC_SIZE_BYTES
+    if len(view) < start + _CRC_AND_SIZE.size:
+        raise ProtocolError("an entry is cut off", size_bytes=len(view))
+    return start
+
+
+def _checksum_ok(view: memoryview, start: int) -> bool:
+    return crc32c(view[start + _CRC_SIZE_BYTES :]) == _SIZE.unpack_from(view, start)[0]
+
+
+def _metadata_bounds(view: memoryview, start: int) -> tuple[int, int]:
+    """Where the metadata begins and ends, given where the CRC32C lies."""
+    metadata_start = start + _CRC_AND_SIZE.size
+    metadata_end = metadata_start + _SIZE.unpack_from(view, start + _CRC_SIZE_BYTES)[0]
+    if metadata_end > len(view):
+        raise ProtocolError("the metadata of an entry is cut off", size_bytes=len(view))
+    return metadata_start, metadata_end
+
+
+def _decode_metadata(data: memoryview) -> MessageMetadata:
+    try:
+        metadata = MessageMetadata.FromString(data)  # pyright: ignore[reportArgumentType]
+    except DecodeError as error:
+        raise ProtocolError(f"not the metadata of an entry: {error}") from None
+    if not metadata.IsInitialized():
+        raise ProtocolError("the metadata of an entry lacks a required field")
+    return metadata

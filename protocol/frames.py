@@ -1,0 +1,120 @@
+"""Pulsar's frames: from chunks of a socket to commands, and from commands to bytes.
+
+    simple        [u32 total][u32 command size][BaseCommand]
+    with payload  the same, then the entry: [0x0e01][u32 crc32c][u32 metadata size][MessageMetadata][payload]
+
+`total` does not count its own four bytes. SEND and MESSAGE carry an entry, nothing else does. An entry may have a
+section `[0x0e02][u32 size][BrokerEntryMetadata]` in front; the decoder hands it over as it came, since it is stored
+and delivered untouched. What is inside an entry is `entries`' concern.
+
+A decoded command is complete: its type is known, the message that belongs to the type is there, every required
+field at any depth is set, and every string is UTF-8. What does not hold this is a ProtocolError, never another
+exception.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError, EncodeError
+
+from .byte_stream import FrameCutter
+from .errors import ProtocolError
+from .pulsar_pb2 import BaseCommand
+
+# What a frame may have besides a message of the broker's largest size: the command and the message's metadata.
+FRAME_PADDING_BYTES = 10 * 1024
+
+MAGIC_CHECKSUM = b"\x0e\x01"
+MAGIC_BROKER_METADATA = b"\x0e\x02"
+
+_COMMAND_SIZE = Struct(">I")
+_FRAME = Struct(">II")
+
+# The message that belongs to a type has the type's number as its field number.
+FIELD_OF_TYPE: dict[int, str] = {
+    number: BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in BaseCommand.Type.values()
+}
+
+_SEND = int(BaseCommand.SEND)
+_MESSAGE = int(BaseCommand.MESSAGE)
+
+
+class Frame(NamedTuple):
+    """One frame. `entry` is the bytes from the magic number to the end of the frame, for SEND and MESSAGE only."""
+
+    command: BaseCommand
+    entry: bytes | None
+
+
+class FrameDecoder:
+    """Turns chunks of a socket into frames of at most `frame_size_max` bytes (the size field not counted).
+
+    After an error the stream is lost and every later `feed` raises ProtocolError: close the connection.
+    """
+
+    __slots__ = ("_cutter",)
+
+    def __init__(self, frame_size_max: int) -> None:
+        self._cutter = FrameCutter(frame_size_max, _COMMAND_SIZE.size)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the unfinished frame kept between chunks."""
+        return self._cutter.buffered_bytes
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """The frames that `data` completes, entries copied once.
+
+        FrameTooLarge as soon as a size field exceeds the limit, ProtocolError for anything malformed.
+        """
+        view, cuts = self._cutter.cut(data)
+        if not cuts:
+            return []
+        try:
+            return [_decode(view, start, end) for start, end in cuts]
+        except ProtocolError:
+            self._cutter.fail()
+            raise
+
+
+def encode_command(command: BaseCommand) -> bytes:
+    """A frame without payload; ProtocolError if a required field of `command` is missing."""
+    try:
+        body = command.SerializeToString()
+    except EncodeError as error:
+        raise ProtocolError(f"the command is incomplete: {error}") from None
+    size = len(body)
+    return _FRAME.pack(size + _COMMAND_SIZE.size, size) + body
+
+
+def decode_command(data: bytes | bytearray | memoryview) -> BaseCommand:
+    """The complete command in `data` (no sizes in front); ProtocolError for anything else."""
+    try:
+        command = BaseCommand.FromString(data)  # pyright: ignore[reportArgumentType]
+    except DecodeError as error:
+        raise ProtocolError(f"not a command: {error}") from None
+    # The checks run in this order because a type nobody knows is a missing required field to protobuf.
+    if not command.IsInitialized():
+        raise ProtocolError("a command without its type or without a required field")
+    field = FIELD_OF_TYPE[command.type]
+    if not command.HasField(field):  # pyright: ignore[reportArgumentType]
+        raise ProtocolError(f"a command of type {field} without its message", command=field)
+    return command
+
+
+def _decode(view: memoryview, start: int, end: int) -> Frame:
+    """The frame whose content lies at `start`…`end` of `view`."""
+    command_start = start + _COMMAND_SIZE.size
+    command_end = command_start + _COMMAND_SIZE.unpack_from(view, start)[0]
+    if command_end > end:
+        raise ProtocolError("a command larger than its frame", frame_size_bytes=end - start)
+    command = decode_command(view[command_start:command_end])
+    kind = command.type
+    if kind == _SEND or kind == _MESSAGE:
+        entry = bytes(view[command_end:end])
+        if not entry.startswith((MAGIC_CHECKSUM, MAGIC_BROKER_METADATA)):
+            raise ProtocolError("a message without checksum", size_bytes=len(entry))
+        return Frame(command, entry)
+    if command_end != end:
+        raise ProtocolError("bytes behind a command that has no payload", command=FIELD_OF_TYPE[kind])
+    return Frame(command, None)
