@@ -1,0 +1,157 @@
+"""The Ray under a cluster: the one that is there, or one of our own.
+
+    joined     the program had called ray.init, or RAY_ADDRESS names a Ray: we never end it
+    local      started by ray.init in this process, and ends with it
+    detached   started by `ray start --head` with a temporary directory of its own; ended by `end_detached`, which kills the
+               processes that were written down at the start (`ray stop` would end every Ray of the machine)
+
+Ray is imported inside the functions, because this module is loaded by every `magnetar` command.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..protocol.errors import ClusterError
+from . import processes
+from .ports import free_ports
+from .processes import Process
+
+RAY_START_TIMEOUT_S = 90.0
+RAY_END_GRACE_S = 10.0
+TEMPORARY_PREFIX = "magnetar-ray-"
+
+
+@dataclass(frozen=True)
+class RaySession:
+    """A Ray that this process is connected to."""
+
+    kind: Literal["joined", "local", "detached"]
+    address: str
+    temporary_directory: str = ""
+    processes: tuple[Process, ...] = field(default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "kind": self.kind,
+            "address": self.address,
+            "temporary_directory": self.temporary_directory,
+            "processes": [list(process) for process in self.processes],
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "RaySession":
+        return cls(
+            record["kind"],
+            record["address"],
+            record["temporary_directory"],
+            tuple(Process(pid, started) for pid, started in record["processes"]),
+        )
+
+
+def join_or_start(*, detach: bool) -> RaySession:
+    """Connect to the Ray that is there, else start one: detached on request, otherwise one that ends with us.
+
+    Raises ClusterError when there is none to connect to at RAY_ADDRESS, or none can be started.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return RaySession("joined", ray.get_runtime_context().gcs_address)
+    address = os.environ.get("RAY_ADDRESS")
+    if address and address != "local":
+        connect_to_ray(address)
+        return RaySession("joined", ray.get_runtime_context().gcs_address)
+    if detach:
+        return _start_detached()
+    _init(address="local", include_dashboard=False)
+    return RaySession("local", ray.get_runtime_context().gcs_address)
+
+
+def connect_to_ray(address: str) -> None:
+    """Connect this process to the Ray at `address`. Raises ClusterError if nothing answers there."""
+    try:
+        _init(address=address)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ClusterError(f"no Ray answers at {address}: {error}") from error
+
+
+def disconnect() -> None:
+    """Leave Ray; a local one ends."""
+    import ray
+
+    ray.shutdown()
+
+
+def end_detached(session: RaySession) -> None:
+    """End a Ray that `join_or_start(detach=True)` started, and remove its temporary directory."""
+    if session.kind != "detached":
+        raise ValueError(f"a {session.kind} Ray is not ours to end")
+    disconnect()
+    directory = session.temporary_directory
+    # Workers that Ray started since then carry the directory on their command lines, too.
+    processes.end({*session.processes, *processes.with_argument(directory)}, RAY_END_GRACE_S)
+    if Path(directory).name.startswith(TEMPORARY_PREFIX):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _init(**arguments: Any) -> None:
+    import ray
+
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
+
+
+def _start_detached() -> RaySession:
+    """`ray start --head` beside whatever other Ray this machine runs: own directory, own ports."""
+    # Short, because the sockets below it have to fit into the 107 bytes that Unix allows.
+    directory = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir="/tmp")
+    gcs, client_server = free_ports("127.0.0.1", 2)
+    environment = dict(os.environ)
+    if "RAY_AUTH_MODE" not in environment:
+        _ray("get-auth-token", "--generate", environment=environment)
+        environment["RAY_AUTH_MODE"] = "token"
+    try:
+        _ray(
+            "start",
+            "--head",
+            f"--port={gcs}",
+            f"--ray-client-server-port={client_server}",
+            f"--temp-dir={directory}",
+            "--include-dashboard=false",
+            "--no-monitor",
+            "--disable-usage-stats",
+            environment=environment,
+        )
+        address = (Path(directory) / "ray_current_cluster").read_text().strip()
+        session = RaySession("detached", address, directory, tuple(processes.with_argument(directory)))
+        connect_to_ray(address)
+    except (OSError, ClusterError) as error:
+        processes.end(processes.with_argument(directory), RAY_END_GRACE_S)
+        shutil.rmtree(directory, ignore_errors=True)
+        raise ClusterError(f"could not start Ray: {error}") from error
+    return session
+
+
+def _ray(*arguments: str, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
+    try:
+        result = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RAY_START_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"`ray {arguments[0]}` did not end within {RAY_START_TIMEOUT_S:.0f} s") from error
+    if result.returncode:
+        raise ClusterError(f"`ray {arguments[0]}` failed: {(result.stderr or result.stdout).strip()[-2000:]}")

@@ -1,0 +1,22 @@
+"""Ports: free ones are found, taken ones are named."""
+
+import socket
+
+import pytest
+
+from magnetar.cluster.ports import check_free, free_ports
+from magnetar.protocol.errors import ClusterError
+
+
+def test_a_taken_port_is_named_with_its_option() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ClusterError, match=rf"port {port} .*broker-1.*--port"):
+            check_free("127.0.0.1", port, "broker-1", "--port")
+
+
+def test_free_ports_are_different_and_free() -> None:
+    ports = free_ports("127.0.0.1", 5)
+    assert len(set(ports)) == 5
+    for port in ports:
+        check_free("127.0.0.1", port, "a test", "--port")
