@@ -162,10 +162,10 @@ def _batch(
     base_sequence_id = signed64(metadata.sequence_id)
     uniform = _uniform_values(data, count)
     if uniform is not None:
-        wanted = np.ascontiguousarray(uniform[first:last])
+        wanted = np.ascontiguousarray(uniform[first:last]).reshape(-1)
         sizes = np.full(last - first, uniform.shape[1], dtype=np.int64)
         sequence_ids = np.arange(base_sequence_id + first, base_sequence_id + last, dtype=np.int64)
-        return range(first, last), Values(wanted.reshape(-1), sizes), sequence_ids, None
+        return range(first, last), Values(wanted.data, sizes), sequence_ids, None
 
     messages = decode_batch(data, count)[first:last]
     headers = [header for header, _ in messages]

@@ -55,7 +55,7 @@ Bytes = bytes | bytearray | memoryview
 class Values(NamedTuple):
     """Payloads of consecutive messages: their bytes end to end, the size of each, and whose value is null."""
 
-    data: Bytes | np.ndarray
+    data: Bytes
     sizes: np.ndarray
     nulls: Sequence[int] = ()
 
@@ -84,7 +84,7 @@ class MessageTable:
         self._counts: list[int] = []
         self._publish_times_ms: list[int] = []
         self._producer_names: list[str] = []
-        self._value_data: list[Bytes | np.ndarray] = []
+        self._value_data: list[Bytes] = []
         self._value_sizes: list[np.ndarray] = []
         self._null_values: list[int] = []
         self._id_data: list[bytes] = []
@@ -159,7 +159,7 @@ class MessageTable:
             mask = np.ones(self.rows, dtype=bool)
             mask[self._null_values] = False
             valid = pa.array(mask).buffers()[1]
-        return _binary(b"".join(map(memoryview, self._value_data)), _concatenated(self._value_sizes), valid)
+        return _binary(b"".join(self._value_data), _concatenated(self._value_sizes), valid)
 
     def _extra_columns(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         rows = self.rows
