@@ -1,0 +1,81 @@
+"""Compare-and-set whose outcome is certain: the lost answer of a metadata write is settled by asking again.
+
+A write whose answer was lost may have landed, may still land, or never will. Sending the same compare-and-set again
+settles it: at most one of the two can succeed, and when the second finds the version gone, the record itself says
+whether the first one did it. This needs values that nobody else would write, which all records here are (they carry
+ledger ids, epochs or closing positions).
+"""
+
+import asyncio
+
+from ..protocol.errors import BadVersion, MetadataUnavailable, NoSuchKey, OutcomeUnknown
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from .metadata_store import MetadataStore
+
+RETRY_INITIAL_S = 0.02
+RETRY_MAX_S = 0.5
+SETTLE_LIMIT_S = 30.0
+
+
+async def put_certain(
+    env: Environment,
+    store: MetadataStore,
+    key: str,
+    value: bytes,
+    expected_version: int | None,
+    *,
+    settle_limit_s: float = SETTLE_LIMIT_S,
+) -> int:
+    """`store.put`, with an unknown outcome settled by repetition for up to `settle_limit_s`. Returns the new version.
+
+    Raises what `put` raises: BadVersion, KeyExists, NoSuchKey (it was not written by us), MetadataUnavailable (nothing
+    was executed); OutcomeUnknown only when the store stayed away for the whole time after a lost answer.
+    """
+    backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, settle_limit_s)
+    doubt: OutcomeUnknown | None = None
+    while True:
+        try:
+            try:
+                return await store.put(key, value, expected_version)
+            except (BadVersion, NoSuchKey):
+                if doubt is None:
+                    raise
+                record = await store.get(key)
+                landed = 0 if expected_version is None else expected_version + 1
+                if record is not None and record.version == landed and record.value == value:
+                    return landed
+                raise
+        except OutcomeUnknown as error:
+            doubt = error
+        except MetadataUnavailable:
+            if doubt is None:
+                raise
+        delay_s = backoff.next_delay_s()
+        if delay_s is None:
+            raise doubt
+        await asyncio.sleep(delay_s)
+
+
+async def delete_certain(env: Environment, store: MetadataStore, key: str) -> bool:
+    """Delete a record of whatever version. Returns whether it was there (True when in doubt).
+
+    Raises MetadataUnavailable when nothing was executed, OutcomeUnknown like `put_certain`.
+    """
+    backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, SETTLE_LIMIT_S)
+    doubt: OutcomeUnknown | None = None
+    while True:
+        try:
+            await store.delete(key, None)
+            return True
+        except NoSuchKey:
+            return doubt is not None
+        except OutcomeUnknown as error:
+            doubt = error
+        except MetadataUnavailable:
+            if doubt is None:
+                raise
+        delay_s = backoff.next_delay_s()
+        if delay_s is None:
+            raise doubt
+        await asyncio.sleep(delay_s)

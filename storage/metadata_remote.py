@@ -1,0 +1,160 @@
+"""The metadata store as everybody but the coordinator sees it: calls to the coordinator.
+
+Which connection to use, and whether there is one, is the business of whoever gives `connection` (the coordinator
+client). Without one a call fails at once with MetadataUnavailable; a write whose answer was lost raises OutcomeUnknown,
+because the coordinator may have carried it out. Nothing is retried here.
+
+`serve_*` is the other side: what the coordinator does with such calls.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from ..protocol.errors import (
+    MagnetarError,
+    MetadataError,
+    MetadataUnavailable,
+    OutcomeUnknown,
+    RpcDisconnected,
+    RpcTimeout,
+    StaleEpoch,
+    error_from_wire,
+    error_to_wire,
+)
+from ..runtime.rpc import RpcConnection
+from .metadata_store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result
+
+CALL_TIMEOUT_S = 10.0
+LIST_ANSWER_BYTES = 4 << 20
+"""Bytes at which a page of a listing ends early; the asking side then asks for the rest."""
+
+
+class RemoteMetadataStore:
+    """A `MetadataStore` over the connection that `connection()` returns, or MetadataUnavailable when it has none."""
+
+    def __init__(self, connection: Callable[[], RpcConnection | None], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._closed = False
+
+    async def get(self, key: str) -> Versioned | None:
+        return (await self.get_many([key]))[0]
+
+    async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
+        answer = await self._read("metadata_get_many", keys=list(keys))
+        return [Versioned(item[0], item[1]) if item is not None else None for item in answer]
+
+    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        return one_result(await self.write_many([Write(key, value, expected_version)]))
+
+    async def delete(self, key: str, expected_version: int | None) -> None:
+        one_result(await self.write_many([Write(key, None, expected_version)]))
+
+    async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+        answer = await self._write(
+            "metadata_write_many", writes=[list(write) for write in writes], guard=list(guard) if guard else None
+        )
+        return [item if isinstance(item, int) else error_from_wire(item[0], item[1], item[2]) for item in answer]
+
+    async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
+        answer = await self._write(
+            "metadata_allocate", counter=counter, count=count, guard=list(guard) if guard else None
+        )
+        return int(answer)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, Versioned]]:
+        found: list[tuple[str, Versioned]] = []
+        more = True
+        while more and len(found) < limit:
+            answer, more = await self._read("metadata_list", prefix=prefix, after=after, limit=limit - len(found))
+            found += [(key, Versioned(value, version)) for key, value, version in answer]
+            after = found[-1][0] if found else after
+        return found
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    async def _read(self, method: str, **arguments: Any) -> Any:
+        try:
+            return await self._ready_connection().call(method, timeout_s=self._timeout_s, **arguments)
+        except (RpcDisconnected, RpcTimeout) as error:
+            raise MetadataUnavailable(f"the coordinator did not answer {method}: {error}") from error
+
+    async def _write(self, method: str, **arguments: Any) -> Any:
+        try:
+            return await self._ready_connection().call(method, timeout_s=self._timeout_s, **arguments)
+        except (RpcDisconnected, RpcTimeout) as error:
+            raise OutcomeUnknown(f"the coordinator's answer to {method} was lost: {error}") from error
+
+    def _ready_connection(self) -> RpcConnection:
+        connection = None if self._closed else self._connection()
+        if connection is None or connection.closed or not connection.ready:
+            raise MetadataUnavailable("there is no connection to the coordinator")
+        return connection
+
+
+class MetadataRpc:
+    """The serving side, mixed into the coordinator's RPC service.
+
+    `metadata_store()` gives the store; `check_metadata_writer(connection)` may raise to refuse a peer's writes, and
+    `metadata_guard()` is the condition that all writes get, whatever the peer asks for. `metadata_superseded()` is
+    told when that condition failed.
+    """
+
+    def metadata_store(self) -> MetadataStore:
+        raise NotImplementedError
+
+    def metadata_guard(self) -> Guard | None:
+        return None
+
+    def metadata_superseded(self, error: StaleEpoch) -> None:
+        """The guard failed."""
+
+    def check_metadata_writer(self, connection: RpcConnection) -> None:
+        """Raise to refuse."""
+
+    async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]) -> list[list[object] | None]:
+        records = await self.metadata_store().get_many(keys)
+        return [[record.value, record.version] if record is not None else None for record in records]
+
+    async def rpc_metadata_list(
+        self, connection: RpcConnection, prefix: str, after: str, limit: int
+    ) -> tuple[list[tuple[str, bytes, int]], bool]:
+        records = await self.metadata_store().list(prefix, after=after, limit=limit)
+        page: list[tuple[str, bytes, int]] = []
+        size = 0
+        for key, record in records:
+            page.append((key, record.value, record.version))
+            size += len(key) + len(record.value)
+            if size >= LIST_ANSWER_BYTES:
+                break
+        return page, len(page) < len(records)
+
+    async def rpc_metadata_write_many(
+        self, connection: RpcConnection, writes: list[list[Any]], guard: list[Any] | None
+    ) -> list[object]:
+        self.check_metadata_writer(connection)
+        changes = [Write(cast(str, key), value, version) for key, value, version in writes]
+        own, wanted = self.metadata_guard(), Guard(guard[0], guard[1]) if guard else None
+        if own is not None and wanted is not None:
+            raise MetadataError("a guarded write cannot go through the coordinator, which guards it by its own epoch")
+        results = await self._guarded(self.metadata_store().write_many(changes, own or wanted), own)
+        return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
+
+    async def rpc_metadata_allocate(
+        self, connection: RpcConnection, counter: str, count: int, guard: list[Any] | None
+    ) -> int:
+        self.check_metadata_writer(connection)
+        own, wanted = self.metadata_guard(), Guard(guard[0], guard[1]) if guard else None
+        return await self._guarded(self.metadata_store().allocate(counter, count, own or wanted), own)
+
+    async def _guarded(self, operation: Any, own: Guard | None) -> Any:
+        try:
+            return await operation
+        except StaleEpoch as error:
+            if own is not None:
+                self.metadata_superseded(error)
+                raise MetadataUnavailable(f"this coordinator was superseded: {error}") from error
+            raise

@@ -1,0 +1,202 @@
+"""The metadata store in SQL: SQLite on the coordinator's node (the default), or PostgreSQL through a URL.
+
+One connection on one thread. Operations that arrive while the thread is busy are carried out together, in their
+order, in one transaction with one sync at its end: a thousand compare-and-sets cost about as much as one. A group
+holds at most `GROUP_OPERATIONS_MAX` operations, so that a reader behind it does not wait for long.
+
+SQLite runs in WAL mode with `synchronous=FULL` (a returned write survives power loss) and every transaction takes the
+write lock first, so it can never fail half-way because of another one. The directory is locked by flock for as long
+as the store is open; a Ray actor's name is no lock.
+
+PostgreSQL may be written by two coordinators for a moment (one was stopped, another started, the first goes on). The
+compare-and-sets are exact there too, because an UPDATE that waited for a row tests its version again, and a guard holds
+its row shared until the transaction ends.
+
+What an error means: before COMMIT was sent nothing was executed (MetadataUnavailable, DiskFull); a connection lost
+during COMMIT leaves the outcome open (OutcomeUnknown). The store never creates its table unless told to: an empty
+database behind a running cluster is an accident that must not go unnoticed.
+"""
+
+import asyncio
+import logging
+import os.path
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sqlalchemy.engine import URL, make_url
+
+from ..protocol import metadata_keys
+from ..protocol.errors import ClusterError, MetadataError, MetadataUnavailable, SettingError
+from ..runtime.environment import Environment
+from ..runtime.files import Lock
+from ..runtime.offload import Lane
+from .metadata_sql_database import Allocate, Database, Get, List, Operation, WriteMany
+from .metadata_store import Guard, Versioned, Write, WriteResult, check_key, check_limit, check_write, one_result
+
+logger = logging.getLogger(__name__)
+
+GROUP_OPERATIONS_MAX = 256
+QUEUED_OPERATIONS_MAX = 20_000
+LOCK_FILE = "metadata.lock"
+
+
+@dataclass
+class _Queued:
+    operation: Operation
+    answer: "asyncio.Future[Any]"
+
+
+def sqlite_url(path: str) -> str:
+    """The URL of the SQLite database in the file `path`."""
+    return URL.create("sqlite", database=path).render_as_string()
+
+
+class SqlMetadataStore:
+    """A `MetadataStore` in an SQL database. Made by `open`."""
+
+    def __init__(self, lane: Lane, database: Database, lock: Lock | None) -> None:
+        self._lane = lane
+        self._database = database
+        self._lock = lock
+        self._queue: list[_Queued] = []
+        self._flush_scheduled = False
+        self._busy = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(cls, env: Environment, url: str, *, create: bool = False) -> "SqlMetadataStore":
+        """Open the store at an SQLAlchemy URL (`sqlite:////path/file`, `postgresql://user@host/database`).
+
+        `create` makes directory, file and table where they are missing. Raises SettingError for a URL that is none,
+        DirectoryLocked when another process has the SQLite file open, ClusterError when there is no store and
+        `create` is false, MetadataUnavailable when the database cannot be reached.
+        """
+        parsed = _parse_url(url)
+        lock: Lock | None = None
+        is_new = False
+        path = parsed.database or ""
+        if parsed.get_backend_name() == "sqlite":
+            directory = os.path.dirname(path)
+            is_new = not await env.offload.run(env.files.exists, path)
+            if is_new and not create:
+                raise ClusterError(f"{path} does not exist: there is no cluster here (`magnetar start` creates one)")
+            if create:
+                await env.offload.run(env.files.make_directory, directory)
+            lock = await env.offload.run(env.files.lock, os.path.join(directory, LOCK_FILE))
+        lane = env.offload.lane("metadata")
+        database = Database(parsed)
+        try:
+            await lane.run(database.open, create)
+            if is_new:
+                await env.offload.run(env.files.sync_directory, os.path.dirname(path))
+        except BaseException:
+            lane.submit(database.close, (), lambda result, error: None)
+            lane.close()
+            if lock is not None:
+                lock.release()
+            raise
+        return cls(lane, database, lock)
+
+    async def get(self, key: str) -> Versioned | None:
+        return (await self.get_many([key]))[0]
+
+    async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
+        for key in keys:
+            check_key(key)
+        return cast("list[Versioned | None]", await self._run(Get(tuple(keys))))
+
+    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        return one_result(await self.write_many([Write(key, value, expected_version)]))
+
+    async def delete(self, key: str, expected_version: int | None) -> None:
+        one_result(await self.write_many([Write(key, None, expected_version)]))
+
+    async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+        for write in writes:
+            check_write(write)
+        return cast("list[WriteResult]", await self._run(WriteMany(tuple(writes), guard)))
+
+    async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
+        if count < 1:
+            raise MetadataError(f"cannot allocate {count} numbers")
+        key = metadata_keys.counter(counter)
+        check_key(key)
+        return cast(int, await self._run(Allocate(key, count, guard)))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        abandoned, self._queue = self._queue, []
+        for queued in abandoned:
+            if not queued.answer.done():
+                queued.answer.set_exception(MetadataUnavailable("the metadata store is closed"))
+        await self._idle.wait()
+        await self._lane.run(self._database.close)
+        self._lane.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, Versioned]]:
+        return cast("list[tuple[str, Versioned]]", await self._run(List(prefix, after, check_limit(limit))))
+
+    # -- grouping ------------------------------------------------------------------------------------------------
+
+    async def _run(self, operation: Operation) -> Any:
+        if self._closed:
+            raise MetadataUnavailable("the metadata store is closed")
+        if len(self._queue) >= QUEUED_OPERATIONS_MAX:
+            raise MetadataUnavailable(f"{QUEUED_OPERATIONS_MAX} metadata operations wait already")
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.append(_Queued(operation, answer))
+        if not self._busy and not self._flush_scheduled:
+            self._flush_scheduled = True  # after this turn of the loop, so that all of its operations are one group
+            self._loop.call_soon(self._flush)
+        return await answer
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        group = [queued for queued in self._queue[:GROUP_OPERATIONS_MAX] if not queued.answer.done()]
+        del self._queue[:GROUP_OPERATIONS_MAX]
+        if not group:
+            if self._queue:
+                self._flush()
+            return
+        self._busy = True
+        self._idle.clear()
+
+        def finished(results: Any, error: BaseException | None) -> None:
+            self._busy = False
+            for index, queued in enumerate(group):
+                if queued.answer.done():
+                    continue
+                outcome: object = results[index] if error is None else error
+                if isinstance(outcome, BaseException):
+                    queued.answer.set_exception(outcome)
+                else:
+                    queued.answer.set_result(outcome)
+            if self._queue:
+                self._flush()
+            if not self._busy:
+                self._idle.set()
+
+        self._lane.submit(self._database.execute, ([queued.operation for queued in group],), finished)
+
+
+def _parse_url(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except Exception as error:  # ArgumentError, or ValueError from a port that is no number
+        raise SettingError(f"{url!r} is not the URL of a metadata store: {error}") from None
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        if not parsed.database or not os.path.isabs(parsed.database):
+            raise SettingError(f"{url!r} must name a file by its absolute path: sqlite:////path/metadata.sqlite")
+        return parsed
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    raise SettingError(f"the metadata store can be sqlite or postgresql, not {backend}")
