@@ -96,9 +96,7 @@ class EntryDecoder:
         _refuse_unreadable(metadata)
         data: bytes | memoryview = payload
         if metadata.compression != CompressionType.NONE:
-            data = decompress(
-                metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES
-            )
+            data = decompress(metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES)
         indexes: range | list[int] | None
         extras: Extras | None
         if not is_batch(metadata):

@@ -77,7 +77,10 @@ def test_every_column_of_every_message_arrives(
     decoder = EntryDecoder(TOPIC, partition)
     expected: list[dict[str, object]] = []
     for entry_id, batch in enumerate(drawn):
-        pieces = [encode_single(message.get("payload"), **{k: v for k, v in message.items() if k != "payload"}) for message in batch]  # type: ignore[arg-type]  # noqa: E501
+        pieces = [
+            encode_single(message.get("payload"), **{k: v for k, v in message.items() if k != "payload"})
+            for message in batch
+        ]  # type: ignore[arg-type]
         decoder.add(300, entry_id, batch_entry(pieces, compression))
         for index, message in enumerate(batch):
             event_time = message["event_time"]

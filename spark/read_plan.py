@@ -1,0 +1,252 @@
+"""Planning a bulk read, without any I/O: what a user's bounds mean, and how a topic is cut into pieces.
+
+A topic is read as *ranges* of entries of its ledgers, and one reader at a time works on a *split*: ranges of one
+partition that follow each other. Splits are finer than partitions, so that a topic without partitions is read in
+parallel, and small ledgers share one.
+
+Bounds, each for the topic or, as a mapping, for single partitions:
+
+| given | as `start` | as `end` |
+| --- | --- | --- |
+| `"earliest"` | everything | nothing |
+| `"latest"` | nothing | everything that was published when the read was planned |
+| a message id (or its serialized bytes, as in `__messageId`) | from this message on | up to and with this message |
+| `datetime`, or milliseconds since the epoch | published at that time or later | published before that time |
+
+So the time windows [a, b) and [b, c) have no message in common and none between them. A `datetime` without a time zone
+means local time, as everywhere in Python.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from ..protocol.errors import InvalidConfiguration, MagnetarError, ProtocolError
+from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId, Position
+from ..storage.ledger_metadata import LedgerMetadata
+from .arrow_decoding import TimeWindow
+
+ENTRY_SIZE_DEFAULT_BYTES = 32 << 10
+"""Taken for entries of ledgers that do not say how large they are, being still open."""
+SPLIT_SIZE_MIN_BYTES = 1 << 20
+SPLIT_SIZE_MAX_BYTES = 16 << 20
+SPLITS_PER_READER = 4
+"""So many that readers which finish early find more to do."""
+CLOCK_SKEW_MS = 60_000
+"""How far the publish times of neighbouring messages may go back: producers on several machines have several clocks."""
+
+
+class SerializableId(Protocol):
+    """A message id of any client."""
+
+    def serialize(self) -> bytes: ...
+
+
+PointInTopic = str | int | datetime | bytes | SerializableId
+
+
+class Bounds(NamedTuple):
+    """What part of one partition is wanted: ids inclusive, the time window half open."""
+
+    first: MessageId = MessageId.earliest
+    last: MessageId = MessageId.latest
+    window: TimeWindow = TimeWindow()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing at all can lie between them."""
+        start_ms, end_ms = self.window
+        return self.first.position > self.last.position or (
+            start_ms is not None and end_ms is not None and start_ms >= end_ms
+        )
+
+
+class LedgerRange(NamedTuple):
+    """Entries `first_entry` to `last_entry`, inclusive, of a ledger; a batch index ≥ 0 narrows that entry down."""
+
+    ledger: LedgerMetadata
+    first_entry: int
+    last_entry: int
+    first_batch_index: int = -1
+    last_batch_index: int = -1
+
+    @property
+    def entries(self) -> int:
+        return self.last_entry - self.first_entry + 1
+
+
+class ReadSplit(NamedTuple):
+    """What one reader reads in one go: ranges of one partition, in order."""
+
+    topic: str
+    partition: int
+    window: TimeWindow
+    ranges: tuple[LedgerRange, ...]
+
+    @property
+    def entries(self) -> int:
+        return sum(part.entries for part in self.ranges)
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """What the owner broker said of one partition: its chain of ledgers, and where it begins and ends now."""
+
+    topic: str
+    partition: int
+    ledgers: tuple[LedgerMetadata, ...]
+    first: Position
+    last: Position
+    bounds: Bounds
+
+
+def parse_bounds(
+    start: PointInTopic | Mapping[int, PointInTopic],
+    end: PointInTopic | Mapping[int, PointInTopic],
+    partitions: Sequence[int],
+) -> dict[int, Bounds]:
+    """The bounds of each of `partitions` (−1: a topic without any). InvalidConfiguration if impossible."""
+    result: dict[int, Bounds] = {}
+    for partition in partitions:
+        first, start_ms = _point(_of_partition(start, "start", "earliest", partition, partitions))
+        last, end_ms = _point(_of_partition(end, "end", "latest", partition, partitions))
+        for bound in (first, last):
+            if bound is not None and bound.partition not in (-1, partition):
+                raise InvalidConfiguration(
+                    f"the message id {bound} is of another partition than {partition}", partition=partition
+                )
+        result[partition] = Bounds(first or MessageId.earliest, last or MessageId.latest, TimeWindow(start_ms, end_ms))
+    return result
+
+
+def ledger_ranges(plan: PartitionPlan) -> list[LedgerRange]:
+    """The wanted entries of one partition, ledger by ledger.
+
+    Raises ProtocolError when the chain does not reach the end that the broker named.
+    """
+    bounds = plan.bounds
+    start = max(plan.first, bounds.first.position)
+    end = min(plan.last, bounds.last.position)
+    if bounds.empty or start > end or plan.last[0] < 0:
+        return []
+    ranges: list[LedgerRange] = []
+    for ledger in plan.ledgers:
+        if not start[0] <= ledger.ledger_id <= end[0]:
+            continue
+        if ledger.ledger_id == plan.last[0]:
+            last_entry = plan.last[1]
+        elif ledger.closed:
+            last_entry = ledger.last_entry
+        else:
+            raise ProtocolError(f"ledger {ledger.ledger_id} of {plan.topic} is not closed and is not the last one")
+        first_entry = max(start[1], 0) if ledger.ledger_id == start[0] else 0
+        if ledger.ledger_id == end[0]:
+            last_entry = min(last_entry, end[1])
+        if first_entry <= last_entry:
+            ranges.append(
+                LedgerRange(
+                    ledger,
+                    first_entry,
+                    last_entry,
+                    _batch_index(bounds.first, ledger.ledger_id, first_entry),
+                    _batch_index(bounds.last, ledger.ledger_id, last_entry),
+                )
+            )
+    if end == plan.last and (not plan.ledgers or plan.ledgers[-1].ledger_id < plan.last[0]):
+        raise ProtocolError(f"the ledgers of {plan.topic} end before its last position {plan.last}")
+    return ranges
+
+
+def split(plans: Iterable[PartitionPlan], readers: int) -> list[ReadSplit]:
+    """Splits of all partitions for that many readers, each about equally large and none too large to hold in memory."""
+    parts = [(plan, ledger_ranges(plan)) for plan in plans]
+    sizes = {found.ledger.ledger_id: _entry_size_bytes(found.ledger) for _, ranges in parts for found in ranges}
+    total_bytes = sum(found.entries * sizes[found.ledger.ledger_id] for _, ranges in parts for found in ranges)
+    wanted_bytes = total_bytes / (max(readers, 1) * SPLITS_PER_READER)
+    size_bytes = min(max(wanted_bytes, SPLIT_SIZE_MIN_BYTES), SPLIT_SIZE_MAX_BYTES)
+    splits: list[ReadSplit] = []
+    for plan, ranges in parts:
+        gathered: list[LedgerRange] = []
+        room_bytes = size_bytes
+        for found in ranges:
+            entry_bytes = sizes[found.ledger.ledger_id]
+            for piece in _cut(found, entry_bytes, size_bytes, room_bytes):
+                gathered.append(piece)
+                room_bytes -= piece.entries * entry_bytes
+                if room_bytes < entry_bytes:
+                    splits.append(ReadSplit(plan.topic, plan.partition, plan.bounds.window, tuple(gathered)))
+                    gathered = []
+                    room_bytes = size_bytes
+        if gathered:
+            splits.append(ReadSplit(plan.topic, plan.partition, plan.bounds.window, tuple(gathered)))
+    return splits
+
+
+def _cut(found: LedgerRange, entry_bytes: int, size_bytes: float, room_bytes: float) -> list[LedgerRange]:
+    """A range in pieces, the first for `room_bytes` and the others for `size_bytes`."""
+    pieces: list[LedgerRange] = []
+    first_entry = found.first_entry
+    while first_entry <= found.last_entry:
+        count = max(1, int((size_bytes if pieces else room_bytes) // entry_bytes))
+        last_entry = min(found.last_entry, first_entry + count - 1)
+        pieces.append(
+            LedgerRange(
+                found.ledger,
+                first_entry,
+                last_entry,
+                found.first_batch_index if first_entry == found.first_entry else -1,
+                found.last_batch_index if last_entry == found.last_entry else -1,
+            )
+        )
+        first_entry = last_entry + 1
+    return pieces
+
+
+def _entry_size_bytes(ledger: LedgerMetadata) -> int:
+    if ledger.closed and ledger.last_entry >= 0 and ledger.length:
+        return max(1, ledger.length // (ledger.last_entry + 1))
+    return ENTRY_SIZE_DEFAULT_BYTES
+
+
+def _batch_index(bound: MessageId, ledger_id: int, entry_id: int) -> int:
+    return bound.batch_index if bound.position == (ledger_id, entry_id) else -1
+
+
+def _of_partition(
+    given: PointInTopic | Mapping[int, PointInTopic],
+    side: str,
+    otherwise: str,
+    partition: int,
+    partitions: Sequence[int],
+) -> PointInTopic:
+    if isinstance(given, Mapping):
+        unknown = sorted(set(given) - set(partitions))
+        if unknown:
+            raise InvalidConfiguration(f"{side}: the topic has no partition {unknown[0]}", partition=unknown[0])
+        return given.get(partition, otherwise)
+    if len(partitions) > 1 and not isinstance(given, str | int | datetime):
+        raise InvalidConfiguration(
+            f"{side}: a message id means one partition, the topic has several: give {{partition: id, …}}"
+        )
+    return given
+
+
+def _point(given: PointInTopic) -> tuple[MessageId | None, int | None]:
+    """A bound as a message id or as milliseconds."""
+    if isinstance(given, str):
+        if given == "earliest":
+            return MessageId(*EARLIEST_POSITION), None
+        if given == "latest":
+            return MessageId(*LATEST_POSITION), None
+        raise InvalidConfiguration(f"a bound is 'earliest', 'latest', a message id or a time, not {given!r}")
+    if isinstance(given, datetime):
+        return None, round(given.timestamp() * 1000)
+    if isinstance(given, bool):
+        raise InvalidConfiguration("a bound is 'earliest', 'latest', a message id or a time, not a bool")
+    if isinstance(given, int):
+        return None, given
+    try:
+        return MessageId.deserialize(given if isinstance(given, bytes) else bytes(given.serialize())), None
+    except (AttributeError, TypeError, MagnetarError) as error:
+        raise InvalidConfiguration(f"not a bound of a read: {given!r} ({error})") from error
