@@ -113,7 +113,9 @@ def _decode_uniform(data: bytes, count: int) -> list[bytes] | None:
     header = plain_header(message_size - header_size)
     if len(header) != header_size:
         return None
-    payloads = [data[start : start + message_size - header_size] for start in range(header_size, size, message_size)]
+    payload_size = message_size - header_size
+    # One beyond the end: an empty payload of the last message starts there.
+    payloads = [data[start : start + payload_size] for start in range(header_size, size + 1, message_size)]
     return payloads if header + header.join(payloads) == data else None
 
 
@@ -123,6 +125,7 @@ def _decode_any(data: bytes, count: int) -> Messages:
     # Headers of plain messages seen so far → payload size.
     sizes: dict[bytes, int] = {}
     unpack_size = _SIZE.unpack_from
+    parse = SingleMessageMetadata.FromString
     position, end = 0, len(data)
     for _ in range(count):
         start = position + 4
@@ -135,8 +138,13 @@ def _decode_any(data: bytes, count: int) -> Messages:
         metadata = None
         size = sizes.get(header)
         if size is None:
-            metadata = _decode_metadata(header)
+            try:
+                metadata = parse(header)
+            except DecodeError as error:
+                raise ProtocolError(f"not the metadata of a message in a batch: {error}") from None
             size = metadata.payload_size
+            if size < 0 or not metadata.IsInitialized():
+                raise ProtocolError("the metadata of a message in a batch lacks a required field")
             if header[0] == _PAYLOAD_SIZE_TAG and plain_header(size)[4:] == header:
                 sizes[header] = size
                 metadata = None
@@ -147,16 +155,6 @@ def _decode_any(data: bytes, count: int) -> Messages:
     if position != end:
         raise ProtocolError(f"{end - position} bytes behind the last message of a batch", count=count)
     return messages
-
-
-def _decode_metadata(header: bytes) -> SingleMessageMetadata:
-    try:
-        metadata = SingleMessageMetadata.FromString(header)
-    except DecodeError as error:
-        raise ProtocolError(f"not the metadata of a message in a batch: {error}") from None
-    if not metadata.IsInitialized() or metadata.payload_size < 0:
-        raise ProtocolError("the metadata of a message in a batch lacks a required field")
-    return metadata
 
 
 def _cut_off(size: int) -> ProtocolError:
