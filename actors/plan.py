@@ -6,7 +6,7 @@ by its own authentication, and is never logged.
 
 from dataclasses import dataclass, field
 
-from ..protocol.names import ROLE_COORDINATOR
+from ..protocol.names import ROLE_ADMIN, ROLE_BROKER, ROLE_COORDINATOR
 from ..runtime.settings import Settings
 
 
@@ -27,6 +27,12 @@ class NodePlan:
     ray_node_id: str = ""
     """The Ray node on which it runs, and nowhere else; empty when embedded."""
 
+    @property
+    def public_host(self) -> str:
+        """The host of its URLs; an IPv6 address in brackets."""
+        host = self.advertised_host or self.host
+        return f"[{host}]" if ":" in host else host
+
 
 @dataclass(frozen=True)
 class ClusterPlan:
@@ -37,6 +43,7 @@ class ClusterPlan:
     settings: Settings
     metadata_url: str = field(repr=False)  # may hold a password
     nodes: tuple[NodePlan, ...]
+    data_directory: str = ""
 
     @property
     def coordinator(self) -> NodePlan:
@@ -46,3 +53,14 @@ class ClusterPlan:
     def members(self) -> tuple[NodePlan, ...]:
         """Everything except the coordinator, which keeps the others running."""
         return tuple(node for node in self.nodes if node.role != ROLE_COORDINATOR)
+
+    @property
+    def service_urls(self) -> list[str]:
+        """`pulsar://host:port` of every broker."""
+        return [f"pulsar://{node.public_host}:{node.port}" for node in self.nodes if node.role == ROLE_BROKER]
+
+    @property
+    def admin_url(self) -> str:
+        """`http://host:port` of the admin; empty without one."""
+        urls = [f"http://{node.public_host}:{node.port}" for node in self.nodes if node.role == ROLE_ADMIN]
+        return urls[0] if urls else ""

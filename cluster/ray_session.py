@@ -2,8 +2,8 @@
 
     joined     the program had called ray.init, or RAY_ADDRESS names a Ray: we never end it
     local      started by ray.init in this process, and ends with it
-    detached   started by `ray start --head` with a temporary directory of its own; ended by `end_detached`, which kills the
-               processes that were written down at the start (`ray stop` would end every Ray of the machine)
+    detached   started by `ray start --head` with a temporary directory of its own; `end_detached` kills the processes
+               that were written down at the start (`ray stop` would end every Ray of the machine)
 
 Ray is imported inside the functions, because this module is loaded by every `magnetar` command.
 """
@@ -30,7 +30,7 @@ TEMPORARY_PREFIX = "magnetar-ray-"
 
 @dataclass(frozen=True)
 class RaySession:
-    """A Ray that this process is connected to."""
+    """A Ray that this process is connected to, and the processes that carry it, if it is not just joined."""
 
     kind: Literal["joined", "local", "detached"]
     address: str
@@ -72,7 +72,9 @@ def join_or_start(*, detach: bool) -> RaySession:
     if detach:
         return _start_detached()
     _init(address="local", include_dashboard=False)
-    return RaySession("local", ray.get_runtime_context().gcs_address)
+    own = processes.current(os.getpid())
+    assert own is not None
+    return RaySession("local", ray.get_runtime_context().gcs_address, processes=(own,))
 
 
 def connect_to_ray(address: str) -> None:
@@ -98,8 +100,13 @@ def end_detached(session: RaySession) -> None:
     directory = session.temporary_directory
     # Workers that Ray started since then carry the directory on their command lines, too.
     processes.end({*session.processes, *processes.with_argument(directory)}, RAY_END_GRACE_S)
-    if Path(directory).name.startswith(TEMPORARY_PREFIX):
-        shutil.rmtree(directory, ignore_errors=True)
+    remove_temporary_directory(session)
+
+
+def remove_temporary_directory(session: RaySession) -> None:
+    """Remove what an ended detached Ray left behind: its logs and sockets."""
+    if Path(session.temporary_directory).name.startswith(TEMPORARY_PREFIX):
+        shutil.rmtree(session.temporary_directory, ignore_errors=True)
 
 
 def _init(**arguments: Any) -> None:

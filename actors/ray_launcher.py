@@ -1,0 +1,114 @@
+"""Ray as the supervisor's launcher, and the way to the coordinator through its actor.
+
+Members are named, detached actors bound to their node; `max_restarts=0`, because a restart has to be the supervisor's
+decision. The coordinator alone is restarted by Ray. Calls into Ray that block go to a thread, because the caller is a
+service's event loop. Ray is imported late: services and tests load this file without it.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from ..protocol.errors import CoordinatorUnavailable
+from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
+from .plan import ClusterPlan, NodePlan
+
+logger = logging.getLogger(__name__)
+
+LAUNCH_TIMEOUT_S = 120.0
+LOCATE_TIMEOUT_S = 5.0
+UNAVAILABLE_PAUSE_S = 0.5
+CALLS_MAX = 1000
+"""Calls into one actor that may be under way; some of ours wait for as long as the actor lives."""
+
+
+def actor_options(node: NodePlan, *, restarts_max: int) -> dict[str, Any]:
+    """Ray's options of the actor of a node."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {
+        "name": actor_name(node.node_id),
+        "namespace": RAY_NAMESPACE,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": restarts_max,
+        "max_task_retries": 0,
+        "max_concurrency": CALLS_MAX,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
+    }
+
+
+async def locate_coordinator() -> tuple[str, int]:
+    """Where the coordinator listens, asked of its actor. Raises CoordinatorUnavailable while Ray restarts it."""
+    import ray
+
+    try:
+        handle = await asyncio.to_thread(ray.get_actor, COORDINATOR_ACTOR, RAY_NAMESPACE)
+        async with asyncio.timeout(LOCATE_TIMEOUT_S):
+            host, port = await handle.address.remote()
+    except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+        raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
+    return host, port
+
+
+class RayLauncher:
+    """Creates and watches the member actors of one cluster."""
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        self._plan = plan
+
+    async def adopt(self, node: NodePlan) -> Any | None:
+        import ray
+
+        try:
+            handle = await asyncio.to_thread(ray.get_actor, actor_name(node.node_id), RAY_NAMESPACE)
+        except ValueError:
+            return None
+        try:
+            # `start` is idempotent: an actor whose creator died in between is started now.
+            async with asyncio.timeout(LAUNCH_TIMEOUT_S):
+                await handle.start.remote()
+        except (TimeoutError, ray.exceptions.RayError) as error:
+            logger.warning("%s of an earlier coordinator does not answer (%s): replaced", node.node_id, error)
+            await self.kill(handle)
+            return None
+        return handle
+
+    async def launch(self, node: NodePlan) -> Any:
+        handle = await asyncio.to_thread(self._create, node)
+        try:
+            async with asyncio.timeout(LAUNCH_TIMEOUT_S):
+                await handle.start.remote()
+        except BaseException:
+            await self.kill(handle)
+            raise
+        return handle
+
+    async def ended(self, handle: Any) -> str:
+        import ray
+
+        while True:
+            try:
+                return str(await handle.wait_ended.remote())
+            except ray.exceptions.ActorUnavailableError as error:
+                # Ray cannot tell yet whether the process is gone or only out of reach; ask again.
+                logger.info("an actor does not answer at the moment: %s", error)
+                await asyncio.sleep(UNAVAILABLE_PAUSE_S)
+            except ray.exceptions.RayError as error:
+                return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+    async def close(self, handle: Any) -> None:
+        await handle.close.remote()
+
+    async def kill(self, handle: Any) -> None:
+        import ray
+
+        await asyncio.to_thread(ray.kill, handle)
+
+    def _create(self, node: NodePlan) -> Any:
+        import ray
+
+        from .shells import MemberActor
+
+        remote = ray.remote(MemberActor).options(**actor_options(node, restarts_max=0))
+        return remote.remote(self._plan, node)

@@ -1,0 +1,172 @@
+"""What Ray sees of the services: thin actor classes that build a service, start it and answer questions about it.
+
+They are plain classes, wrapped by `ray.remote` where they are created. Ray runs all their methods, constructors
+included, on the actor's asyncio loop (uvloop's), and that loop carries the service's sockets, too. Bytes of messages
+never pass through the methods.
+
+`MemberActor` is a bookie, a broker or the admin; the supervisor starts it and waits in `wait_ended`. `CoordinatorActor`
+starts by itself, because after a crash it is Ray that makes it anew and nobody calls; it supervises the members.
+"""
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.tasks import Tasks
+from . import assembly
+from .coordinator import CoordinatorService
+from .plan import ClusterPlan, NodePlan
+from .ray_launcher import RayLauncher, locate_coordinator
+from .supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+START_RETRY_INITIAL_S = 0.1
+START_RETRY_MAX_S = 5.0
+
+
+def _begin_process() -> None:
+    """Logs go to the worker's log file in Ray's session directory."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+class MemberActor:
+    """A bookie, broker or admin as a Ray actor."""
+
+    def __init__(self, plan: ClusterPlan, node: NodePlan) -> None:
+        _begin_process()
+        self._env = Environment.real()
+        self._service = assembly.build_member(self._env, plan, node, locate_coordinator)
+        self._started: asyncio.Task[None] | None = None
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> list[Any]:
+        """Start the service, once; returns [host, port]. Raises what the service raised."""
+        if self._started is None:
+            self._started = asyncio.create_task(self._service.start())
+        await asyncio.shield(self._started)
+        return await self.address()
+
+    async def address(self) -> list[Any]:
+        """[host, port] of the service's main socket."""
+        return list(self._service.address)
+
+    async def process_id(self) -> int:
+        """The operating system's id of this process."""
+        return os.getpid()
+
+    async def wait_ended(self) -> str:
+        """Return, with the reason, when the service has ended by itself or was closed."""
+        return await asyncio.shield(self._ended)
+
+    async def close(self) -> None:
+        """Close the service in good order."""
+        await self._service.close()
+        if not self._ended.done():
+            self._ended.set_result("closed")
+        self._env.close()
+
+
+class CoordinatorActor:
+    """The coordinator as a Ray actor, and the supervisor of all others."""
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        _begin_process()
+        self._plan = plan
+        self._env = Environment.real()
+        self._service: CoordinatorService | None = None
+        self._supervisor = Supervisor(self._env, RayLauncher(plan), plan.members)
+        self._problem = ""
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._tasks = Tasks()
+        self._tasks.spawn(self._start(), "start-coordinator")
+
+    async def address(self) -> list[Any]:
+        """[host, port] of the internal RPC; waits until it listens."""
+        return list((await self._running()).address)
+
+    async def process_id(self) -> int:
+        """The operating system's id of this process."""
+        return os.getpid()
+
+    async def wait_ready(self, timeout_s: float) -> dict[str, str]:
+        """Wait until the whole cluster runs; after `timeout_s` return what does not: node id → reason."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._running()
+        except TimeoutError:
+            return {self._plan.coordinator.node_id: self._problem or "starting"}
+        return await self._supervisor.wait_ready(deadline - loop.time())
+
+    async def client_information(self) -> dict[str, Any]:
+        """What a client needs: `service_urls` of all brokers, `admin_url`, `cluster_id`, `data_directory`."""
+        return {
+            "service_urls": self._plan.service_urls,
+            "admin_url": self._plan.admin_url,
+            "cluster_id": self._plan.cluster_id,
+            "data_directory": self._plan.data_directory,
+        }
+
+    async def read_credentials(self) -> dict[str, Any]:
+        """What a bulk reader needs: `cluster_id`, `secret`, `coordinator` [host, port]. Ray's own token guards it."""
+        return {
+            "cluster_id": self._plan.cluster_id,
+            "secret": self._plan.secret,
+            "coordinator": await self.address(),
+        }
+
+    async def status(self) -> dict[str, Any]:
+        """The coordinator's view of the cluster, with the supervisor's `processes` beside it."""
+        service = await self._running()
+        return {**await service.status(), "processes": self._supervisor.status()}
+
+    async def stop_cluster(self) -> None:
+        """Stop admin, brokers, bookies, then the coordinator's service; the caller then kills this actor."""
+        await self._supervisor.stop_all()
+        await self._tasks.close()
+        if self._service is not None:
+            await self._service.close()
+        self._ended.set()
+
+    async def wait_ended(self) -> str:
+        """Return when the cluster was stopped."""
+        await self._ended.wait()
+        return "stopped"
+
+    async def _running(self) -> CoordinatorService:
+        await self._ready.wait()
+        assert self._service is not None
+        return self._service
+
+    async def _start(self) -> None:
+        """Start the service, trying again for ever: nobody else would. Its lock may still be held by the process that
+        is being replaced, or a database may be away.
+        """
+        backoff = Backoff(self._env.random, START_RETRY_INITIAL_S, START_RETRY_MAX_S)
+        port = self._plan.coordinator.port
+        while True:
+            metadata = None
+            try:
+                metadata = await assembly.open_metadata(self._env, self._plan)
+                service = assembly.build_coordinator(self._env, self._plan, metadata, port)
+                await service.start()
+                break
+            except Exception as error:
+                self._problem = f"{type(error).__name__}: {error}"
+                logger.exception("the coordinator does not start")
+                if metadata is not None:
+                    await metadata.close()
+                if isinstance(error, OSError):
+                    port = 0  # taken by a stranger meanwhile: any other will do, members ask for it
+            delay_s = backoff.next_delay_s()
+            assert delay_s is not None
+            await asyncio.sleep(delay_s)
+        self._service = service
+        self._supervisor.start()
+        self._ready.set()

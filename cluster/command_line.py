@@ -1,0 +1,169 @@
+"""The command `magnetar`: start, status, stop, settings.
+
+Every mistake of the operator ends in one clear line and exit status 1, never in a traceback.
+"""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from ..protocol.errors import MagnetarError, SettingError
+from ..protocol.names import VERSION
+from .directory import default_data_directory
+
+if TYPE_CHECKING:
+    from .ray_cluster import RayCluster
+
+app = typer.Typer(
+    name="magnetar",
+    help="Apache Pulsar's messaging system on Ray.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where everything lies. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar."),
+]
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn what the operator can mend into one line."""
+    try:
+        yield
+    except (MagnetarError, PermissionError) as error:
+        errors.print(f"[red]magnetar:[/red] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+@app.command()
+def start(
+    brokers: Annotated[int, typer.Option(help="Brokers to run.")] = 2,
+    bookies: Annotated[int, typer.Option(help="Bookies to run.")] = 3,
+    data_dir: DataDirectory = None,
+    host: Annotated[str, typer.Option(help="Address to bind to; 0.0.0.0 uses all nodes of Ray.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Of the first broker; the next ones follow. 0 = any free.")] = 6650,
+    admin_port: Annotated[int, typer.Option(help="Of the admin HTTP. 0 = any free.")] = 8080,
+    ensemble: Annotated[
+        str | None, typer.Option(metavar="E/W/A", help="Ensemble size, write quorum, ack quorum. By default 3/3/2.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; see `magnetar settings`.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A file of NAME=VALUE lines.")] = None,
+    metadata: Annotated[
+        str | None, typer.Option(metavar="URL", help="PostgreSQL database for the metadata, instead of SQLite.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster runs.")] = False,
+) -> None:
+    """Start a cluster: joins the Ray at RAY_ADDRESS or starts one. What lies in the data directory comes back."""
+    from .ray_cluster import start_on_ray
+    from .status_table import print_status
+
+    logging.basicConfig(level=logging.WARNING, format="magnetar: %(message)s")
+    with clear_errors():
+        from .planning import load_settings
+        from .preparing import StartOptions
+
+        chosen = load_settings(ensemble, str(config) if config else None, parse_settings(settings or []))
+        options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata)
+        with console.status("starting the cluster …"):
+            cluster = start_on_ray(data_dir or default_data_directory(), options, detach=detach)
+        print_status(console, cluster.status())
+        if detach:
+            return
+        console.print("Ctrl-C stops the cluster.")
+        _stay(cluster)
+
+
+@app.command()
+def status(
+    data_dir: DataDirectory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Plain JSON instead of tables.")] = False,
+) -> None:
+    """Show the running cluster: actors, addresses, epochs, topics, disks."""
+    from .ray_cluster import find_on_ray
+    from .status_table import print_status
+
+    with clear_errors():
+        found = find_on_ray(data_dir or default_data_directory()).status()
+        if as_json:
+            print(json.dumps(found, indent=2, sort_keys=True, default=str))
+        else:
+            print_status(console, found)
+
+
+@app.command()
+def stop(data_dir: DataDirectory = None) -> None:
+    """Stop the running cluster, and Ray if `start` started it; any other Ray goes on."""
+    from .ray_cluster import stop_on_ray
+
+    with clear_errors():
+        console.print(stop_on_ray(data_dir or default_data_directory()), highlight=False)
+
+
+@app.command()
+def settings() -> None:
+    """List all settings with their defaults."""
+    from .status_table import print_settings
+
+    print_settings(console)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(VERSION)
+
+
+def parse_settings(given: list[str]) -> dict[str, object]:
+    """`name=value` pairs as a dictionary. Raises SettingError for one without a name, or a name given twice."""
+    parsed: dict[str, object] = {}
+    for pair in given:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise SettingError(f"a setting is given as NAME=VALUE, not {pair!r}")
+        if name.strip() in parsed:
+            raise SettingError(f"{name.strip()} is set twice")
+        parsed[name.strip()] = value.strip()
+    return parsed
+
+
+def _stay(cluster: "RayCluster") -> None:
+    """Wait for Ctrl-C, SIGTERM, or for somebody else to stop the cluster; then stop it cleanly."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        cluster.wait_stopped()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half a cluster behind
+        console.print("stopping the cluster …")
+    cluster.stop()
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

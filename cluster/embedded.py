@@ -1,0 +1,166 @@
+"""A whole cluster in this process: the same services and the same directory as on Ray, on one event loop of their own.
+
+For tests, notebooks and small installations: nothing to install or supervise, the same durability, one core. The
+services run on uvloop in a background thread; methods of `EmbeddedCluster` may be called from any thread. The data
+directory is locked for as long as the cluster runs, and can be started on Ray afterwards.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from ..actors import assembly
+from ..actors.coordinator import CoordinatorService
+from ..actors.plan import ClusterPlan
+from ..protocol.errors import ClusterError
+from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
+from ..runtime.environment import Environment
+from ..storage.metadata_store import MetadataStore
+from .directory import ClusterDirectory
+from .handle import Cluster
+from .preparing import StartOptions, prepare
+from .survey import this_machine
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+START_ORDER = (ROLE_BOOKIE, ROLE_BROKER, ROLE_ADMIN)
+"""Stopping goes the other way round."""
+
+
+class _Services:
+    """The services of one cluster, on the loop that they run on."""
+
+    def __init__(self, env: Environment, plan: ClusterPlan) -> None:
+        self._env = env
+        self._plan = plan
+        self._metadata: MetadataStore | None = None
+        self._coordinator: CoordinatorService | None = None
+        self._members: list[assembly.Member] = []
+
+    async def start(self) -> None:
+        """Start all. Raises what the first failing service raised; the caller then closes."""
+        self._metadata = await assembly.open_metadata(self._env, self._plan)
+        self._coordinator = assembly.build_coordinator(
+            self._env, self._plan, self._metadata, self._plan.coordinator.port
+        )
+        await self._coordinator.start()
+        for role in START_ORDER:
+            members = [
+                assembly.build_member(self._env, self._plan, node, self._locate)
+                for node in self._plan.members
+                if node.role == role
+            ]
+            self._members += members
+            await asyncio.gather(*(member.start() for member in members))
+
+    async def status(self) -> dict[str, Any]:
+        if self._coordinator is None:
+            raise ClusterError("the cluster was stopped")
+        return await self._coordinator.status()
+
+    async def close(self) -> None:
+        """Close all, last started first; one that fails does not keep the others from closing."""
+        for member in reversed(self._members):
+            await self._close(member)
+        if self._coordinator is not None:
+            await self._close(self._coordinator)
+        if self._metadata is not None:
+            await self._metadata.close()
+
+    async def _close(self, service: assembly.Member | CoordinatorService) -> None:
+        try:
+            await service.close()
+        except Exception:
+            logger.exception("%s did not close in order", type(service).__name__)
+
+    async def _locate(self) -> tuple[str, int]:
+        assert self._coordinator is not None
+        return self._coordinator.address
+
+
+class EmbeddedCluster(Cluster):
+    """A cluster in this process. Made by `start_embedded`."""
+
+    def __init__(self, directory: ClusterDirectory, options: StartOptions) -> None:
+        self._directory = directory
+        self._stopped = False
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="magnetar-cluster", daemon=True)
+        self._thread.start()
+        self._env: Environment | None = None
+        self._services: _Services | None = None
+        try:
+            plan = self._run(self._start(options), START_TIMEOUT_S)
+        except BaseException:
+            self.stop()
+            raise
+        super().__init__(plan.cluster_id, plan.service_urls, plan.admin_url)
+
+    def status(self) -> dict[str, Any]:
+        if self._services is None:
+            raise ClusterError("the cluster was stopped")
+        return self._run(self._services.status(), STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            self._run(self._close(), STOP_TIMEOUT_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._directory.unlock()
+
+    async def _start(self, options: StartOptions) -> ClusterPlan:
+        self._env = Environment.real()
+        machine = this_machine(options.host, str(self._directory.path))
+        prepared = await prepare(self._env, self._directory, options, [machine])
+        if prepared.lost_bookies:
+            logger.warning("registered, but not in %s: %s", self._directory.path, ", ".join(prepared.lost_bookies))
+        self._services = _Services(self._env, prepared.plan)
+        await self._services.start()
+        return prepared.plan
+
+    async def _close(self) -> None:
+        services, self._services = self._services, None
+        if services is not None:
+            await services.close()
+        if self._env is not None:
+            self._env.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise ClusterError(f"the embedded cluster did not answer within {timeout_s:.0f} s") from None
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+def start_embedded(data_directory: str | os.PathLike[str], options: StartOptions) -> EmbeddedCluster:
+    """Start a cluster in this process. Raises ClusterError, SettingError and whatever keeps a service from starting."""
+    directory = ClusterDirectory(data_directory)
+    directory.lock()
+    try:
+        return EmbeddedCluster(directory, options)
+    except BaseException:
+        directory.unlock()
+        raise

@@ -1,0 +1,46 @@
+"""A running cluster as its user sees it, on Ray or embedded: where it is, a client for it, its status, its end."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from ..client import Client
+
+
+class Cluster(ABC):
+    """A running cluster. As a context manager it stops the cluster at the end."""
+
+    def __init__(self, cluster_id: str, service_urls: Sequence[str], admin_url: str) -> None:
+        self.cluster_id = cluster_id
+        self.service_urls = list(service_urls)
+        """One URL a broker."""
+        self.admin_url = admin_url
+
+    @property
+    def service_url(self) -> str:
+        """One URL with all brokers, as every Pulsar client takes it: `pulsar://host:6650,host:6651`."""
+        return "pulsar://" + ",".join(url.removeprefix("pulsar://") for url in self.service_urls)
+
+    def client(self, **options: Any) -> "Client":
+        """A new client of this cluster; `options` are those of `magnetar.Client`."""
+        from ..client import Client
+
+        return Client(self.service_url, **options)
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """What runs: actors, addresses, epochs, topics, disks (plain values; `magnetar status` prints them)."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop everything in good order and wait for it. A second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.cluster_id} at {self.service_url}>"

@@ -1,0 +1,116 @@
+"""What every start does before any process runs: the directory's identity, the metadata store, the plan."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..actors.plan import ClusterPlan
+from ..protocol import metadata_keys
+from ..protocol.errors import ClusterError
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..storage.cluster_identity import create_cluster, read_cluster_id
+from ..storage.metadata_sql import SqlMetadataStore
+from ..storage.metadata_store import MetadataStore
+from .directory import ClusterDirectory, ClusterIdentity
+from .planning import Machine, Wanted, check_size, is_wildcard, place_bookies, plan_nodes
+from .ports import check_free, free_ports
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """What the operator asked for. Port 0 takes any free one."""
+
+    settings: Settings
+    brokers: int = 2
+    bookies: int = 3
+    host: str = "127.0.0.1"
+    port: int = 6650
+    admin_port: int = 8080
+    metadata_url: str | None = None
+
+    def __post_init__(self) -> None:
+        check_size(self.brokers, self.bookies, self.settings)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, and the registered bookies whose data was found nowhere."""
+
+    plan: ClusterPlan
+    lost_bookies: list[str]
+
+
+async def prepare(
+    env: Environment, directory: ClusterDirectory, options: StartOptions, machines: Sequence[Machine]
+) -> Prepared:
+    """Create or check the identity and the metadata store, and lay out the cluster.
+
+    The caller holds the directory's lock. Raises ClusterError, SettingError, MetadataUnavailable.
+    """
+    ports = _choose_ports(options)  # the cheapest refusals first, before anything is written
+    elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in machine.cookies]
+    identity = directory.establish_identity(options.metadata_url, elsewhere)
+    store = await SqlMetadataStore.open(env, identity.metadata_url, create=identity.state == "new")
+    try:
+        await _check_or_create_cluster(store, directory, identity)
+        registered = await _registered_bookies(store)
+    finally:
+        await store.close()
+    placed, lost = place_bookies(options.bookies, machines, registered, identity.cluster_id)
+    wanted = Wanted(
+        brokers=options.brokers,
+        bookies=options.bookies,
+        host=options.host,
+        broker_ports=ports[: options.brokers],
+        admin_port=ports[-2],
+        coordinator_port=ports[-1],
+        data_directory=str(directory.path),
+    )
+    nodes = plan_nodes(wanted, machines, placed)
+    plan = ClusterPlan(
+        identity.cluster_id,
+        identity.secret,
+        options.settings,
+        identity.metadata_url,
+        tuple(nodes),
+        str(directory.path),
+    )
+    return Prepared(plan, lost)
+
+
+def _choose_ports(options: StartOptions) -> list[int]:
+    """One port for each broker, then admin's and the coordinator's. Raises ClusterError for one that is taken.
+
+    Any free port means a fixed one from here on, so that a restarted process is found where its predecessor was.
+    """
+    probe_host = options.host
+    free = free_ports("127.0.0.1" if is_wildcard(probe_host) else probe_host, options.brokers + 2)
+    ports = [options.port + number if options.port else free[number] for number in range(options.brokers)]
+    ports += [options.admin_port or free[-2], free[-1]]
+    for number, port in enumerate(ports[: options.brokers]):
+        check_free(probe_host, port, f"broker-{number + 1}", "--port")
+    check_free(probe_host, ports[-2], "the admin HTTP", "--admin-port")
+    if ports[-2] in ports[: options.brokers]:
+        raise ClusterError(f"port {ports[-2]} is wanted by a broker and by the admin HTTP: give another --admin-port")
+    return ports
+
+
+async def _check_or_create_cluster(
+    store: MetadataStore, directory: ClusterDirectory, identity: ClusterIdentity
+) -> None:
+    if identity.state == "new":
+        await create_cluster(store, identity.cluster_id, identity.created_ms)
+        directory.save_identity(dataclasses.replace(identity, state="ready"))
+        return
+    found = await read_cluster_id(store)
+    if found != identity.cluster_id:
+        raise ClusterError(
+            f"{directory.path} belongs to cluster {identity.cluster_id}, but its metadata store holds "
+            f"{f'cluster {found}' if found else 'no cluster'}: restore the right one"
+        )
+
+
+async def _registered_bookies(store: MetadataStore) -> list[str]:
+    records = await store.list(metadata_keys.BOOKIES_PREFIX)
+    return [metadata_keys.bookie_id_of(key) for key, _ in records]

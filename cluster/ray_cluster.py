@@ -1,0 +1,237 @@
+"""A cluster on Ray: started, found again, stopped.
+
+`start` creates one actor, the coordinator's, with the whole plan as its argument; that one creates the others and keeps
+them running. What was started is written to `run.json`, so that another process can look at it and stop it. Stopping
+ends our own actors, and a Ray that `start` started; never another one.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from typing import Any
+
+from ..actors.ray_launcher import actor_options
+from ..protocol.errors import ClusterError
+from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
+from ..runtime.environment import Environment
+from . import ray_session
+from .directory import ClusterDirectory
+from .handle import Cluster
+from .preparing import Prepared, StartOptions, prepare
+from .ray_session import RaySession
+from .survey import ray_machines
+
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 90.0
+
+
+class RayCluster(Cluster):
+    """A cluster on the Ray that this process is connected to."""
+
+    def __init__(self, information: dict[str, Any], session: RaySession, directory: ClusterDirectory) -> None:
+        super().__init__(information["cluster_id"], information["service_urls"], information["admin_url"])
+        self._session = session
+        self._directory = directory
+        self._stopped = False
+
+    def status(self) -> dict[str, Any]:
+        import ray
+
+        status: dict[str, Any] = ray.get(_coordinator().status.remote(), timeout=ANSWER_TIMEOUT_S)
+        return {
+            **status,
+            "service_url": self.service_url,
+            "admin_url": self.admin_url,
+            "ray": {"address": self._session.address, "kind": self._session.kind},
+            "data_directory": str(self._directory.path),
+        }
+
+    def wait_stopped(self) -> None:
+        """Return when somebody else has stopped the cluster. A restart of the coordinator is waited through."""
+        import ray
+
+        while not self._stopped:
+            try:
+                ray.get(_coordinator().wait_ended.remote())
+                return
+            except ray.exceptions.ActorUnavailableError:
+                logger.info("the coordinator is being restarted")
+            except (ClusterError, ray.exceptions.RayActorError):
+                return
+
+    def stop(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            _stop_actors()
+            self._directory.clear_run()
+        finally:
+            _end_session(self._session)
+
+
+def start_on_ray(data_directory: str | os.PathLike[str], options: StartOptions, *, detach: bool) -> RayCluster:
+    """Start a cluster on the Ray that is there, or on one that is started for it. See `magnetar.start`."""
+    directory = ClusterDirectory(data_directory)
+    directory.lock()
+    try:
+        _clear_leftovers(directory)
+        session = ray_session.join_or_start(detach=detach)
+        try:
+            return _start(directory, options, session)
+        except BaseException:
+            _end_session(session)
+            raise
+    finally:
+        directory.unlock()
+
+
+def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayCluster:
+    """The running cluster: on the Ray that this process has joined, at RAY_ADDRESS, or where `run.json` says.
+
+    Raises ClusterError when there is none.
+    """
+    import ray
+
+    directory = ClusterDirectory(data_directory) if data_directory is not None else None
+    session: RaySession | None = None
+    if not ray.is_initialized():
+        session = _connect(directory)
+    information = ray.get(_coordinator().client_information.remote(), timeout=ANSWER_TIMEOUT_S)
+    found = ClusterDirectory(information["data_directory"])
+    run = found.load_run()
+    if session is None or session.kind == "joined":
+        session = RaySession("joined", ray.get_runtime_context().gcs_address)
+        if run is not None and run["ray"]["address"] == session.address:
+            session = RaySession.from_record(run["ray"])
+    return RayCluster(information, session, found)
+
+
+def stop_on_ray(data_directory: str | os.PathLike[str]) -> str:
+    """Stop the cluster of a data directory, or what is left of it, and say what was done. Raises ClusterError."""
+    directory = ClusterDirectory(data_directory)
+    run = directory.load_run()
+    try:
+        cluster = find_on_ray(data_directory)
+    except ClusterError as error:
+        if run is None:
+            raise
+        # The coordinator does not answer: end what was written down.
+        session = RaySession.from_record(run["ray"])
+        _end_session(session)
+        directory.clear_run()
+        return f"the cluster did not answer ({error}); what was left of it is cleared away"
+    with cluster:
+        return f"stopped cluster {cluster.cluster_id}"
+
+
+def _start(directory: ClusterDirectory, options: StartOptions, session: RaySession) -> RayCluster:
+    import ray
+
+    from ..actors.shells import CoordinatorActor
+
+    with contextlib.suppress(ValueError):
+        ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
+        raise ClusterError(
+            f"a Magnetar cluster runs already on the Ray at {session.address}: "
+            "`magnetar status` shows it, `magnetar stop` stops it"
+        )
+    machines = ray_machines(options.host, str(directory.path))
+    prepared = asyncio.run(_prepare(directory, options, machines))
+    if prepared.lost_bookies:
+        logger.warning("registered, but on no node: %s", ", ".join(prepared.lost_bookies))
+    plan = prepared.plan
+    directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
+    remote = ray.remote(CoordinatorActor).options(**actor_options(plan.coordinator, restarts_max=-1))
+    coordinator = remote.remote(plan)
+    try:
+        problems = ray.get(coordinator.wait_ready.remote(READY_TIMEOUT_S), timeout=READY_TIMEOUT_S + 30)
+        if problems:
+            reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
+            raise ClusterError(f"the cluster did not start: {reasons}")
+        information = ray.get(coordinator.client_information.remote(), timeout=ANSWER_TIMEOUT_S)
+    except BaseException:
+        _stop_actors()
+        directory.clear_run()
+        raise
+    return RayCluster(information, session, directory)
+
+
+async def _prepare(directory: ClusterDirectory, options: StartOptions, machines: list[Any]) -> Prepared:
+    env = Environment.real(threads_max=1)
+    try:
+        return await prepare(env, directory, options, machines)
+    finally:
+        env.close()
+
+
+def _coordinator() -> Any:
+    import ray
+
+    try:
+        return ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
+    except ValueError as error:
+        raise ClusterError("no Magnetar cluster runs on this Ray: `magnetar start` starts one") from error
+
+
+def _stop_actors() -> None:
+    """Close the services in order and end their actors, all of them, whatever state they are in."""
+    import ray
+    from ray.util import list_named_actors
+
+    try:
+        coordinator = _coordinator()
+    except ClusterError:
+        coordinator = None
+    if coordinator is not None:
+        try:
+            ray.get(coordinator.stop_cluster.remote(), timeout=STOP_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            logger.warning("the coordinator did not stop the cluster in order: %s", error)
+        # Its supervisor first: it would start again what is killed below.
+        ray.kill(coordinator)
+    for actor in list_named_actors(all_namespaces=True):
+        if actor["namespace"] == RAY_NAMESPACE and actor["name"].startswith(actor_name("")):
+            with contextlib.suppress(ValueError):
+                ray.kill(ray.get_actor(actor["name"], RAY_NAMESPACE))
+
+
+def _end_session(session: RaySession) -> None:
+    """Leave Ray, and end it if it is ours; a program that had called ray.init itself stays connected."""
+    if session.kind == "detached":
+        ray_session.end_detached(session)
+    elif session.kind == "local":
+        ray_session.disconnect()
+
+
+def _connect(directory: ClusterDirectory | None) -> RaySession:
+    run = directory.load_run() if directory is not None else None
+    if run is not None:
+        session = RaySession.from_record(run["ray"])
+        ray_session.connect_to_ray(session.address)
+        return session
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        where = f"{directory.path} names none" if directory is not None else "no data directory was given"
+        raise ClusterError(f"no running cluster is known: RAY_ADDRESS is not set, and {where}")
+    ray_session.connect_to_ray(address)
+    return RaySession("joined", address)
+
+
+def _clear_leftovers(directory: ClusterDirectory) -> None:
+    """Forget a run that ended without a word (a reboot, a killed `start`); refuse one that still runs."""
+    run = directory.load_run()
+    if run is None:
+        return
+    session = RaySession.from_record(run["ray"])
+    if any(process.alive for process in session.processes):
+        raise ClusterError(
+            f"a cluster runs already on {directory.path}: `magnetar status` shows it, `magnetar stop` stops it"
+        )
+    if session.kind == "detached":
+        ray_session.remove_temporary_directory(session)
+    directory.clear_run()

@@ -1,0 +1,50 @@
+"""A look at the machines: which of them hold bookies of this data directory."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..protocol.errors import ClusterError
+from .planning import Machine, is_loopback
+
+SURVEY_TIMEOUT_S = 60.0
+
+
+def find_cookies(data_directory: str) -> dict[str, str]:
+    """The bookies whose cookie lies below `data_directory` on this machine: id → cluster id. Raises ClusterError."""
+    found: dict[str, str] = {}
+    for path in sorted(Path(data_directory).glob("bookie-*/cookie")):
+        try:
+            cookie: dict[str, Any] = json.loads(path.read_bytes())
+            found[path.parent.name] = str(cookie["cluster_id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ClusterError(f"the cookie {path} cannot be read: {error!r}") from error
+    return found
+
+
+def this_machine(host: str, data_directory: str) -> Machine:
+    """This machine without Ray."""
+    return Machine("", host, find_cookies(data_directory))
+
+
+def ray_machines(host: str, data_directory: str) -> list[Machine]:
+    """All nodes of the Ray that we are connected to, ours first; only ours if `host` is a loopback address."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    own = ray.get_runtime_context().get_node_id()
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes.sort(key=lambda node: (node["NodeID"] != own, node["NodeID"]))
+    if is_loopback(host):
+        nodes = nodes[:1]
+    look = ray.remote(find_cookies)
+    looks: dict[str, Any] = {}
+    for node in nodes[1:]:
+        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        looks[node["NodeID"]] = look.options(num_cpus=0, scheduling_strategy=strategy).remote(data_directory)
+    try:
+        cookies = dict(zip(looks, ray.get(list(looks.values()), timeout=SURVEY_TIMEOUT_S), strict=True))
+    except ray.exceptions.RayError as error:
+        raise ClusterError(f"not every Ray node could be looked at: {error}") from error
+    cookies[own] = find_cookies(data_directory)
+    return [Machine(node["NodeID"], node["NodeManagerAddress"], cookies[node["NodeID"]]) for node in nodes]
