@@ -53,7 +53,11 @@ def decompress(kind: int, data: bytes | bytearray | memoryview, uncompressed_siz
     """`data` as it was, exactly `uncompressed_size` bytes.
 
     ProtocolError if that size is over `size_max`, if the data is damaged, or if it holds more or less than announced.
+    Without compression the announced size is not looked at: the official client leaves it out. `size_max` may have to
+    be more than a broker's largest message, because clients hold the *compressed* size of a single message to that.
     """
+    if kind == CompressionType.NONE:
+        uncompressed_size = len(data)
     if not 0 <= uncompressed_size <= size_max:
         raise ProtocolError(
             f"a payload of {uncompressed_size} bytes, {size_max} are allowed",
