@@ -137,6 +137,9 @@ def _decode_any(data: bytes, count: int) -> Messages:
         header = data[start:metadata_end]
         metadata = None
         size = sizes.get(header)
+        if size is None and len(header) == 3 and header[0] == _PAYLOAD_SIZE_TAG and header[1] > 0x7F >= header[2]:
+            # Plain and 128 bytes to 16 KiB long: worth reading by hand where sizes vary.
+            size = header[1] & 0x7F | header[2] << 7
         if size is None:
             try:
                 metadata = parse(header)
