@@ -1,0 +1,310 @@
+"""What a client's consumers say: SUBSCRIBE, FLOW, ACK, REDELIVER…, SEEK, GET_LAST_MESSAGE_ID, UNSUBSCRIBE, CLOSE_CONSUMER."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.commands import encode
+from ..protocol.errors import (
+    BrokerMetadataError,
+    ConsumerNotFound,
+    MagnetarError,
+    NotAllowedError,
+    ServiceUnitNotReady,
+    server_error_code,
+)
+from ..protocol.message_id import MessageId, Position, position_of
+from ..protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandAckResponse,
+    CommandCloseConsumer,
+    CommandFlow,
+    CommandGetLastMessageId,
+    CommandGetLastMessageIdResponse,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    CommandSubscribe,
+    CommandSuccess,
+    CommandUnsubscribe,
+)
+from ..protocol.topics import TopicName
+from .connection_producers import BROKER_REQUEST_ID
+from .consumer import Consumer
+from .subscription import DISPATCHERS, Subscription
+from .topic import SubscriptionStart
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+logger = logging.getLogger(__name__)
+
+PERMITS_MAX = 1 << 31
+
+
+class ConsumerCommands:
+    """The consumers of one connection, by consumer id."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self.consumers: dict[int, Consumer] = {}
+        self._connection = connection
+        self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
+
+    def handlers(self) -> dict[int, Callable[[Any], None]]:
+        return {
+            BaseCommand.SUBSCRIBE: self.subscribe,
+            BaseCommand.FLOW: self.flow,
+            BaseCommand.ACK: self.acknowledge,
+            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self.redeliver,
+            BaseCommand.SEEK: self.seek,
+            BaseCommand.GET_LAST_MESSAGE_ID: self.last_message_id,
+            BaseCommand.UNSUBSCRIBE: self.unsubscribe,
+            BaseCommand.CLOSE_CONSUMER: self.close,
+        }
+
+    # -- SUBSCRIBE -----------------------------------------------------------------------------------------------
+
+    def subscribe(self, command: CommandSubscribe) -> None:
+        connection, consumer_id = self._connection, command.consumer_id
+        if consumer_id in self.consumers:
+            connection.write(encode(CommandSuccess(request_id=command.request_id)))
+            return
+        if consumer_id in self._creating:
+            connection.error(command.request_id, ServiceUnitNotReady("Consumer is already present on the connection"))
+            return
+        self._creating[consumer_id] = False
+        connection.start(
+            self._subscribe(command), "subscribe", lambda error: self._subscribe_failed(command, error)
+        )
+
+    def _subscribe_failed(self, command: CommandSubscribe, error: MagnetarError) -> None:
+        self._creating.pop(command.consumer_id, None)
+        self._connection.error(command.request_id, error)
+
+    async def _subscribe(self, command: CommandSubscribe) -> bytes | None:
+        connection, host = self._connection, self._connection.host
+        name = TopicName.parse(command.topic)
+        _check(command)
+        topic = await host.topics.get(name, create=command.force_topic_creation)
+        start_id = command.start_message_id if command.HasField("start_message_id") else None
+        subscription = await topic.subscription(
+            command.subscription,
+            durable=command.durable,
+            start=SubscriptionStart(
+                command.initialPosition == CommandSubscribe.Earliest,
+                MessageId.from_data(start_id) if start_id is not None else None,
+                command.start_message_rollback_duration_sec,
+            ),
+            properties={item.key: item.value for item in command.subscription_properties},
+            create=not command.durable or host.settings.allow_auto_subscription_creation,
+        )
+        consumer = Consumer(
+            connection,
+            command.consumer_id,
+            command.consumer_name or host.env.random.hex(5),
+            priority_level=command.priority_level,
+            partition=name.partition,
+            epoch=command.consumer_epoch,
+            metadata={item.key: item.value for item in command.metadata},
+            connected_since_ms=host.env.clock.now_ms(),
+            now_s=topic.now_s(),
+        )
+        await subscription.attach(consumer, command.subType)
+        cancelled = self._creating.pop(command.consumer_id, True)
+        if cancelled or connection.closed:
+            subscription.detach(consumer)
+            return None
+        self.consumers[command.consumer_id] = consumer
+        return encode(CommandSuccess(request_id=command.request_id))
+
+    # -- the flow of messages ------------------------------------------------------------------------------------
+
+    def flow(self, command: CommandFlow) -> None:
+        """FLOW of a consumer that has just been closed is late, not wrong."""
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None:
+            permits = min(command.messagePermits, PERMITS_MAX - consumer.permits)
+            _subscription(consumer).flow(consumer, permits)
+
+    def acknowledge(self, command: CommandAck) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        wants_answer = command.HasField("request_id")
+        if consumer is None:
+            if wants_answer:
+                self._acknowledge_failed(command, ConsumerNotFound("Consumer not found"))
+            return
+        if command.HasField("validation_error"):
+            logger.warning(
+                "consumer %s discards %s: %s",
+                consumer.name,
+                [position_of(item) for item in command.message_id],
+                CommandAck.ValidationError.Name(command.validation_error),
+            )
+        subscription = _subscription(consumer)
+        try:
+            if command.txnid_most_bits or command.txnid_least_bits:
+                raise NotAllowedError("transactions are not supported")
+            if command.ack_type == CommandAck.Cumulative:
+                if len(command.message_id) != 1:
+                    raise NotAllowedError("a cumulative acknowledgement names one message")
+                subscription.acknowledge_cumulative(consumer, _done_up_to(command.message_id[0]))
+            else:
+                subscription.acknowledge(
+                    consumer, [(item.ledgerId, item.entryId) for item in command.message_id if not any(item.ack_set)]
+                )
+        except MagnetarError as error:
+            if wants_answer:
+                self._acknowledge_failed(command, error)
+            else:
+                logger.warning("an acknowledgement of consumer %s was refused: %s", consumer.name, error)
+            return
+        if wants_answer:
+            self._connection.start(
+                self._acknowledged(subscription, command),
+                "acknowledge",
+                lambda error: self._acknowledge_failed(command, error),
+            )
+
+    async def _acknowledged(self, subscription: Subscription, command: CommandAck) -> bytes:
+        """The receipt follows the durable write of the cursor."""
+        await subscription.cursor.flush()
+        return encode(CommandAckResponse(consumer_id=command.consumer_id, request_id=command.request_id))
+
+    def _acknowledge_failed(self, command: CommandAck, error: MagnetarError) -> None:
+        self._connection.write(
+            encode(
+                CommandAckResponse(
+                    consumer_id=command.consumer_id,
+                    request_id=command.request_id,
+                    error=server_error_code(error),  # type: ignore[arg-type]
+                    message=str(error),
+                )
+            )
+        )
+
+    def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is None:
+            return
+        if command.HasField("consumer_epoch"):
+            consumer.epoch = max(consumer.epoch, command.consumer_epoch)
+        positions = [position_of(item) for item in command.message_ids] or None
+        _subscription(consumer).redeliver(consumer, positions)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def seek(self, command: CommandSeek) -> None:
+        consumer = self._find(command)
+        if consumer is None:
+            return
+        subscription = _subscription(consumer)
+        if command.HasField("message_id"):
+            position = position_of(command.message_id)
+            moving = subscription.host.seek(subscription, position=position)
+        elif command.HasField("message_publish_time"):
+            moving = subscription.host.seek(subscription, publish_time_ms=command.message_publish_time)
+        else:
+            self._connection.error(command.request_id, NotAllowedError("a seek without target"))
+            return
+        self._start(command, _then_success(moving, command.request_id), "seek")
+
+    def last_message_id(self, command: CommandGetLastMessageId) -> None:
+        consumer = self._find(command)
+        if consumer is not None:
+            self._start(command, self._last_message_id(_subscription(consumer), command), "get last message id")
+
+    async def _last_message_id(self, subscription: Subscription, command: CommandGetLastMessageId) -> bytes:
+        last = await subscription.host.last_message_id()
+        mark_delete = MessageId(*subscription.cursor.mark_delete_position, last.partition)
+        return encode(
+            CommandGetLastMessageIdResponse(
+                last_message_id=last.to_data(),
+                request_id=command.request_id,
+                consumer_mark_delete_position=mark_delete.to_data(),
+            )
+        )
+
+    def unsubscribe(self, command: CommandUnsubscribe) -> None:
+        consumer = self._find(command)
+        if consumer is not None:
+            self._start(command, self._unsubscribe(consumer, command), "unsubscribe")
+
+    async def _unsubscribe(self, consumer: Consumer, command: CommandUnsubscribe) -> bytes:
+        subscription = _subscription(consumer)
+        await subscription.host.unsubscribe(subscription, consumer, force=command.force)
+        self._drop(consumer)
+        return encode(CommandSuccess(request_id=command.request_id))
+
+    # -- leaving -------------------------------------------------------------------------------------------------
+
+    def close(self, command: CommandCloseConsumer) -> None:
+        consumer = self.consumers.pop(command.consumer_id, None)
+        if consumer is not None:
+            _subscription(consumer).detach(consumer)
+        elif command.consumer_id in self._creating:
+            self._creating[command.consumer_id] = True
+        else:
+            self._connection.error(command.request_id, BrokerMetadataError("Consumer not found"))
+            return
+        self._connection.write(encode(CommandSuccess(request_id=command.request_id)))
+
+    def sent_away(self, consumer: Consumer) -> None:
+        """The topic has closed it: tell its client, which will look up again."""
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            self._drop(consumer)
+            self._connection.write(
+                encode(CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=BROKER_REQUEST_ID))
+            )
+
+    def connection_closed(self) -> None:
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            _subscription(consumer).detach(consumer)
+
+    def wake(self) -> None:
+        """The connection can be written again."""
+        for consumer in self.consumers.values():
+            _subscription(consumer).wake()
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _find(self, command: Any) -> Consumer | None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is None:
+            self._connection.error(command.request_id, BrokerMetadataError("Consumer not found"))
+        return consumer
+
+    def _start(self, command: Any, coroutine: Any, name: str) -> None:
+        self._connection.start(coroutine, name, lambda error: self._connection.error(command.request_id, error))
+
+    def _drop(self, consumer: Consumer) -> None:
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            del self.consumers[consumer.consumer_id]
+
+
+def _check(command: CommandSubscribe) -> None:
+    """Raise NotAllowedError for what no subscription can be."""
+    if not command.subscription:
+        raise NotAllowedError("a subscription needs a name")
+    if command.subType not in DISPATCHERS:
+        raise NotAllowedError(
+            f"subscription type {CommandSubscribe.SubType.Name(command.subType)} is not supported"
+        )
+    if command.read_compacted:
+        raise NotAllowedError("reading compacted topics is not supported")
+
+
+def _subscription(consumer: Consumer) -> Subscription:
+    assert consumer.subscription is not None, "a consumer is registered after it was attached"
+    return consumer.subscription
+
+
+def _done_up_to(data: Any) -> Position:
+    """Where a cumulative acknowledgement ends: in front of a batch of which something is left."""
+    ledger_id, entry_id = position_of(data)
+    return (ledger_id, entry_id - 1) if any(data.ack_set) else (ledger_id, entry_id)
+
+
+async def _then_success(work: Any, request_id: int) -> bytes:
+    await work
+    return encode(CommandSuccess(request_id=request_id))

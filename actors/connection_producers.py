@@ -1,0 +1,178 @@
+"""What a client's producers say: PRODUCER, SEND, CLOSE_PRODUCER."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.commands import encode
+from ..protocol.entries import message_count, parse_entry
+from ..protocol.errors import (
+    ChecksumError,
+    MagnetarError,
+    MessageTooBig,
+    NotAllowedError,
+    ProtocolError,
+    ServiceUnitNotReady,
+    UnknownError,
+)
+from ..protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandCloseProducer,
+    CommandProducer,
+    CommandProducerSuccess,
+    CommandSend,
+    CommandSuccess,
+    ProducerAccessMode,
+    Shared,
+)
+from ..protocol.topics import TopicName
+from .producer import Producer
+from .topic import SubscriptionStart
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+DEPARTED_MAX = 10_000
+BROKER_REQUEST_ID = (1 << 64) - 1  # of a CLOSE that the broker sends unasked
+LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously
+
+
+class ProducerCommands:
+    """The producers of one connection, by producer id."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self.producers: dict[int, Producer] = {}
+        self._connection = connection
+        self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
+        self._departed: dict[int, None] = {}  # sent away by the broker: their clients may have more on the way
+        self._entry_size_max = connection.host.settings.bookie_frame_size_max_bytes - LEDGER_FRAME_OVERHEAD_BYTES
+
+    def handlers(self) -> dict[int, Callable[[Any], None]]:
+        """SEND is not among them: the connection calls `send` directly."""
+        return {BaseCommand.PRODUCER: self.create, BaseCommand.CLOSE_PRODUCER: self.close}
+
+    # -- PRODUCER ------------------------------------------------------------------------------------------------
+
+    def create(self, command: CommandProducer) -> None:
+        connection, producer_id = self._connection, command.producer_id
+        existing = self.producers.get(producer_id)
+        if existing is not None:
+            connection.write(_success(command.request_id, existing))
+            return
+        if producer_id in self._creating:
+            connection.error(
+                command.request_id, ServiceUnitNotReady("Producer is already present on the connection")
+            )
+            return
+        self._creating[producer_id] = False
+        connection.start(
+            self._create(command), "producer", lambda error: self._create_failed(command, error)
+        )
+
+    def _create_failed(self, command: CommandProducer, error: MagnetarError) -> None:
+        self._creating.pop(command.producer_id, None)
+        self._connection.error(command.request_id, error)
+
+    async def _create(self, command: CommandProducer) -> bytes | None:
+        connection, producer_id = self._connection, command.producer_id
+        if command.producer_access_mode != Shared:
+            mode = ProducerAccessMode.Name(command.producer_access_mode)
+            raise NotAllowedError(f"producer access mode {mode} is not supported")
+        if command.txn_enabled:
+            raise NotAllowedError("transactions are not supported")
+        topic = await connection.host.topics.get(TopicName.parse(command.topic))
+        initial = command.initial_subscription_name
+        if initial and (initial, True) not in topic.subscriptions:
+            if not connection.host.settings.allow_auto_subscription_creation:
+                raise NotAllowedError("the initial subscription may not be created automatically")
+            await topic.subscription(initial, durable=True, start=SubscriptionStart(earliest=True))
+        producer = Producer(
+            topic,
+            connection,
+            producer_id,
+            command.producer_name or connection.host.new_producer_name(),
+            user_provided_name=command.user_provided_producer_name and bool(command.producer_name),
+            epoch=command.epoch,
+            metadata={item.key: item.value for item in command.metadata},
+            connected_since_ms=connection.host.env.clock.now_ms(),
+            now_s=topic.now_s(),
+        )
+        await topic.add_producer(producer)
+        cancelled = self._creating.pop(producer_id, True)
+        if cancelled or connection.closed:
+            topic.remove_producer(producer)
+            return None
+        self.producers[producer_id] = producer
+        self._departed.pop(producer_id, None)
+        return _success(command.request_id, producer)
+
+    # -- SEND ----------------------------------------------------------------------------------------------------
+
+    def send(self, command: CommandSend, entry: bytes) -> None:
+        """One entry. Raises ProtocolError for a producer that was never there."""
+        producer = self.producers.get(command.producer_id)
+        if producer is None:
+            if command.producer_id in self._departed:
+                return
+            raise ProtocolError(f"a message of the unknown producer {command.producer_id}")
+        try:
+            metadata, _ = parse_entry(entry)
+            messages = message_count(metadata)
+            if messages != command.num_messages:
+                raise ProtocolError(f"{messages} messages in an entry said to hold {command.num_messages}")
+            if len(entry) > self._entry_size_max:
+                raise MessageTooBig(f"an entry of {len(entry)} bytes is above the limit of {self._entry_size_max}")
+        except (ChecksumError, ProtocolError, MessageTooBig) as error:
+            producer.topic.refuse(producer, command.sequence_id, error)
+            return
+        producer.topic.publish(producer, command.sequence_id, command.highest_sequence_id, messages, entry)
+
+    # -- leaving -------------------------------------------------------------------------------------------------
+
+    def close(self, command: CommandCloseProducer) -> None:
+        connection, producer_id = self._connection, command.producer_id
+        producer = self.producers.pop(producer_id, None)
+        if producer is not None:
+            connection.start(
+                self._close(producer, command.request_id),
+                "close producer",
+                lambda error: connection.error(command.request_id, error),
+            )
+        elif producer_id in self._creating:
+            self._creating[producer_id] = True
+            connection.write(encode(CommandSuccess(request_id=command.request_id)))
+        elif producer_id in self._departed:
+            del self._departed[producer_id]
+            connection.write(encode(CommandSuccess(request_id=command.request_id)))
+        else:
+            connection.error(command.request_id, UnknownError("Producer was not registered on the connection"))
+
+    async def _close(self, producer: Producer, request_id: int) -> bytes:
+        """Its last receipts go first."""
+        await producer.drained()
+        producer.topic.remove_producer(producer)
+        return encode(CommandSuccess(request_id=request_id))
+
+    def sent_away(self, producer: Producer) -> None:
+        """The topic has closed it: tell its client, which will look up again."""
+        if self.producers.get(producer.producer_id) is not producer:
+            return
+        del self.producers[producer.producer_id]
+        self._departed[producer.producer_id] = None
+        if len(self._departed) > DEPARTED_MAX:
+            del self._departed[next(iter(self._departed))]
+        self._connection.write(
+            encode(CommandCloseProducer(producer_id=producer.producer_id, request_id=BROKER_REQUEST_ID))
+        )
+
+    def connection_closed(self) -> None:
+        producers, self.producers = self.producers, {}
+        for producer in producers.values():
+            producer.topic.remove_producer(producer)
+
+
+def _success(request_id: int, producer: Producer) -> bytes:
+    return encode(
+        CommandProducerSuccess(
+            request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=b""
+        )
+    )

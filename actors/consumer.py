@@ -1,0 +1,151 @@
+"""A consumer attached to a subscription: its permits, what it holds unacknowledged, and how entries reach its socket.
+
+States: *able* (gets entries) ⇄ *out of permits*, *blocked* (too many unacknowledged messages, Shared only) or *stalled*
+(its connection's write buffer is full); any → *closed*, which is final. A blocked consumer goes on when half of the
+bound is acknowledged.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..protocol.commands import message_header
+from ..protocol.message_id import Position
+from .rates import Meter
+
+if TYPE_CHECKING:
+    from .subscription import Subscription
+
+Delivered = tuple[Position, bytes, int, int]
+"""Position, entry body, messages in it, redelivery count."""
+
+
+class Delivery(NamedTuple):
+    """Entries that one consumer is to be sent, and the messages in them."""
+
+    consumer: "Consumer"
+    entries: list[Delivered]
+    messages: int
+
+
+class Outlet(Protocol):
+    """What a consumer or producer needs of its connection."""
+
+    writable: bool
+    closed: bool
+    remote_address: str
+    client_version: str
+
+    def write(self, data: bytes) -> None: ...
+    def write_all(self, parts: list[bytes], size: int) -> None: ...
+    def consumer_closed(self, consumer: "Consumer") -> None: ...
+    async def check_alive(self) -> bool: ...
+
+
+class Consumer:
+    """One consumer. `permits`, `pending` and `unacked_messages` are changed by the dispatcher."""
+
+    def __init__(
+        self,
+        connection: Outlet,
+        consumer_id: int,
+        name: str,
+        *,
+        priority_level: int = 0,
+        partition: int = -1,
+        epoch: int = 0,
+        metadata: Mapping[str, str] | None = None,
+        connected_since_ms: int = 0,
+        now_s: float = 0.0,
+    ) -> None:
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority_level = priority_level
+        self.epoch = epoch
+        self.metadata = dict(metadata or {})
+        self.connected_since_ms = connected_since_ms
+        self.subscription: Subscription | None = None
+        self.permits = 0
+        self.pending: dict[Position, int] = {}
+        self.unacked_messages = 0
+        self.blocked = False
+        self.closed = False
+        self.out = Meter(now_s)
+        self.redelivered = Meter(now_s)
+        self.acknowledged = Meter(now_s)
+        self.last_consumed_ms = 0
+        self.last_acknowledged_ms = 0
+        self.last_flow_ms = 0
+        self._partition = partition
+
+    @property
+    def able(self) -> bool:
+        """Whether it may get entries now."""
+        return self.permits > 0 and not self.blocked and not self.closed and self.connection.writable
+
+    def charge(self, entries: list[Delivered], messages: int, unacked_messages_max: int) -> None:
+        """Entries are about to be sent: they cost permits and are unacknowledged from now on."""
+        self.permits -= messages
+        self.unacked_messages += messages
+        pending = self.pending
+        for position, _, count, _ in entries:
+            pending[position] = count
+        if unacked_messages_max and self.unacked_messages >= unacked_messages_max:
+            self.blocked = True
+
+    def settle(self, messages: int, unacked_messages_max: int) -> bool:
+        """Messages left `pending`. Returns whether that ends its being blocked."""
+        self.unacked_messages -= messages
+        if self.blocked and self.unacked_messages <= unacked_messages_max // 2:
+            self.blocked = False
+            return True
+        return False
+
+    def take_pending(self) -> list[Position]:
+        """All that it holds, in order; it holds nothing afterwards."""
+        positions = sorted(self.pending)
+        self.pending.clear()
+        self.unacked_messages = 0
+        self.blocked = False
+        return positions
+
+    def deliver(self, delivery: Delivery, now_ms: int) -> None:
+        """Write the entries to the connection, as the producers sent them."""
+        parts: list[bytes] = []
+        size = 0
+        consumer_id, partition, epoch = self.consumer_id, self._partition, self.epoch or None
+        for (ledger_id, entry_id), body, count, redeliveries in delivery.entries:
+            header = message_header(
+                consumer_id, ledger_id, entry_id, partition, redeliveries, None, len(body), consumer_epoch=epoch
+            )
+            parts.append(header)
+            parts.append(body)
+            size += len(header) + len(body)
+            if redeliveries:
+                self.redelivered.add(count, len(body))
+        self.out.add(delivery.messages, size, len(delivery.entries))
+        self.last_consumed_ms = now_ms
+        self.connection.write_all(parts, size)
+
+    def stats(self, now_s: float) -> dict[str, Any]:
+        """Figures of this consumer under Pulsar's names."""
+        return {
+            "msgRateOut": self.out.message_rate(now_s),
+            "msgThroughputOut": self.out.byte_rate(now_s),
+            "bytesOutCounter": self.out.bytes,
+            "msgOutCounter": self.out.messages,
+            "msgRateRedeliver": self.redelivered.message_rate(now_s),
+            "messageAckRate": self.acknowledged.message_rate(now_s),
+            "avgMessagesPerEntry": round(self.out.messages / self.out.entries) if self.out.entries else 0,
+            "consumerName": self.name,
+            "availablePermits": self.permits,
+            "unackedMessages": self.unacked_messages,
+            "blockedConsumerOnUnackedMsgs": self.blocked,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastAckedTimestamp": self.last_acknowledged_ms,
+            "lastConsumedFlowTimestamp": self.last_flow_ms,
+            "address": self.connection.remote_address,
+            "clientVersion": self.connection.client_version,
+            "connectedSince": self.connected_since_ms,
+            "metadata": self.metadata,
+        }

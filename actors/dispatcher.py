@@ -1,0 +1,141 @@
+"""The pure core of dispatch: who gets which entry, and what to read next. No sockets, no clock, no awaiting.
+
+A dispatcher belongs to one subscription and one subscription type; it lives from the first consumer's arrival to the
+last one's leaving. The subscription drives it: it asks `next_read`, reads what the plan says, hands the entries to
+`distribute`, and sends what that returns. One read is under way at a time, so `read_position` moves in one place.
+
+Guarantees of every dispatcher:
+
+- Entries go out in the order of positions, except where a redelivery brings one back.
+- An entry that the cursor counts as acknowledged is never sent.
+- A consumer gets entries only while it is able (`able`): permits left, not blocked by unacknowledged messages, its
+  connection writable. Permits count messages; a batch that is larger than what is left goes out whole and leaves the
+  permits below zero until the next FLOW.
+- A plan made before a rewind is void after it: `generation` tells them apart.
+
+What is left to others: reading (subscription), writing frames (consumer), what is acknowledged (cursor).
+"""
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple, Protocol
+
+from ..protocol.message_id import Position
+from .consumer import Consumer, Delivery
+
+Entry = tuple[Position, bytes]
+
+AVERAGE_WEIGHT = 0.1  # of the newest read in the running average of messages per entry
+
+
+class CursorView(Protocol):
+    """What dispatch needs to know of a cursor."""
+
+    def is_acknowledged(self, position: Position) -> bool:
+        """Whether the entry there needs no delivery."""
+        ...
+
+    def next_unacknowledged(self, position: Position) -> Position:
+        """The first position at or behind `position` that is not acknowledged."""
+        ...
+
+    @property
+    def first_unacknowledged(self) -> Position:
+        """Where a subscription without consumers goes on."""
+        ...
+
+
+class Limits(NamedTuple):
+    """Bounds of one dispatcher, from the settings."""
+
+    read_entries_max: int
+    turn_messages_max: int
+    unacked_messages_max: int
+
+
+class ReadPlan(NamedTuple):
+    """What to read next: either up to `entries_max` entries from `start` on, or exactly `positions` (a redelivery)."""
+
+    generation: int
+    start: Position
+    entries_max: int
+    positions: tuple[Position, ...] = ()
+
+
+class Dispatcher:
+    """What all subscription types share. Subclasses decide about consumers, order and redelivery."""
+
+    subscription_type: ClassVar[int]
+    tracks_pending: ClassVar[bool] = False
+    """Whether each consumer's unacknowledged entries are tracked, so that they can be delivered again one by one."""
+
+    def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
+        self.consumers: list[Consumer] = []
+        self.generation = 0
+        self.read_position: Position = cursor.first_unacknowledged
+        self._cursor = cursor
+        self._limits = limits
+        self._count_of = count_of
+        self._messages_per_entry = 1.0
+
+    # -- consumers -----------------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """Take a consumer in. Raises ConsumerBusy if the type allows no further one."""
+        raise NotImplementedError
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer left: what it had and did not acknowledge goes to the others, in order."""
+        raise NotImplementedError
+
+    # -- reading and sending -------------------------------------------------------------------------------------
+
+    def next_read(self, tail: Position) -> ReadPlan | None:
+        """The next read, or None when no consumer is able or nothing up to `tail` (the last entry) is left."""
+        raise NotImplementedError
+
+    def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
+        """Give the entries that were read to consumers. What nobody can take now is planned again later."""
+        raise NotImplementedError
+
+    # -- acknowledgement and redelivery --------------------------------------------------------------------------
+
+    def acknowledged(self, consumer: Consumer, positions: list[Position]) -> bool:
+        """Entries were acknowledged one by one. Returns whether a blocked consumer may go on."""
+        raise NotImplementedError
+
+    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+        """Deliver again: these entries, or (None) all that the consumer has not acknowledged."""
+        raise NotImplementedError
+
+    def redelivery_count(self, position: Position) -> int:
+        """How often the entry was asked for again, as far as this dispatcher remembers."""
+        return 0
+
+    @property
+    def replay_size(self) -> int:
+        """Entries that wait for redelivery."""
+        return 0
+
+    # -- shared by subclasses ------------------------------------------------------------------------------------
+
+    def rewind(self) -> None:
+        """Start again at the first unacknowledged entry; a read that is under way is void."""
+        self.generation += 1
+        self.read_position = self._cursor.first_unacknowledged
+
+    def _entries_for(self, permits: int) -> int:
+        """How many entries hold about `permits` messages, at least one."""
+        wanted = int(permits / self._messages_per_entry) + 1
+        return min(max(wanted, 1), self._limits.read_entries_max)
+
+    def _learn_size(self, entries: int, messages: int) -> None:
+        if entries:
+            self._messages_per_entry += AVERAGE_WEIGHT * (messages / entries - self._messages_per_entry)
+
+    def _move_on(self, entries: list[Entry], taken: int) -> None:
+        """Set the read position behind the `taken` first of the entries that were read from it."""
+        if taken < len(entries):
+            self.read_position = entries[taken][0]
+        elif entries:
+            ledger_id, entry_id = entries[-1][0]
+            self.read_position = (ledger_id, entry_id + 1)

@@ -1,0 +1,64 @@
+"""Dispatch to one consumer: everything in order, redelivery by starting again at the first unacknowledged entry."""
+
+from ..protocol.errors import ConsumerBusy
+from ..protocol.message_id import Position
+from ..protocol.pulsar_pb2 import CommandSubscribe
+from .consumer import Consumer, Delivered, Delivery
+from .dispatcher import Dispatcher, Entry, ReadPlan
+
+
+class ExclusiveDispatcher(Dispatcher):
+    """Exactly one consumer. It is not tracked what that consumer holds: a redelivery of anything is one of everything
+    that is not acknowledged, which keeps the order."""
+
+    subscription_type = CommandSubscribe.Exclusive
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerBusy while there is one already."""
+        if self.consumers:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+        self.consumers.append(consumer)
+        self.rewind()
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self.rewind()
+
+    def next_read(self, tail: Position) -> ReadPlan | None:
+        consumer = self.consumers[0] if self.consumers else None
+        if consumer is None or self.read_position > tail or not consumer.able:
+            return None
+        return ReadPlan(self.generation, self.read_position, self._entries_for(consumer.permits))
+
+    def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
+        if plan.generation != self.generation or not self.consumers:
+            return []
+        consumer = self.consumers[0]
+        is_acknowledged, count_of = self._cursor.is_acknowledged, self._count_of
+        permits = consumer.permits if consumer.able else 0
+        out: list[Delivered] = []
+        taken = messages = 0
+        for position, body in entries:
+            if not is_acknowledged(position):
+                if permits <= 0:
+                    break
+                count = count_of(position, body)
+                permits -= count
+                messages += count
+                out.append((position, body, count, 0))
+            taken += 1
+        self._move_on(entries, taken)
+        if not out:
+            if taken:  # all of it was acknowledged: jump over the rest of such a run
+                self.read_position = self._cursor.next_unacknowledged(self.read_position)
+            return []
+        self._learn_size(len(out), messages)
+        consumer.permits = permits
+        return [Delivery(consumer, out, messages)]
+
+    def acknowledged(self, consumer: Consumer, positions: list[Position]) -> bool:
+        return False
+
+    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+        self.rewind()

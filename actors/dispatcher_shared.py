@@ -1,0 +1,170 @@
+"""Dispatch round robin over many consumers, entry by entry, with individual redelivery.
+
+State of an entry, from here: *unread* (behind `read_position`) → *pending* at one consumer → *acknowledged* (gone), or
+back through the *replay* set (negative acknowledgement, a consumer that left) → pending at some consumer. Replays go
+before unread entries, in order of position. Invariant: an entry in front of `read_position` that is not acknowledged is
+pending at exactly one consumer or in the replay set.
+
+Consumers of the smallest `priority_level` value go first; others get something only while none of those is able.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+
+from sortedcontainers import SortedSet
+
+from ..protocol.message_id import Position
+from ..protocol.pulsar_pb2 import CommandSubscribe
+from .consumer import Consumer, Delivered, Delivery
+from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
+
+
+class SharedDispatcher(Dispatcher):
+    """Round robin, in turns of at most `turn_messages_max` messages."""
+
+    subscription_type = CommandSubscribe.Shared
+    tracks_pending = True
+
+    def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
+        super().__init__(cursor, limits, count_of)
+        self._replay: SortedSet = SortedSet()
+        self._redeliveries: dict[Position, int] = {}
+        self._turn = 0  # index of the consumer whose turn is next
+
+    # -- consumers -----------------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        index = len(self.consumers)
+        while index and self.consumers[index - 1].priority_level > consumer.priority_level:
+            index -= 1
+        self.consumers.insert(index, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self._replay.update(consumer.take_pending())
+        if not self.consumers:
+            self._replay.clear()
+            self._redeliveries.clear()
+            self.rewind()
+
+    # -- reading and sending -------------------------------------------------------------------------------------
+
+    def next_read(self, tail: Position) -> ReadPlan | None:
+        if not self._replay and self.read_position > tail:
+            return None
+        permits = 0
+        for consumer in self.consumers:
+            if consumer.able:
+                permits += consumer.permits
+        if permits <= 0:
+            return None
+        entries_max = self._entries_for(permits)
+        if self._replay:
+            positions = tuple(islice(self._replay, entries_max))
+            return ReadPlan(self.generation, positions[0], entries_max, positions)
+        return ReadPlan(self.generation, self.read_position, entries_max)
+
+    def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
+        if plan.generation != self.generation:
+            return []
+        is_acknowledged, count_of, redeliveries = self._cursor.is_acknowledged, self._count_of, self._redeliveries
+        deliveries: list[Delivery] = []
+        index, size, total, sent = 0, len(entries), 0, 0
+        while index < size:
+            consumer = self._take_turn()
+            if consumer is None:
+                break
+            left = min(consumer.permits, self._limits.turn_messages_max)
+            if self._limits.unacked_messages_max:
+                left = min(left, self._limits.unacked_messages_max - consumer.unacked_messages)
+            out: list[Delivered] = []
+            messages = 0
+            while index < size and left > 0:
+                position, body = entries[index]
+                index += 1
+                if is_acknowledged(position) or (plan.positions and position not in self._replay):
+                    continue
+                count = count_of(position, body)
+                left -= count
+                messages += count
+                out.append((position, body, count, redeliveries.get(position, 0) if redeliveries else 0))
+            if out:
+                consumer.charge(out, messages, self._limits.unacked_messages_max)
+                deliveries.append(Delivery(consumer, out, messages))
+                total += messages
+                sent += len(out)
+        if plan.positions:
+            self._replay.difference_update([position for position, _ in entries[:index]])
+        else:
+            self._move_on(entries, index)
+            if index and not sent:
+                self.read_position = self._cursor.next_unacknowledged(self.read_position)
+        self._learn_size(sent, total)
+        return deliveries
+
+    def forget(self, positions: list[Position]) -> None:
+        """Entries that no longer exist leave the replay set."""
+        self._replay.difference_update(positions)
+        for position in positions:
+            self._redeliveries.pop(position, None)
+
+    def _take_turn(self) -> Consumer | None:
+        """The next consumer in the round robin of the best priority level that has an able one."""
+        consumers = self.consumers
+        size = len(consumers)
+        best: int | None = None
+        for offset in range(size):
+            index = (self._turn + offset) % size
+            if consumers[index].able and (
+                best is None or consumers[index].priority_level < consumers[best].priority_level
+            ):
+                best = index
+                if consumers[index].priority_level == consumers[0].priority_level:
+                    break
+        if best is None:
+            return None
+        self._turn = (best + 1) % size
+        return consumers[best]
+
+    # -- acknowledgement and redelivery --------------------------------------------------------------------------
+
+    def acknowledged(self, consumer: Consumer, positions: list[Position]) -> bool:
+        unblocked = False
+        for position in positions:
+            owner = consumer
+            count = consumer.pending.pop(position, None)
+            if count is None:
+                for other in self.consumers:
+                    if position in other.pending:
+                        owner, count = other, other.pending.pop(position)
+                        break
+                else:
+                    self._replay.discard(position)
+            if count is not None and owner.settle(count, self._limits.unacked_messages_max):
+                unblocked = True
+            if self._redeliveries:
+                self._redeliveries.pop(position, None)
+        return unblocked
+
+    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+        if positions is None:
+            back = consumer.take_pending()
+        else:
+            back = []
+            for position in positions:
+                count = consumer.pending.pop(position, None)
+                if count is not None:  # what it does not hold (any more) is not its to give back
+                    consumer.settle(count, self._limits.unacked_messages_max)
+                    back.append(position)
+        for position in back:
+            self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
+        self._replay.update(back)
+
+    def redelivery_count(self, position: Position) -> int:
+        return self._redeliveries.get(position, 0)
+
+    @property
+    def replay_size(self) -> int:
+        return len(self._replay)

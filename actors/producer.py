@@ -1,0 +1,114 @@
+"""A producer attached to a topic, and one of its publishes under way.
+
+States: *open* → *failed* (one of its entries was not stored: nothing later of this session is acknowledged any more,
+the topic disconnects it) → *closed*; *open* → *refused* (one of its entries cannot be stored as it is) → *closed*; or *open* → *closed* by the client, by its connection's end, or by the topic.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..protocol.errors import MagnetarError
+from ..protocol.message_id import Position
+from .consumer import Outlet
+from .rates import Meter
+
+if TYPE_CHECKING:
+    from .topic import Topic
+
+
+class PublishOutlet(Outlet, Protocol):
+    """A connection, as a producer sees it: it also bounds the publishes under way."""
+
+    def producer_closed(self, producer: "Producer") -> None: ...
+    def publish_began(self, size_bytes: int) -> None: ...
+    def publish_ended(self, size_bytes: int) -> None: ...
+
+
+class Producer:
+    """One producer session."""
+
+    def __init__(
+        self,
+        topic: "Topic",
+        connection: PublishOutlet,
+        producer_id: int,
+        name: str,
+        *,
+        user_provided_name: bool,
+        epoch: int = 0,
+        metadata: Mapping[str, str] | None = None,
+        connected_since_ms: int = 0,
+        now_s: float = 0.0,
+    ) -> None:
+        self.topic = topic
+        self.connection = connection
+        self.producer_id = producer_id
+        self.name = name
+        self.user_provided_name = user_provided_name
+        self.epoch = epoch
+        self.metadata = dict(metadata or {})
+        self.connected_since_ms = connected_since_ms
+        self.pending = 0
+        self.failed = False
+        self.refusal: tuple[int, MagnetarError] | None = None
+        self.closed = False
+        self.published = Meter(now_s)
+        self._drained: asyncio.Event | None = None
+
+    def may_replace(self, other: "Producer") -> bool:
+        """Whether this is the other one come back: the same client's next epoch. A generated name belongs to one
+        client; of a chosen name it is known only within one connection."""
+        if self.epoch <= other.epoch:
+            return False
+        if not self.user_provided_name and not other.user_provided_name:
+            return True
+        return self.connection is other.connection and self.producer_id == other.producer_id
+
+    def publish_ended(self) -> None:
+        """One publish less is under way."""
+        self.pending -= 1
+        if self.pending == 0 and self._drained is not None:
+            self._drained.set()
+
+    async def drained(self) -> None:
+        """Wait until no publish is under way."""
+        if self.pending:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            self._drained.clear()
+            await self._drained.wait()
+
+    def stats(self, now_s: float) -> dict[str, Any]:
+        """Figures of this producer under Pulsar's names."""
+        return {
+            "msgRateIn": self.published.message_rate(now_s),
+            "msgThroughputIn": self.published.byte_rate(now_s),
+            "averageMsgSize": self.published.bytes / self.published.messages if self.published.messages else 0.0,
+            "producerId": self.producer_id,
+            "producerName": self.name,
+            "accessMode": "Shared",
+            "address": self.connection.remote_address,
+            "clientVersion": self.connection.client_version,
+            "connectedSince": self.connected_since_ms,
+            "metadata": self.metadata,
+        }
+
+
+class Publish:
+    """One entry on its way into the ledger. `completed` is the callback of the append."""
+
+    __slots__ = ("highest_sequence_id", "messages", "producer", "sequence_id", "size_bytes")
+
+    def __init__(
+        self, producer: Producer, sequence_id: int, highest_sequence_id: int, messages: int, size_bytes: int
+    ) -> None:
+        self.producer = producer
+        self.sequence_id = sequence_id
+        self.highest_sequence_id = highest_sequence_id
+        self.messages = messages
+        self.size_bytes = size_bytes
+
+    def completed(self, position: Position | None, error: BaseException | None) -> None:
+        """The ledger's answer."""
+        self.producer.topic.publish_completed(self, position, error)

@@ -1,0 +1,38 @@
+"""The bytes of publishes under way that one broker allows itself, all connections together."""
+
+from typing import Protocol
+
+
+class Pausable(Protocol):
+    """A connection whose reading can be paused."""
+
+    def pause_for_budget(self) -> None: ...
+    def resume_for_budget(self) -> None: ...
+
+
+class PublishBudget:
+    """Above `bytes_max` whoever publishes is paused; all go on when half of it is free again."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self._paused: dict[Pausable, None] = {}
+
+    def take(self, connection: Pausable, size_bytes: int) -> None:
+        """A publish begins."""
+        self.used_bytes += size_bytes
+        if self.used_bytes > self.bytes_max and connection not in self._paused:
+            self._paused[connection] = None
+            connection.pause_for_budget()
+
+    def give(self, size_bytes: int) -> None:
+        """A publish ended."""
+        self.used_bytes -= size_bytes
+        if self._paused and self.used_bytes <= self.bytes_max // 2:
+            paused, self._paused = self._paused, {}
+            for connection in paused:
+                connection.resume_for_budget()
+
+    def forget(self, connection: Pausable) -> None:
+        """A connection is gone; what it published is still given back entry by entry."""
+        self._paused.pop(connection, None)

@@ -1,0 +1,46 @@
+"""Counters with rates that cost nothing while nobody asks: a rate is computed between questions, never by a timer."""
+
+WINDOW_MIN_S = 1.0
+WINDOW_MAX_S = 60.0
+
+
+class Meter:
+    """Messages, bytes and entries since creation, and their rates over the last window.
+
+    The window runs from a marker that is moved when it is older than a minute, so a rate describes between the last
+    second and the last two minutes, as far as somebody asks that often; the first question sees all since creation.
+    Times are the loop's.
+    """
+
+    __slots__ = ("_marks", "bytes", "entries", "messages")
+
+    def __init__(self, now_s: float) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.entries = 0
+        self._marks = [(now_s, 0, 0)]  # (time, messages, bytes), oldest first, at most two
+
+    def add(self, messages: int, size_bytes: int, entries: int = 1) -> None:
+        """Count."""
+        self.messages += messages
+        self.bytes += size_bytes
+        self.entries += entries
+
+    def message_rate(self, now_s: float) -> float:
+        """Messages per second."""
+        since, messages, _ = self._window(now_s)
+        return (self.messages - messages) / since
+
+    def byte_rate(self, now_s: float) -> float:
+        """Bytes per second."""
+        since, _, size = self._window(now_s)
+        return (self.bytes - size) / since
+
+    def _window(self, now_s: float) -> tuple[float, int, int]:
+        """Seconds since the marker, and the counters as they were at it."""
+        marks = self._marks
+        if now_s - marks[-1][0] >= WINDOW_MAX_S:
+            marks.append((now_s, self.messages, self.bytes))
+            del marks[:-2]
+        time_s, messages, size = marks[0]
+        return max(now_s - time_s, WINDOW_MIN_S), messages, size

@@ -1,0 +1,228 @@
+"""The topics that one broker serves: owned ones, loaded ones, and the way from one to the other.
+
+A topic is *owned* while the coordinator's latest assignment names this broker's session, with an epoch. States of an
+owned topic: *not loaded* → *queued* → *loading* → *loaded* → *closing* → *not loaded*. A raised epoch, or a topic that
+ended by itself (its ledger was taken over), goes through *closing*; the next one to need it loads it again. What is no
+longer owned is closed at once.
+
+Guarantees: at most one instance of a topic in this process, the old one fully closed before the next is opened; at
+most `topic_load_concurrency_max` loads at a time, those that a client waits for before those in advance; a load whose
+ownership changed meanwhile is thrown away. Safety does not rest on any of this: the ledger's fencing keeps out a broker
+that wrongly believes it is the owner.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ..protocol.errors import MagnetarError, ServiceUnitNotReady
+from ..protocol.topics import TopicName
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from ..storage.managed_ledger import ManagedLedger
+from .message_counts import MessageCounts
+from .topic import State, Topic
+
+logger = logging.getLogger(__name__)
+
+RELEASE_HOLD_S = 10.0
+"""How long an unloaded topic is refused while its assignment is still the old one."""
+
+OpenLedger = Callable[[TopicName, int], Coroutine[Any, Any, ManagedLedger]]
+
+
+class Topics:
+    """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic."""
+
+    def __init__(self, env: Environment, settings: Settings, open_ledger: OpenLedger) -> None:
+        self.owned: dict[str, int] = {}
+        self.loaded: dict[str, Topic] = {}
+        self._env = env
+        self._settings = settings
+        self._open_ledger = open_ledger
+        self._counts = MessageCounts()
+        self._tasks = Tasks()
+        self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
+        self._loading: dict[str, asyncio.Future[Topic]] = {}
+        self._closing: dict[str, asyncio.Task[Any]] = {}
+        self._released: dict[str, int] = {}
+        self._closed = False
+
+    # -- ownership -----------------------------------------------------------------------------------------------
+
+    def assign(self, full_name: str, epoch: int, *, load: bool) -> None:
+        """The topic is this broker's under `epoch`. With `load` it is loaded before anybody asks."""
+        if self._closed or self.owned.get(full_name, -1) >= epoch:
+            return
+        self.owned[full_name] = epoch
+        self._released.pop(full_name, None)
+        loaded = self.loaded.get(full_name)
+        if loaded is not None and loaded.epoch != epoch:
+            self._close(loaded)
+        if load:
+            self._request(full_name, urgent=False)
+
+    def revoke(self, full_name: str) -> None:
+        """The topic is no longer this broker's."""
+        self.owned.pop(full_name, None)
+        self._released.pop(full_name, None)
+        waiting = self._queue.pop(full_name, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(_not_ours(full_name))
+            waiting.exception()  # perhaps nobody waits
+        loaded = self.loaded.get(full_name)
+        if loaded is not None:
+            self._close(loaded)
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    async def get(self, name: TopicName) -> Topic:
+        """The open topic, loaded if need be.
+
+        Raises ServiceUnitNotReady when this broker does not own it (any more), and what opening its ledger raises.
+        """
+        full_name = name.full
+        epoch = self.owned.get(full_name)
+        if epoch is None or self._released.get(full_name) == epoch or self._closed:
+            raise _not_ours(full_name)
+        topic = self.loaded.get(full_name)
+        if topic is not None and topic.epoch == epoch and topic.state in (State.OPEN, State.FENCED):
+            return topic
+        return await asyncio.shield(self._request(full_name, urgent=True))
+
+    def find(self, full_name: str) -> Topic | None:
+        """The topic if it is loaded."""
+        return self.loaded.get(full_name)
+
+    async def release(self, full_name: str) -> None:
+        """Close a topic before its assignment moves, and do not load it again under the present one."""
+        self._hold(full_name)
+        topic = self.loaded.get(full_name)
+        if topic is not None:
+            self._close(topic)
+        closing = self._closing.get(full_name)
+        if closing is not None:
+            await asyncio.shield(closing)
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Delete a topic with its data. Raises NotAllowedError while it has clients, unless forced."""
+        topic = await self.get(name)
+        self._hold(name.full)
+        await topic.delete(force=force)
+        if self.loaded.get(name.full) is topic:
+            del self.loaded[name.full]
+
+    def check(self) -> None:
+        """Called now and then: looks for stalled dispatch."""
+        for topic in list(self.loaded.values()):
+            topic.check()
+
+    async def close_all(self) -> None:
+        """Give up every topic (the session was lost, or the broker stops) and wait until all are closed."""
+        for full_name in list(self.owned):
+            self.revoke(full_name)
+        while self._loading or self._closing:
+            await asyncio.gather(*self._loading.values(), *self._closing.values(), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close all topics for good."""
+        self._closed = True
+        await self.close_all()
+        await self._tasks.close()
+
+    # -- loading -------------------------------------------------------------------------------------------------
+
+    def _request(self, full_name: str, *, urgent: bool) -> "asyncio.Future[Topic]":
+        under_way = self._loading.get(full_name)
+        if under_way is not None:
+            return under_way
+        waiting = self._queue.get(full_name)
+        if waiting is None:
+            waiting = asyncio.get_running_loop().create_future()
+            self._queue[full_name] = waiting
+        if urgent:
+            self._queue.move_to_end(full_name, last=False)
+        self._start_loads()
+        return waiting
+
+    def _start_loads(self) -> None:
+        while self._queue and len(self._loading) < self._settings.topic_load_concurrency_max:
+            full_name, future = self._queue.popitem(last=False)
+            self._loading[full_name] = future
+            self._tasks.spawn(self._load(full_name, future), f"load {full_name}")
+
+    async def _load(self, full_name: str, future: "asyncio.Future[Topic]") -> None:
+        try:
+            try:
+                async with asyncio.timeout(self._settings.topic_load_timeout_s):
+                    topic = await self._open(full_name)
+            except TimeoutError:
+                raise ServiceUnitNotReady(f"{full_name} could not be loaded in time") from None
+            self.loaded[full_name] = topic
+            if not future.done():
+                future.set_result(topic)
+        except Exception as error:
+            if not isinstance(error, MagnetarError):
+                logger.exception("loading %s failed", full_name)
+                error = ServiceUnitNotReady(f"{full_name} could not be loaded: {error!r}")
+            else:
+                logger.warning("cannot load %s now: %s", full_name, error)
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # perhaps nobody waits
+        finally:
+            if not future.done():
+                future.cancel()
+            del self._loading[full_name]
+            self._start_loads()
+
+    async def _open(self, full_name: str) -> Topic:
+        topic = self.loaded.get(full_name)
+        if topic is not None:  # an instance that ended, or one of an older epoch
+            self._close(topic)
+        closing = self._closing.get(full_name)
+        if closing is not None:
+            await asyncio.shield(closing)
+        epoch = self.owned.get(full_name)
+        if epoch is None:
+            raise _not_ours(full_name)
+        name = TopicName.parse(full_name)
+        ledger = await self._open_ledger(name, epoch)
+        if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
+            await ledger.close()
+            raise _not_ours(full_name)
+        return Topic(self._env, self._settings, name, epoch, ledger, self._counts, self._terminated)
+
+    def _terminated(self, topic: Topic, error: BaseException) -> None:
+        logger.warning("%s ends here, its ledger was taken over: %s", topic.name.full, error)
+        self._close(topic)
+
+    def _close(self, topic: Topic) -> None:
+        full_name = topic.name.full
+        if self.loaded.get(full_name) is topic:
+            del self.loaded[full_name]
+            self._closing[full_name] = self._tasks.spawn(self._close_topic(topic), f"close {full_name}")
+
+    async def _close_topic(self, topic: Topic) -> None:
+        try:
+            await topic.close()
+        finally:
+            del self._closing[topic.name.full]
+
+    def _hold(self, full_name: str) -> None:
+        """Refuse the topic under its present epoch for a while: the coordinator is about to change that."""
+        epoch = self.owned.get(full_name)
+        if epoch is not None:
+            self._released[full_name] = epoch
+            asyncio.get_running_loop().call_later(RELEASE_HOLD_S, self._end_release, full_name, epoch)
+
+    def _end_release(self, full_name: str, epoch: int) -> None:
+        if self._released.get(full_name) == epoch:
+            del self._released[full_name]
+
+
+def _not_ours(full_name: str) -> ServiceUnitNotReady:
+    return ServiceUnitNotReady(f"{full_name} is not served by this broker")

@@ -1,0 +1,348 @@
+"""Dispatch without sockets: who gets what, what is read next, what comes again."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from magnetar.actors.consumer import Consumer
+from magnetar.actors.dispatcher import Limits
+from magnetar.actors.dispatcher_exclusive import ExclusiveDispatcher
+from magnetar.actors.dispatcher_shared import SharedDispatcher
+from magnetar.actors.subscription import runs
+from magnetar.protocol.errors import ConsumerBusy
+
+LIMITS = Limits(read_entries_max=10, turn_messages_max=4, unacked_messages_max=0)
+
+
+class Outlet:
+    """A connection that takes everything."""
+
+    writable = True
+    closed = False
+    remote_address = "/test:1"
+    client_version = "test"
+
+
+@dataclass
+class View:
+    """A cursor by sets: everything below `first` and in `beyond` is acknowledged."""
+
+    first: tuple[int, int] = (1, 0)
+    beyond: set = field(default_factory=set)
+
+    def is_acknowledged(self, position):
+        return position < self.first or position in self.beyond
+
+    def next_unacknowledged(self, position):
+        position = max(position, self.first)
+        while position in self.beyond:
+            position = (position[0], position[1] + 1)
+        return position
+
+    @property
+    def first_unacknowledged(self):
+        return self.next_unacknowledged(self.first)
+
+    def acknowledge(self, positions):
+        self.beyond.update(positions)
+
+
+def consumer(name="c", permits=0, **options):
+    made = Consumer(Outlet(), 1, name, **options)
+    made.permits = permits
+    return made
+
+
+def count_of(position, body):
+    return int(body)
+
+
+def log(*counts):
+    """Entries of ledger 1 with so many messages each."""
+    return [((1, index), str(count).encode()) for index, count in enumerate(counts)]
+
+
+def run(dispatcher, entries):
+    """Read and distribute until nothing goes on; what each consumer got, as (consumer name, entry id)."""
+    out = []
+    tail = entries[-1][0]
+    while (plan := dispatcher.next_read(tail)) is not None:
+        if plan.positions:
+            read = [entry for entry in entries if entry[0] in plan.positions]
+        else:
+            read = [entry for entry in entries if entry[0] >= plan.start][: plan.entries_max]
+        for delivery in dispatcher.distribute(plan, read):
+            out += [(delivery.consumer.name, position[1]) for position, *_ in delivery.entries]
+    return out
+
+
+def exclusive(view=None, limits=LIMITS):
+    return ExclusiveDispatcher(view or View(), limits, count_of)
+
+
+def shared(view=None, limits=LIMITS):
+    return SharedDispatcher(view or View(), limits, count_of)
+
+
+# -- exclusive ---------------------------------------------------------------------------------------------------------
+
+
+def test_exclusive_sends_in_order_within_its_permits_which_count_messages():
+    dispatcher, one = exclusive(), consumer(permits=5)
+    dispatcher.add(one)
+    assert run(dispatcher, log(2, 2, 2, 2)) == [("c", 0), ("c", 1), ("c", 2)]
+    assert one.permits == -1  # the last batch went out whole
+    one.permits += 2
+    assert run(dispatcher, log(2, 2, 2, 2)) == [("c", 3)]
+
+
+def test_exclusive_refuses_a_second_consumer():
+    dispatcher = exclusive()
+    dispatcher.add(consumer())
+    with pytest.raises(ConsumerBusy):
+        dispatcher.add(consumer())
+    assert len(dispatcher.consumers) == 1
+
+
+def test_exclusive_skips_what_is_acknowledged_and_jumps_over_long_runs():
+    view = View(beyond={(1, index) for index in range(1, 25)})
+    dispatcher = exclusive(view)
+    dispatcher.add(consumer(permits=100))
+    assert run(dispatcher, log(*[1] * 27)) == [("c", 0), ("c", 25), ("c", 26)]
+
+
+def test_exclusive_redelivery_starts_again_at_the_first_unacknowledged_entry():
+    view = View()
+    dispatcher, one = exclusive(view), consumer(permits=100)
+    dispatcher.add(one)
+    entries = log(1, 1, 1, 1)
+    assert len(run(dispatcher, entries)) == 4
+    view.acknowledge([(1, 0), (1, 2)])
+    dispatcher.redeliver(one, [(1, 3)])
+    assert run(dispatcher, entries) == [("c", 1), ("c", 3)]
+
+
+def test_a_read_from_before_a_rewind_is_void():
+    for dispatcher in (exclusive(), shared()):
+        one = consumer(permits=100)
+        dispatcher.add(one)
+        entries = log(1, 1)
+        plan = dispatcher.next_read((1, 1))
+        dispatcher.rewind()
+        assert dispatcher.distribute(plan, entries) == []
+        assert one.permits == 100
+        assert [entry for _, entry in run(dispatcher, entries)] == [0, 1]
+
+
+def test_nothing_is_planned_for_a_stalled_or_closed_consumer_or_at_the_end():
+    dispatcher, one = exclusive(), consumer(permits=3)
+    dispatcher.add(one)
+    assert dispatcher.next_read((-1, -1)) is None
+    one.connection.writable = False
+    assert dispatcher.next_read((1, 5)) is None
+    one.connection.writable = True
+    one.closed = True
+    assert dispatcher.next_read((1, 5)) is None
+
+
+def test_reads_grow_smaller_when_entries_hold_many_messages():
+    dispatcher = exclusive(limits=Limits(1000, 20, 0))
+    dispatcher.add(consumer(permits=1000))
+    entries = log(*[500] * 2000)
+    sizes = []
+    for _ in range(60):
+        plan = dispatcher.next_read(entries[-1][0])
+        sizes.append(plan.entries_max)
+        dispatcher.distribute(plan, entries[plan.start[1] : plan.start[1] + plan.entries_max])
+        dispatcher.consumers[0].permits = 1000
+    assert sizes[0] == 1000 and sizes[-1] <= 5
+
+
+# -- shared ------------------------------------------------------------------------------------------------------------
+
+
+def test_shared_goes_round_in_turns():
+    dispatcher = shared()
+    for name in "abc":
+        dispatcher.add(consumer(name, permits=100))
+    got = run(dispatcher, log(*[1] * 12))
+    assert [name for name, _ in got] == ["a"] * 4 + ["b"] * 4 + ["c"] * 2 + ["a"] * 2  # reads of ten, turns of four
+
+
+def test_shared_leaves_out_consumers_that_are_not_able():
+    dispatcher = shared()
+    a, b, c = (consumer(name, permits=100) for name in "abc")
+    for one in (a, b, c):
+        dispatcher.add(one)
+    a.connection = type("Full", (Outlet,), {"writable": False})()
+    b.permits = 0
+    assert {name for name, _ in run(dispatcher, log(*[1] * 9))} == {"c"}
+
+
+def test_shared_prefers_the_best_priority_level_that_is_able():
+    dispatcher = shared()
+    low, high = consumer("low", permits=100, priority_level=2), consumer("high", permits=3, priority_level=0)
+    dispatcher.add(low)
+    dispatcher.add(high)
+    assert run(dispatcher, log(*[1] * 6)) == [("high", 0), ("high", 1), ("high", 2), ("low", 3), ("low", 4), ("low", 5)]
+
+
+def test_shared_blocks_a_consumer_with_too_many_unacknowledged_messages_until_half_is_done():
+    dispatcher, view = None, View()
+    dispatcher = shared(view, Limits(100, 20, 4))
+    one = consumer(permits=1000)
+    dispatcher.add(one)
+    entries = log(*[1] * 8)
+    assert [entry for _, entry in run(dispatcher, entries)] == [0, 1, 2, 3]
+    assert one.blocked and one.unacked_messages == 4
+    view.acknowledge([(1, 0)])
+    assert dispatcher.acknowledged(one, [(1, 0)]) is False
+    view.acknowledge([(1, 1)])
+    assert dispatcher.acknowledged(one, [(1, 1)]) is True
+    assert [entry for _, entry in run(dispatcher, entries)] == [4, 5]
+
+
+def test_shared_gives_what_a_lost_consumer_held_to_the_others_in_order():
+    dispatcher = shared()
+    a, b = consumer("a", permits=100), consumer("b", permits=0)
+    dispatcher.add(a)
+    dispatcher.add(b)
+    entries = log(*[1] * 7)
+    assert len(run(dispatcher, entries)) == 7
+    b.permits = 100
+    dispatcher.remove(a)
+    assert run(dispatcher, entries) == [("b", index) for index in range(7)]
+    assert b.unacked_messages == 7 and a.unacked_messages == 0
+
+
+def test_shared_redelivers_single_entries_and_counts_how_often():
+    view = View()
+    dispatcher, one = shared(view), consumer(permits=100)
+    dispatcher.add(one)
+    entries = log(1, 2, 1)
+    run(dispatcher, entries)
+    dispatcher.redeliver(one, [(1, 1), (1, 77)])  # the second is not its own
+    assert one.unacked_messages == 2
+    plan = dispatcher.next_read((1, 2))
+    assert plan.positions == ((1, 1),)
+    delivery = dispatcher.distribute(plan, [entries[1]])[0]
+    assert delivery.entries == [((1, 1), b"2", 2, 1)]
+    dispatcher.redeliver(one, None)
+    assert [dispatcher.redelivery_count((1, index)) for index in range(3)] == [1, 2, 1]
+    view.acknowledge([(1, 1)])
+    dispatcher.acknowledged(one, [(1, 1)])
+    assert dispatcher.redelivery_count((1, 1)) == 0
+    assert run(dispatcher, entries) == [("c", 0), ("c", 2)]
+
+
+def test_shared_takes_acknowledgements_from_any_consumer_of_the_subscription():
+    dispatcher = shared()
+    a, b = consumer("a", permits=2), consumer("b", permits=0)
+    dispatcher.add(a)
+    dispatcher.add(b)
+    run(dispatcher, log(1, 1, 1))
+    dispatcher.acknowledged(b, [(1, 0)])
+    assert a.unacked_messages == 1 and list(a.pending) == [(1, 1)]
+
+
+def test_an_entry_acknowledged_while_it_waits_for_redelivery_does_not_come_again():
+    view = View()
+    dispatcher, one = shared(view), consumer(permits=100)
+    dispatcher.add(one)
+    entries = log(1, 1, 1)
+    run(dispatcher, entries)
+    dispatcher.redeliver(one, None)
+    plan = dispatcher.next_read((1, 2))
+    view.acknowledge([(1, 1)])
+    dispatcher.acknowledged(one, [(1, 1)])
+    sent = [position[1] for delivery in dispatcher.distribute(plan, entries) for position, *_ in delivery.entries]
+    assert sent == [0, 2] and dispatcher.replay_size == 0
+
+
+def test_shared_starts_again_when_the_last_consumer_has_left():
+    view = View()
+    dispatcher, one = shared(view), consumer(permits=100)
+    dispatcher.add(one)
+    entries = log(1, 1, 1)
+    run(dispatcher, entries)
+    view.acknowledge([(1, 0)])
+    dispatcher.acknowledged(one, [(1, 0)])
+    dispatcher.remove(one)
+    assert dispatcher.replay_size == 0
+    dispatcher.add(consumer("next", permits=100))
+    assert run(dispatcher, entries) == [("next", 1), ("next", 2)]
+
+
+def test_entries_that_no_longer_exist_leave_the_replay():
+    dispatcher, one = shared(), consumer(permits=100)
+    dispatcher.add(one)
+    run(dispatcher, log(1, 1))
+    dispatcher.redeliver(one, None)
+    dispatcher.forget([(1, 0), (1, 1)])
+    assert dispatcher.next_read((1, 1)) is None
+
+
+def test_replays_are_read_as_few_ranges():
+    assert runs([(1, 0), (1, 1), (1, 3), (1, 30), (2, 0), (2, 1)]) == [
+        ((1, 0), (1, 3)),
+        ((1, 30), (1, 30)),
+        ((2, 0), (2, 1)),
+    ]
+    assert runs([]) == []
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["permits", "ack", "nack", "redeliver", "leave", "join", "append"]), st.integers(0, 7)),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_shared_loses_nothing_and_holds_nothing_twice(steps):
+    """Whatever consumers do: every entry is acknowledged, pending at one consumer, in replay or unread; and once all
+    take what they get, everything arrives."""
+    view = View()
+    dispatcher = shared(view, Limits(3, 2, 6))
+    entries = log(1, 2, 1)
+    members = []
+    for step, number in steps:
+        member = members[number % len(members)] if members else None
+        if step == "join" and len(members) < 4:
+            members.append(consumer(f"c{len(members)}", permits=number))
+            dispatcher.add(members[-1])
+        elif step == "append":
+            entries.append(((1, len(entries)), b"1" if number % 2 else b"3"))
+        elif member is not None:
+            held = sorted(member.pending)
+            if step == "permits":
+                member.permits += number
+            elif step == "ack" and held:
+                view.acknowledge([held[number % len(held)]])
+                dispatcher.acknowledged(member, [held[number % len(held)]])
+            elif step == "nack" and held:
+                dispatcher.redeliver(member, [held[number % len(held)]])
+            elif step == "redeliver":
+                dispatcher.redeliver(member, None)
+            elif step == "leave":
+                members.remove(member)
+                dispatcher.remove(member)
+        run(dispatcher, entries)
+        pending = [position for one in members for position in one.pending]
+        assert len(pending) == len(set(pending))
+        assert not set(pending) & set(dispatcher._replay)
+        for one in members:
+            assert one.unacked_messages == sum(one.pending.values())
+        reached = [position for position, _ in entries if position < dispatcher.read_position]
+        for position in reached:
+            assert view.is_acknowledged(position) or position in pending or position in dispatcher._replay or not members
+    last = consumer("last", permits=10_000)
+    dispatcher.add(last)
+    for one in list(members):
+        dispatcher.remove(one)
+    while run(dispatcher, entries):
+        held = list(last.pending)
+        view.acknowledge(held)
+        dispatcher.acknowledged(last, held)
+    assert all(view.is_acknowledged(position) for position, _ in entries)
