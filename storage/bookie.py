@@ -1,0 +1,417 @@
+"""The rules of a bookie: what may be added, when a ledger is fenced, what absence means. See ledgers.md §1 and §2.
+
+Each request is decided synchronously on the loop, then waits for the disk by callback; there is no coroutine, future
+or lock per entry. That is what makes the fence check and the add one step.
+
+The answer to an ADD, first match:
+
+    malformed, or its digest wrong            BAD_REQUEST, CORRUPT
+    larger than the frame limit               TOO_LARGE
+    ledger tombstoned                         FENCED (a zombie writer), NO_SUCH_LEDGER to a recovery add
+    ledger fenced, ordinary add               FENCED
+    bookie read-only, or the ledger unknown
+      while in limbo or below the fence floor READ_ONLY, ordinary adds only
+    too many bytes pending                    OVERLOADED
+    same bytes already stored and intact      OK, once they are durable
+    other bytes already stored                CONFLICT
+    else                                      OK, once it is durable
+
+The bookie as a whole:
+
+    WRITABLE ⇄ READ_ONLY      disk ≥ 95% full or no room for a journal / below 90% again
+    NORMAL → IN_LIMBO         corruption found, or it took the place of a lost disk; durable
+    IN_LIMBO → NORMAL         `clear_limbo`, after the auditor has copied everything back; durable
+    any → FAILED              a write or sync failed: nothing is served any more, `on_fatal` tells the shell
+
+Guarantees: a fence is durable before it is answered, and the answer covers every add that was accepted before it; in
+limbo absence is answered UNKNOWN, and all ledgers known are fenced; a tombstoned ledger never takes an entry again.
+After limbo, ledgers below the fence floor of which nothing is known stay closed to ordinary adds, because their
+fences may have been among what was lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from crc32c import crc32c
+
+from ..protocol.bookie_wire import (
+    ADD_FLAG_RECOVERY,
+    ENTRY_ID_MAX,
+    BookieOp,
+    BookieStatus,
+    decode_ledger,
+    decode_read,
+    encode_ledger_state,
+    encode_read_answer,
+)
+from ..protocol.errors import DiskFull, MagnetarError, NoSuchLedger, ProtocolError, StorageFailed
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from .entry_store import EntryStore
+from .group_commit import Responder
+from .ledger_states import LedgerState
+from .records import (
+    DIGESTED_HEAD_END,
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    KIND_FENCE,
+    KIND_TOMBSTONE,
+    LEDGER_BODY,
+)
+from .segment_reader import RangeResult
+
+logger = logging.getLogger(__name__)
+
+_ADD, _OK = int(BookieOp.ADD), int(BookieStatus.OK)
+
+
+class BookieStore:
+    """See the module. `segment_bytes` overrides the setting's size of a journal file."""
+
+    def __init__(
+        self,
+        env: Environment,
+        directory: str,
+        instance: str,
+        settings: Settings,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        segment_bytes: int | None = None,
+    ) -> None:
+        self.writable = True
+        self.failed: BaseException | None = None
+        self.adds = 0
+        self.entry_bytes = 0
+        self._settings = settings
+        self._env = env
+        self._on_fatal = on_fatal
+        self._tasks = Tasks()
+        self._size_max = settings.bookie_frame_size_max_bytes
+        self._pending_bytes_max = settings.bookie_pending_bytes_max
+        self._lookup_bytes = 0
+        self._disk_full = False
+        self.entries = EntryStore(
+            env,
+            directory,
+            instance,
+            segment_bytes=segment_bytes or settings.segment_size_mb << 20,
+            sync=settings.journal_sync_data,
+            on_out_of_space=self._became_full,
+            on_damage=self._found_damage,
+            on_fatal=self._fail,
+        )
+        self._ledgers = self.entries.ledgers
+        self._journal = self.entries.journal
+
+    async def open(self) -> None:
+        """Replay and begin to serve. Raises CookieMismatch, DiskFull, OSError."""
+        damage = await self.entries.open()
+        if damage:
+            logger.error("%s: data was damaged, the bookie is in limbo: %s", self.entries.directory, "; ".join(damage))
+
+    async def close(self) -> None:
+        """Serve nothing more, make everything accepted durable, let go of the files."""
+        await self._tasks.close()
+        await self.entries.close()
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def request(self, responder: Responder, op: int, request_id: int, payload: bytes) -> None:
+        """Serve one data request; `responder` gets exactly one answer, now or later."""
+        if op == _ADD:
+            status = self.add(payload, responder, request_id)
+            if status is not None:
+                responder.respond(request_id, status)
+            return
+        if self.failed is not None:
+            responder.respond(request_id, BookieStatus.IO_ERROR)
+            return
+        try:
+            if op == BookieOp.READ:
+                self._read(responder, request_id, payload)
+            elif op == BookieOp.FENCE:
+                ledger_id = decode_ledger(payload)
+                self._fence(ledger_id, lambda error: self._answer_state(responder, request_id, ledger_id, error))
+            elif op == BookieOp.READ_LAC:
+                ledger_id = decode_ledger(payload)
+                self._journal.after_pending(lambda error: self._answer_state(responder, request_id, ledger_id, error))
+            else:
+                responder.respond(request_id, BookieStatus.BAD_REQUEST)
+        except ProtocolError:
+            responder.respond(request_id, BookieStatus.BAD_REQUEST)
+
+    def add(self, payload: bytes, responder: Responder, request_id: int) -> int | None:
+        """Decide on an ADD request. Returns the status to answer with at once, or None: `responder` hears later."""
+        size = len(payload)
+        if size < ENTRY_HEAD_SIZE:
+            return BookieStatus.BAD_REQUEST
+        head = payload[:ENTRY_HEAD_SIZE]
+        flags, ledger_id, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)
+        if flags & ~ADD_FLAG_RECOVERY or entry_id > ENTRY_ID_MAX or lac < -1:
+            return BookieStatus.BAD_REQUEST
+        if size > self._size_max:
+            return BookieStatus.TOO_LARGE
+        if crc32c(memoryview(payload)[ENTRY_HEAD_SIZE:], crc32c(head[1:DIGESTED_HEAD_END])) != digest:
+            return BookieStatus.CORRUPT
+        state = self._ledgers.get(ledger_id)
+        if state is None:
+            refusal = self._refuse_unknown_ledger(ledger_id, flags)
+            if refusal is not None:
+                return refusal
+            state = self._learn(ledger_id)
+        if flags:
+            state.touched = True
+        elif state.fenced:
+            return BookieStatus.FENCED
+        elif not self.writable:
+            return BookieStatus.READ_ONLY
+        if self._journal.pending_bytes + self._lookup_bytes + size > self._pending_bytes_max:
+            return BookieStatus.OVERLOADED
+        if entry_id <= state.last_entry:
+            return self._add_again(state, payload, head, responder, request_id)
+        return self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
+
+    def _append(
+        self,
+        state: LedgerState,
+        payload: bytes,
+        head: bytes,
+        entry_id: int,
+        lac: int,
+        digest: int,
+        responder: Responder,
+        request_id: int,
+    ) -> int | None:
+        try:
+            self.entries.append_entry(state, payload, head, entry_id, lac, digest, responder, request_id)
+        except DiskFull:
+            return BookieStatus.READ_ONLY
+        except StorageFailed:
+            return BookieStatus.IO_ERROR
+        self.adds += 1
+        self.entry_bytes += len(payload)
+        return None
+
+    def _refuse_unknown_ledger(self, ledger_id: int, flags: int) -> int | None:
+        """Why a ledger that the bookie holds nothing of takes no add, or None."""
+        if ledger_id in self.entries.tombstones:
+            return BookieStatus.NO_SUCH_LEDGER if flags else BookieStatus.FENCED
+        if not flags and (not self.writable or self.entries.limbo or ledger_id < self.entries.fence_floor):
+            return BookieStatus.READ_ONLY
+        return None
+
+    def _learn(self, ledger_id: int) -> LedgerState:
+        state = self._ledgers[ledger_id] = LedgerState(ledger_id)
+        if self.entries.limbo or ledger_id < self.entries.fence_floor:
+            state.fenced = state.fence_durable = True  # limbo and floor are durable, and say the same
+        return state
+
+    def _add_again(
+        self, state: LedgerState, payload: bytes, head: bytes, responder: Responder, request_id: int
+    ) -> int | None:
+        """An entry at or below the highest known: stored before, or a gap that is filled now."""
+        _, ledger_id, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)
+        found = self.entries.find_unsealed(state, entry_id)
+        if found is not None:
+            segment, row = found
+            if row.digest != digest:
+                return BookieStatus.CONFLICT
+            if row.offset < segment.synced_end:
+                return _OK
+            self._journal.after_pending(
+                lambda error: responder.respond(request_id, _OK if error is None else BookieStatus.IO_ERROR)
+            )
+            return None
+        holders = self.entries.sealed_holders(state, entry_id)
+        if not holders:
+            return self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
+
+        def looked_up(stored_digest: int | None, error: BaseException | None) -> None:
+            self._lookup_bytes -= len(payload)
+            status: int | None
+            if error is not None:
+                status = BookieStatus.IO_ERROR
+            elif stored_digest is not None:
+                status = _OK if stored_digest == digest else BookieStatus.CONFLICT
+            elif self._ledgers.get(ledger_id) is not state:
+                status = BookieStatus.NO_SUCH_LEDGER if head[0] else BookieStatus.FENCED
+            elif state.fenced and not head[0]:
+                status = BookieStatus.FENCED
+            elif self.entries.sealed_holders(state, entry_id) != holders or self.entries.find_unsealed(state, entry_id):
+                status = self._add_again(state, payload, head, responder, request_id)
+            else:
+                status = self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
+            if status is not None:
+                responder.respond(request_id, status)
+
+        self._lookup_bytes += len(payload)
+        self.entries.find_sealed(state, entry_id, holders, looked_up)
+        return None
+
+    def _fence(self, ledger_id: int, callback: Callable[[BaseException | None], None]) -> None:
+        """Fence a ledger, seen before or not; `callback` when the fence, and every add accepted before, is durable."""
+        if ledger_id in self.entries.tombstones:
+            callback(None)
+            return
+        state = self._ledgers.get(ledger_id) or self._learn(ledger_id)
+        state.fenced = True
+        state.touched = True
+        if state.fence_durable:
+            self._journal.after_pending(callback)
+            return
+
+        def durable(error: BaseException | None) -> None:
+            if error is None:
+                state.fence_durable = True
+            callback(error)
+
+        try:
+            self._journal.append(KIND_FENCE, LEDGER_BODY.pack(ledger_id), durable)
+        except (DiskFull, StorageFailed) as error:
+            callback(error)
+
+    def _answer_state(self, responder: Responder, request_id: int, ledger_id: int, error: BaseException | None) -> None:
+        state = self._ledgers.get(ledger_id)
+        if error is not None:
+            responder.respond(request_id, BookieStatus.IO_ERROR)
+        elif self.entries.limbo:
+            responder.respond(request_id, BookieStatus.UNKNOWN)
+        elif state is None:
+            responder.respond(request_id, BookieStatus.NO_SUCH_LEDGER)
+        else:
+            responder.respond(request_id, _OK, (encode_ledger_state(state.lac, state.last_entry),))
+
+    def _read(self, responder: Responder, request_id: int, payload: bytes) -> None:
+        wanted = decode_read(payload)
+
+        def done(result: RangeResult | None, error: BaseException | None) -> None:
+            if result is None:
+                logger.warning("a read of ledger %d failed: %s", wanted.ledger_id, error)
+                responder.respond(request_id, BookieStatus.IO_ERROR)
+            elif result.status is not BookieStatus.OK:
+                responder.respond(request_id, result.status)
+            else:
+                parts: Sequence[Any] = encode_read_answer(result.next_entry_id, result.entries)  # type: ignore[arg-type]
+                responder.respond(request_id, _OK, parts)
+
+        def read(error: BaseException | None) -> None:
+            state = self._ledgers.get(wanted.ledger_id)
+            if error is not None:
+                responder.respond(request_id, BookieStatus.IO_ERROR)
+            elif state is None:
+                missing = BookieStatus.UNKNOWN if self.entries.limbo else BookieStatus.NO_SUCH_LEDGER
+                responder.respond(request_id, missing)
+            else:
+                bytes_max = min(wanted.bytes_max, self._settings.bookie_read_bytes_max)
+                gapless = bool(self.entries.limbo)
+                self.entries.read(state, wanted.first, wanted.last, bytes_max, gapless, done)
+
+        if wanted.fence:
+            self._fence(wanted.ledger_id, read)
+        else:
+            read(None)
+
+    # -- control -----------------------------------------------------------------------------------------------------
+
+    @property
+    def limbo(self) -> str:
+        """Why the bookie is in limbo; empty when it is not."""
+        return self.entries.limbo
+
+    async def enter_limbo(self, reason: str) -> None:
+        """Data was lost: fence everything known, answer "unknown" for what is absent, until `clear_limbo`."""
+        self.entries.limbo = f"{self.entries.limbo}; {reason}" if self.entries.limbo else reason
+        self.entries.fence_all()
+        await self.entries.checkpoint()
+
+    async def clear_limbo(self, fence_floor: int) -> None:
+        """Everything this bookie should hold has been copied back to it. Every ledger id handed out until now is below
+        `fence_floor`. Durable when it returns. Raises DiskFull, OSError; then limbo stays."""
+        limbo, floor = self.entries.limbo, self.entries.fence_floor
+        self.entries.limbo, self.entries.fence_floor = "", max(floor, fence_floor)
+        try:
+            await self.entries.checkpoint()
+        except BaseException:
+            self.entries.limbo = limbo
+            raise
+
+    async def bury(self, ledger_ids: Sequence[int]) -> None:
+        """Put durable tombstones on deleted ledgers; compaction then gives back their space. Raises DiskFull,
+        StorageFailed; those that were durable by then stay."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = len(ledger_ids)
+        failure: BaseException | None = None
+
+        def buried(ledger_id: int, error: BaseException | None) -> None:
+            nonlocal waiting, failure
+            waiting -= 1
+            failure = failure or error
+            if error is None:
+                self.entries.bury(ledger_id)
+            if not waiting and not done.done():
+                done.set_result(None)
+
+        for ledger_id in ledger_ids:
+            state = self._ledgers.get(ledger_id)
+            if state is not None:
+                state.fenced = True
+            try:
+                self._journal.append(KIND_TOMBSTONE, LEDGER_BODY.pack(ledger_id), partial(buried, ledger_id))
+            except (DiskFull, StorageFailed) as error:
+                buried(ledger_id, error)
+        if ledger_ids:
+            await done
+        if failure is not None:
+            raise failure
+
+    async def held_ranges(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Ranges of entry ids stored. Raises NoSuchLedger, EntryCorrupt (an index is being rebuilt), OSError."""
+        state = self._ledgers.get(ledger_id)
+        if state is None:
+            raise NoSuchLedger(f"this bookie holds nothing of ledger {ledger_id}")
+        return await self.entries.held_ranges(state, first, last)
+
+    # -- the disk ------------------------------------------------------------------------------------------------------
+
+    async def check_disk(self) -> dict[str, int | float | bool]:
+        """Look at the disk and become read-only or writable accordingly; returns its figures in bytes."""
+        usage = await self._env.offload.run(self._env.files.disk_usage, self.entries.directory)
+        used = usage.used_fraction
+        if used >= self._settings.disk_usage_full:
+            self._became_full()
+        elif used < self._settings.disk_usage_warn and self._disk_full:
+            logger.warning("%s: the disk has room again, %.1f%% used", self.entries.directory, used * 100)
+            self._disk_full = False
+            self.writable = self.failed is None
+            self._journal.space_available()
+            await self.entries.seal_pending()
+        elif used >= self._settings.disk_usage_warn:
+            logger.warning("%s: the disk is %.1f%% full", self.entries.directory, used * 100)
+        return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes, "full": self._disk_full}
+
+    def _became_full(self) -> None:
+        if not self._disk_full:
+            logger.error("%s: the disk is full, this bookie is read-only", self.entries.directory)
+        self._disk_full = True
+        self.writable = False
+
+    def _found_damage(self, reason: str) -> None:
+        logger.error("%s: %s; the bookie goes into limbo", self.entries.directory, reason)
+        self._tasks.spawn(self._enter_limbo_or_fail(reason), "enter limbo")
+
+    async def _enter_limbo_or_fail(self, reason: str) -> None:
+        try:
+            await self.enter_limbo(reason)
+        except (OSError, MagnetarError) as error:
+            self._fail(StorageFailed(f"limbo could not be made durable: {error}"))
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is None:
+            logger.critical("%s: the disk failed, this bookie stops: %s", self.entries.directory, error)
+            self.failed = error
+            self.writable = False
+            self._on_fatal(error)

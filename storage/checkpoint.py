@@ -1,0 +1,96 @@
+"""The checkpoint: one small file that says what a bookie's directory consists of, replaced as a whole.
+
+It lists the sealed segments with their lengths, the first journal that a start must replay, the journals known to
+exist from there on, and the ledger states of that moment: fences, tombstones, limbo. Whatever it does not list and is
+older than `replay_from` is rubbish of an interrupted compaction or removal, and is deleted at start. So each change
+of the set of files is one atomic step, and a crash between any two steps leaves either the old set or the new.
+
+A checkpoint that cannot be read is corruption: `replay.py` then builds the set from the files themselves, and the
+bookie goes into limbo, because fences may be missing.
+"""
+
+import sys
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from crc32c import crc32c
+
+from ..protocol.errors import EntryCorrupt
+from ..runtime.rpc_messages import pack, unpack
+from .ledger_states import IdRanges
+
+CHECKPOINT_NAME = "checkpoint"
+_MAGIC = b"MGNTRCK1"
+_HEAD_SIZE = len(_MAGIC) + 4
+
+
+@dataclass
+class Checkpoint:
+    """See the module. Ledger ids are unsigned 64 bit."""
+
+    instance: str
+    next_file_id: int = 1
+    replay_from: int = 1
+    segments: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
+    """Sealed: (file id, kind suffix, end offset), oldest first."""
+    journals: list[int] = field(default_factory=list[int])
+    """Unsealed journals that existed, by file id."""
+    fenced: list[int] = field(default_factory=list[int])
+    tombstones: IdRanges = field(default_factory=IdRanges)
+    limbo: str = ""
+    """Why the bookie is in limbo; empty when it is not."""
+    fence_floor: int = 0
+    """Ledgers below it that the bookie holds nothing of take no ordinary adds: their fences may have been lost."""
+
+    def encode(self) -> bytes:
+        ranges = [bound for pair in self.tombstones for bound in pair]
+        body = pack(
+            {
+                "instance": self.instance,
+                "next_file_id": self.next_file_id,
+                "replay_from": self.replay_from,
+                "segments": self.segments,
+                "journals": self.journals,
+                "fenced": _encode_ids(self.fenced),
+                "tombstones": _encode_ids(ranges),
+                "limbo": self.limbo,
+                "fence_floor": self.fence_floor,
+            }
+        )
+        return _MAGIC + crc32c(body).to_bytes(4, "big") + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Checkpoint":
+        """Raises EntryCorrupt."""
+        body = data[_HEAD_SIZE:]
+        if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : _HEAD_SIZE], "big") != crc32c(body):
+            raise EntryCorrupt("the checkpoint is damaged")
+        fields: dict[str, Any] = dict(unpack(body))
+        bounds = _decode_ids(fields["tombstones"])
+        return cls(
+            fields["instance"],
+            fields["next_file_id"],
+            fields["replay_from"],
+            [(file_id, kind, end) for file_id, kind, end in fields["segments"]],
+            fields["journals"],
+            _decode_ids(fields["fenced"]),
+            IdRanges(list(zip(bounds[::2], bounds[1::2], strict=True))),
+            fields["limbo"],
+            fields["fence_floor"],
+        )
+
+
+def _encode_ids(ids: list[int]) -> bytes:
+    column = array("Q", ids)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def _decode_ids(data: bytes) -> list[int]:
+    column = array("Q")
+    column.frombytes(data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tolist()

@@ -1,0 +1,235 @@
+"""Compaction: give back the space of dead entries by rewriting what is alive, ordered by ledger.
+
+A segment without anything alive is simply removed. One whose live share is below the threshold (minor 20%, major
+80%), and small ones that have piled up through restarts, are rewritten a few at a time:
+
+    copy live entries into new `.compacted` files → sync them → write their indexes → one checkpoint that has the new
+    in place of the old → readers let go → delete the old
+
+Until the checkpoint the new files belong to nothing and a crash leaves the old; after it, the other way round. Every
+copied entry is verified on the way; one that is damaged everywhere becomes a LOST record, so that reading it remains
+an error. Fences and tombstones are not in question: they live in the checkpoint. A ledger that is deleted meanwhile
+is copied for nothing and goes the next time.
+
+The work is done on a lane of its own in small steps; between two steps the loop sleeps so that `bytes_per_s` is kept
+and at most half of the time is spent here, whatever the size of the entries.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..runtime.files import File, Files
+from .entry_store import EntryStore
+from .records import (
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    FILE_HEADER_SIZE,
+    KIND_COMMIT,
+    KIND_ENTRY,
+    KIND_LOST,
+    LOST_BODY,
+    RECORD_HEADER_SIZE,
+    encode_file_header,
+    encode_record_header,
+)
+from .segment import Segment
+from .segment_index import Row, Rows, TableLine, encode_index
+from .segment_reader import SegmentReader
+
+SEGMENTS_PER_ROUND_MAX = 8
+SMALL_SEGMENTS_MIN = 8
+"""So many segments of less than `SMALL_SHARE` of the usual size are worth merging."""
+SMALL_SHARE = 0.2
+_STEP_BYTES = 1 << 20
+_STEP_ENTRIES = 1000
+
+
+@dataclass
+class Compacted:
+    """What one run did, sizes in bytes."""
+
+    segments_removed: int = 0
+    segments_written: int = 0
+    bytes_freed: int = 0
+    bytes_copied: int = 0
+
+
+class Compactor:
+    """Runs one compaction at a time over an `EntryStore`."""
+
+    def __init__(self, store: EntryStore, *, bytes_per_s: int) -> None:
+        self._store = store
+        self._bytes_per_s = bytes_per_s
+        self._files = store.env.files
+        self._lane = store.env.offload.lane("compaction")
+        self._running = asyncio.Lock()
+
+    async def close(self) -> None:
+        """No run may be under way any more (cancel it first)."""
+        await self._lane.run(_nothing)
+        self._lane.close()
+
+    async def run(self, threshold: float) -> Compacted:
+        """Rewrite every segment whose live share is below `threshold`. Raises DiskFull, OSError; the old files are
+        then still the valid ones."""
+        done = Compacted()
+        async with self._running:
+            dead = [segment for segment in self._sealed() if segment.live_bytes <= 0]
+            if dead:
+                await self._store.replace(dead, [])
+                done.segments_removed += len(dead)
+                done.bytes_freed += sum(segment.end for segment in dead)
+            while victims := self._choose(threshold):
+                await self._rewrite(victims, done)
+        return done
+
+    def _sealed(self) -> list[Segment]:
+        return [segment for segment in self._store.segments.values() if segment.sealed]
+
+    def _choose(self, threshold: float) -> list[Segment]:
+        wasteful = [
+            segment
+            for segment in self._sealed()
+            if segment.live_bytes < threshold * (segment.end - FILE_HEADER_SIZE - _overhead(segment))
+        ]
+        if wasteful:
+            return wasteful[:SEGMENTS_PER_ROUND_MAX]
+        small = [segment for segment in self._sealed() if segment.end < SMALL_SHARE * self._store.segment_bytes]
+        return small[:SEGMENTS_PER_ROUND_MAX] if len(small) >= SMALL_SEGMENTS_MIN else []
+
+    async def _rewrite(self, victims: list[Segment], done: Compacted) -> None:
+        loop = asyncio.get_running_loop()
+        live = sorted(
+            {ledger_id: None for segment in victims for ledger_id in segment.table if ledger_id in self._store.ledgers}
+        )
+        copy = _Copy(self._files, victims, live, self._store.segment_bytes)
+        written: list[tuple[Segment, dict[int, TableLine]]] = []
+        finished = False
+        try:
+            while True:
+                if copy.output is None:
+                    copy.output = self._store.new_compacted()
+                started = loop.time()
+                copied, complete = await self._lane.run(copy.step)
+                done.bytes_copied += copied
+                if complete is not None:
+                    written.append(complete)
+                    copy.output = None
+                if copy.exhausted:
+                    break
+                await asyncio.sleep(max(copied / self._bytes_per_s, loop.time() - started))
+            await self._store.replace(victims, written)
+            finished = True
+        finally:
+            await asyncio.shield(self._lane.run(copy.close, finished))
+        done.segments_removed += len(victims)
+        done.segments_written += len(written)
+        done.bytes_freed += sum(segment.end for segment in victims) - sum(segment.end for segment, _ in written)
+
+
+def _overhead(segment: Segment) -> int:
+    """Bytes of a segment that are record headers, which no rewriting saves."""
+    return sum(line.entries for line in segment.table.values()) * (RECORD_HEADER_SIZE + 1)
+
+
+def _nothing() -> None:
+    """Run on a lane to learn that everything before it has ended."""
+
+
+@dataclass
+class _Copy:
+    """The lane's side of one rewrite. `step` fills `output`, one chunk at a time."""
+
+    files: Files
+    victims: Sequence[Segment]
+    ledgers: Sequence[int]
+    segment_bytes: int
+    output: Segment | None = None
+    exhausted: bool = False
+    _file: File | None = None
+    _rows: dict[int, Rows] = field(default_factory=dict[int, Rows])
+    _source: "Iterator[tuple[int, int, int, bytes]] | None" = None
+    _reader: SegmentReader | None = None
+    _made: list[Segment] = field(default_factory=list[Segment])
+
+    def step(self) -> tuple[int, tuple[Segment, dict[int, TableLine]] | None]:
+        """Copy a chunk; returns the bytes copied, and the output with its table when that is complete."""
+        output = self.output
+        assert output is not None
+        if self._source is None:
+            self._reader = SegmentReader(self.files)
+            self._source = self._entries(self._reader)
+        parts: list[bytes] = []
+        start = offset = output.end
+        for ledger_id, entry_id, lac, body in self._source:
+            lost = not body
+            if lost:
+                body = LOST_BODY.pack(ledger_id, entry_id)
+                parts.append(encode_record_header(KIND_LOST, body, start, output.seed))
+            else:
+                parts.append(encode_record_header(KIND_ENTRY, body[:ENTRY_HEAD_SIZE], start, output.seed, len(body)))
+            parts.append(body)
+            rows = self._rows.setdefault(ledger_id, Rows())
+            if lost:
+                rows.put(entry_id, offset, 0, 0, -1)
+            else:
+                rows.put(entry_id, offset, len(body) - 1, ENTRY_HEAD.unpack_from(body)[5], lac)
+            offset += RECORD_HEADER_SIZE + len(body)
+            if offset - start >= _STEP_BYTES or len(parts) >= 2 * _STEP_ENTRIES or offset >= self.segment_bytes:
+                break
+        else:
+            self.exhausted = True
+        if parts:
+            if self._file is None:
+                self._file = self.files.open(output.path, create=True)
+                self._made.append(output)
+                self._file.write_at(0, [encode_file_header(output.file_id, output.seed)])
+            parts.append(encode_record_header(KIND_COMMIT, b"", start, output.seed))
+            self._file.write_at(start, [b"".join(parts)])
+            output.end = offset + RECORD_HEADER_SIZE
+        if self._file is not None and (self.exhausted or output.end >= self.segment_bytes):
+            return offset - start, self._complete(output)
+        return offset - start, None
+
+    def _complete(self, output: Segment) -> tuple[Segment, dict[int, TableLine]]:
+        assert self._file is not None
+        self._file.sync()
+        self._file.close()
+        self._file = None
+        index, table = encode_index(output.file_id, output.seed, output.end, self._rows)
+        self.files.write_atomic(output.index_path, index)
+        self.files.sync_directory(output.directory)
+        self._rows = {}
+        return output, table
+
+    def close(self, finished: bool) -> None:
+        """Let go of all files; those of an unfinished rewrite are deleted."""
+        if self._file is not None:
+            self._file.close()
+        if self._reader is not None:
+            self._reader.close()
+        if not finished:
+            for segment in self._made:
+                for path in (segment.path, segment.index_path):
+                    if not segment.sealed and self.files.exists(path):
+                        self.files.remove(path)
+
+    def _entries(self, reader: SegmentReader) -> Iterator[tuple[int, int, int, bytes]]:
+        """Live entries in order: ledger, entry, LAC, ADD body; an empty body for one that is damaged everywhere."""
+        for ledger_id in self.ledgers:
+            holders = [
+                (segment, reader.rows(segment, ledger_id)) for segment in self.victims if ledger_id in segment.table
+            ]
+            entry_ids = sorted({entry_id: None for _, rows in holders for entry_id in rows.entries})
+            for entry_id in entry_ids:
+                found: memoryview | None = None
+                for segment, rows in holders:
+                    row: Row | None = rows.find(entry_id)
+                    if row is not None and found is None:
+                        found = reader.read_entry(segment, ledger_id, row)
+                if found is None:
+                    yield ledger_id, entry_id, -1, b""
+                else:
+                    body = b"\0" + found
+                    yield ledger_id, entry_id, ENTRY_HEAD.unpack_from(body)[3], body

@@ -1,0 +1,115 @@
+"""A bookie's cookie: its identity, in its directory and in the metadata, so that a wiped or foreign disk is noticed.
+
+What a start finds, and what follows:
+
+    directory          metadata
+    nothing            nothing           a new bookie: store, then cookie file, then record
+    cookie, no data    nothing           a first start that was interrupted before its last step: finished now
+    cookie             the same cookie   the normal start
+    nothing            a cookie          the disk was lost: refused; or begun anew in limbo, if the operator accepts it
+    anything else                        refused: partial or foreign
+
+The record is only ever replaced by an accepted loss. "Nothing" is taken literally: a directory with data but no
+cookie is refused.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..protocol import metadata_keys
+from ..protocol.errors import BadVersion, CookieMismatch
+from ..runtime.environment import Environment
+from ..runtime.files import Files
+from .metadata_store import MetadataStore, pack, unpack
+from .replay import format_directory, holds_store
+
+COOKIE_NAME = "cookie"
+_LOST = "the bookie began anew after its disk was lost"
+
+
+@dataclass(frozen=True)
+class Cookie:
+    """`id` is the bookie's, `instance` a random name for this life of its disk."""
+
+    id: str
+    cluster_id: str
+    instance: str
+
+
+def read_cookie(files: Files, directory: str) -> Cookie | None:
+    """The cookie in a directory, None when there is none. Raises CookieMismatch when it is unreadable."""
+    path = f"{directory}/{COOKIE_NAME}"
+    if not files.exists(path):
+        return None
+    try:
+        record: dict[str, Any] = json.loads(files.read_bytes(path))
+        return Cookie(str(record["id"]), str(record["cluster_id"]), str(record["instance"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CookieMismatch(f"{path} is unreadable: {error}") from error
+
+
+async def claim_directory(
+    env: Environment,
+    directory: str,
+    bookie_id: str,
+    cluster_id: str,
+    metadata: MetadataStore,
+    *,
+    accept_lost_disk: bool = False,
+) -> Cookie:
+    """Carry out the table above and return the cookie, the directory then holding a store of its instance.
+
+    Raises CookieMismatch, and what the metadata store and the disk raise.
+    """
+    key = metadata_keys.bookie(bookie_id)
+    found, has_data = await env.offload.run(_look, env.files, directory)
+    record = await metadata.get(key)
+    known = _from_record(unpack(record.value)) if record is not None else None
+    if found is not None and (found.id, found.cluster_id) != (bookie_id, cluster_id):
+        raise CookieMismatch(
+            f"{directory} belongs to bookie {found.id} of cluster {found.cluster_id}, "
+            f"not to {bookie_id} of cluster {cluster_id}"
+        )
+    if found is not None and known == found:
+        return found
+    if found is None and has_data:
+        raise CookieMismatch(f"{directory} holds data without a cookie: part of it is gone")
+    if found is not None and known is not None:
+        raise CookieMismatch(f"{directory} is not the disk on which bookie {bookie_id} last ran")
+    if found is None and known is not None and not accept_lost_disk:
+        raise CookieMismatch(
+            f"bookie {bookie_id} has lost its disk: {directory} is empty. Bring the disk back, or say that the loss is "
+            "accepted; its data is then copied from the other bookies"
+        )
+    if found is None:
+        found = Cookie(bookie_id, cluster_id, env.random.hex(16))
+        await env.offload.run(_create, env.files, directory, found, _LOST if known is not None else "")
+    elif await env.offload.run(_has_segments, env.files, directory):
+        raise CookieMismatch(f"{directory} holds data, but the metadata does not know bookie {bookie_id}")
+    try:
+        await metadata.put(key, pack(asdict(found)), None if record is None else record.version)
+    except BadVersion as error:
+        raise CookieMismatch(f"another bookie registered as {bookie_id} at the same moment") from error
+    return found
+
+
+def _look(files: Files, directory: str) -> tuple[Cookie | None, bool]:
+    files.make_directory(directory)
+    return read_cookie(files, directory), holds_store(files, directory)
+
+
+def _has_segments(files: Files, directory: str) -> bool:
+    return any(name.endswith((".journal", ".compacted")) for name in files.list(directory))
+
+
+def _create(files: Files, directory: str, cookie: Cookie, limbo: str) -> None:
+    format_directory(files, directory, cookie.instance, limbo)
+    files.write_atomic(f"{directory}/{COOKIE_NAME}", json.dumps(asdict(cookie), indent=1).encode())
+
+
+def _from_record(record: Any) -> Cookie:
+    try:
+        return Cookie(str(record["id"]), str(record["cluster_id"]), str(record["instance"]))
+    except (KeyError, TypeError) as error:
+        raise CookieMismatch(f"the cookie in the metadata is malformed: {error}") from error

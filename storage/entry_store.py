@@ -1,0 +1,478 @@
+"""A bookie's entries on disk: one log-structured store, in which every entry is written once.
+
+The journal's files are themselves the entry store. A full journal gets an index and stays where it is; compaction
+rewrites what is still wanted, ordered by ledger, when enough of a file is dead. The classic alternative, a journal
+plus an entry log, writes every byte twice and needs write caches, checkpoint marks and a flush that competes with the
+journal for the disk; here the write amplification of data that is deleted as a whole (the usual life of a topic) is
+1.0, plus the one-time zero fill of the file (`group_commit.py`), which never makes a sync wait. The price is that a
+ledger's entries lie among others' until compaction: a catch-up read fetches runs of neighbouring records with one
+read each and tolerates small gaps, and with few busy ledgers the runs are long. Figures: `bench/bookie.py`.
+
+This class keeps the set of segments and ledger states, appends through the journal, reads through reader lanes,
+seals full journals, replaces the checkpoint, and removes segments. Invariants:
+
+- every row in memory or on disk points at a record whose entry was accepted; only synced ones are shown to readers;
+- a file is removed only after a checkpoint without it is durable and every reader lane has let go of it;
+- sealing and compaction change the set of files by one atomic checkpoint each, so a crash at any step loses nothing.
+
+Left to others: whether an add may happen (`bookie.py`), which segments to compact (`compaction.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from ..protocol.errors import DiskFull, EntryCorrupt, StorageFailed
+from ..runtime.environment import Environment
+from ..runtime.files import Files
+from ..runtime.offload import Lane
+from ..runtime.tasks import Tasks
+from .checkpoint import CHECKPOINT_NAME, Checkpoint
+from .group_commit import Journal, Responder, create_journal_file
+from .ledger_states import IdRanges, LedgerState
+from .replay import load_store, rebuild_index
+from .segment import COMPACTED_SUFFIX, JOURNAL_SUFFIX, Segment, SegmentState
+from .segment_index import Row, Rows, TableLine, encode_index
+from .segment_reader import ENTRIES_PER_READ_MAX, RangeRead, RangeResult, SegmentReader
+
+logger = logging.getLogger(__name__)
+
+READER_LANES = 2
+"""Threads that read segments; a ledger always uses the same one."""
+
+
+class EntryStore:
+    """See the module. Made by `open`; all methods run on the loop."""
+
+    def __init__(
+        self,
+        env: Environment,
+        directory: str,
+        instance: str,
+        *,
+        segment_bytes: int,
+        sync: bool,
+        on_out_of_space: Callable[[], None],
+        on_damage: Callable[[str], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.env = env
+        self.directory = directory
+        self.instance = instance
+        self.segment_bytes = segment_bytes
+        self.ledgers: dict[int, LedgerState] = {}
+        self.segments: dict[int, Segment] = {}
+        """SEALING and SEALED ones by file id."""
+        self.tombstones = IdRanges()
+        self.limbo = ""
+        self.fence_floor = 0
+        self._on_out_of_space = on_out_of_space
+        self._on_damage = on_damage
+        self._on_fatal = on_fatal
+        self._next_file_id = 1
+        self._tasks = Tasks()
+        self._checkpoint_lock = asyncio.Lock()
+        self._sealing = asyncio.Lock()
+        self._rebuilding: dict[int, None] = {}
+        self._write_lane = env.offload.lane("journal")
+        self._prepare_lane = env.offload.lane("prepare")
+        self._housekeeping_lane = env.offload.lane("housekeeping")
+        self._readers = [(env.offload.lane(f"read-{n}"), SegmentReader(env.files)) for n in range(READER_LANES)]
+        self.journal = Journal(
+            env.files,
+            self._write_lane,
+            self._prepare_lane,
+            self._new_journal,
+            segment_bytes,
+            sync=sync,
+            on_full=self._seal_soon,
+            on_abandoned=self._forget_abandoned,
+            on_out_of_space=on_out_of_space,
+            on_fatal=on_fatal,
+        )
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> list[str]:
+        """Replay what is there and begin a new journal. Returns the damage found, for people; empty when all is well.
+
+        Raises CookieMismatch, DiskFull (no room for a journal), OSError.
+        """
+        loaded = await self._housekeeping_lane.run(load_store, self.env.files, self.directory, self.instance)
+        checkpoint = loaded.checkpoint
+        self._next_file_id = checkpoint.next_file_id
+        self.tombstones, self.limbo, self.fence_floor = (
+            checkpoint.tombstones,
+            checkpoint.limbo,
+            checkpoint.fence_floor,
+        )
+        for ledger_id in checkpoint.fenced:
+            if ledger_id not in self.tombstones:
+                state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+                state.fenced = state.fence_durable = True
+        for segment in loaded.segments:
+            self._adopt(segment)
+        if loaded.damage:
+            self.limbo = "; ".join([self.limbo, *loaded.damage] if self.limbo else loaded.damage)
+        if self.limbo:
+            self.fence_all()
+        first = self._new_journal()
+        file = await self._housekeeping_lane.run(create_journal_file, self.env.files, first, self.segment_bytes)
+        self.journal.start(file, first)
+        await self.checkpoint()
+        await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, loaded.rubbish)
+        return loaded.damage
+
+    async def close(self) -> None:
+        """Make everything accepted durable, seal it, let go of all files. Never raises for a failed disk."""
+        await self.journal.close()
+        await self._tasks.close()
+        await self._prepare_lane.run(_nothing)
+        try:
+            if self.journal.failed is None:
+                await self._seal_last()
+        except (OSError, DiskFull, StorageFailed) as error:
+            logger.warning("%s: closed without an index, the next start will replay: %s", self.directory, error)
+        for lane, reader in self._readers:
+            await lane.run(reader.close)
+            lane.close()
+        for segment in (self.journal.active, self.journal.release_spare(), *self.segments.values()):
+            if segment is not None:
+                _close_file(segment)
+        for lane in (self._write_lane, self._prepare_lane, self._housekeeping_lane):
+            lane.close()
+
+    async def _seal_last(self) -> None:
+        active, spare = self.journal.active, self.journal.release_spare()
+        self.journal.active = None
+        unused = [spare] if spare is not None else []
+        if active is not None and active.rows:
+            active.state = SegmentState.SEALING
+            self.segments[active.file_id] = active
+        elif active is not None:
+            unused.append(active)  # its fences and tombstones are in the checkpoint
+        await self._seal_all()
+        await self.checkpoint()
+        for segment in unused:
+            _close_file(segment)
+        names = [segment.name for segment in unused]
+        await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, names)
+
+    # -- adding ------------------------------------------------------------------------------------------------------
+
+    def append_entry(
+        self,
+        state: LedgerState,
+        payload: bytes,
+        head: bytes,
+        entry_id: int,
+        lac: int,
+        digest: int,
+        responder: Responder,
+        request_id: int,
+    ) -> None:
+        """Accept an entry: `responder` gets OK once it is durable. Raises DiskFull, StorageFailed."""
+        offset = self.journal.append_entry(payload, head, responder, request_id)
+        size = len(payload) - 1
+        segment = self.journal.active
+        rows = state.rows
+        if state.rows_segment is not segment or rows is None:
+            assert segment is not None
+            rows = state.rows = segment.rows[state.ledger_id] = Rows()
+            state.rows_segment = segment
+            state.segments.append(segment)
+        if entry_id > state.last_entry:
+            state.last_entry = entry_id
+            rows.entries.append(entry_id)
+            rows.offsets.append(offset)
+            rows.sizes.append(size)
+            rows.digests.append(digest)
+            rows.entry_bytes += size
+            if lac > rows.lac:
+                rows.lac = lac
+        else:
+            rows.put(entry_id, offset, size, digest, lac)
+        if lac > state.lac:
+            state.lac = lac
+
+    def find_unsealed(self, state: LedgerState, entry_id: int) -> tuple[Segment, Row] | None:
+        """An entry among those whose rows are in memory."""
+        for segment in reversed(state.segments):
+            rows = segment.rows.get(state.ledger_id)
+            row = rows.find(entry_id) if rows is not None else None
+            if row is not None:
+                return segment, row
+        return None
+
+    def sealed_holders(self, state: LedgerState, entry_id: int) -> list[Segment]:
+        """Sealed segments whose range for this ledger includes the entry, so that only a look at the disk can tell."""
+        holders: list[Segment] = []
+        for segment in state.segments:
+            line = segment.table.get(state.ledger_id)
+            if line is not None and line.first <= entry_id <= line.last:
+                holders.append(segment)
+        return holders
+
+    def find_sealed(
+        self,
+        state: LedgerState,
+        entry_id: int,
+        holders: list[Segment],
+        callback: Callable[[int | None, BaseException | None], None],
+    ) -> None:
+        """Call back with the digest of the intact copy in `holders`, or None when there is none."""
+        lane, reader = self._reader_of(state.ledger_id)
+
+        def found(result: tuple[int | None, list[Segment]] | None, error: BaseException | None) -> None:
+            if result is None:
+                callback(None, error)
+                return
+            digest, damaged = result
+            for segment in damaged:
+                self._rebuild_soon(segment)
+            if digest is None and damaged:
+                callback(None, StorageFailed("an index is being rebuilt"))
+            else:
+                callback(digest, None)
+
+        lane.submit(reader.find_digest, (state.ledger_id, entry_id, holders), found)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        state: LedgerState,
+        first: int,
+        last: int,
+        bytes_max: int,
+        gapless: bool,
+        callback: Callable[[RangeResult | None, BaseException | None], None],
+    ) -> None:
+        """Read durable entries first…last, see `SegmentReader.read_range`."""
+        unsealed: list[tuple[Segment, list[Row]]] = []
+        sealed: list[Segment] = []
+        for segment in state.segments:
+            if segment.sealed:
+                sealed.append(segment)
+                continue
+            rows = segment.rows.get(state.ledger_id)
+            if rows is None:
+                continue
+            durable = segment.synced_end
+            found = rows.between(first, last, ENTRIES_PER_READ_MAX)
+            unsealed.append((segment, [row for row in found if row.offset < durable]))
+        request = RangeRead(state.ledger_id, first, last, bytes_max, gapless, unsealed, sealed)
+        lane, reader = self._reader_of(state.ledger_id)
+
+        def done(result: RangeResult | None, error: BaseException | None) -> None:
+            if result is not None:
+                for segment in result.damaged:
+                    self._rebuild_soon(segment)
+            callback(result, error)
+
+        lane.submit(reader.read_range, (request,), done)
+
+    async def held_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
+        """The contiguous ranges of entry ids within first…last that are stored, whether or not intact.
+
+        Raises EntryCorrupt while an index is being rebuilt, OSError.
+        """
+        held = IdRanges()
+        lane, reader = self._reader_of(state.ledger_id)
+        for segment in list(state.segments):
+            line = segment.table.get(state.ledger_id)
+            rows = segment.rows.get(state.ledger_id)
+            if line is not None and line.entries == line.last - line.first + 1:
+                low, high = max(first, line.first), min(last, line.last)
+                if low <= high:
+                    held = IdRanges([*held, (low, high)])
+                continue
+            if line is not None:
+                try:
+                    rows = await lane.run(reader.rows, segment, state.ledger_id)
+                except EntryCorrupt:
+                    if segment.state is SegmentState.REMOVED:
+                        return await self.held_ranges(state, first, last)
+                    self._rebuild_soon(segment)
+                    raise
+            if rows is not None:
+                held = IdRanges([*held, *rows.ranges(first, last)])
+        return list(held)
+
+    def _reader_of(self, ledger_id: int) -> tuple[Lane, SegmentReader]:
+        return self._readers[ledger_id % READER_LANES]
+
+    # -- states of ledgers -------------------------------------------------------------------------------------------
+
+    def fence_all(self) -> None:
+        """Fence every ledger known; durable with the next checkpoint."""
+        for state in self.ledgers.values():
+            state.fenced = state.fence_durable = True
+
+    def bury(self, ledger_id: int) -> None:
+        """A ledger's tombstone is durable: forget the rest."""
+        self.tombstones.add(ledger_id)
+        state = self.ledgers.pop(ledger_id, None)
+        for segment in state.segments if state is not None else ():
+            segment.live_bytes -= segment.ledger_bytes(ledger_id)
+
+    # -- the set of segments -------------------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Make the present set of segments and ledger states durable. Raises DiskFull, OSError."""
+        async with self._checkpoint_lock:
+            path = f"{self.directory}/{CHECKPOINT_NAME}"
+            try:
+                await self._housekeeping_lane.run(self.env.files.write_atomic, path, self._describe().encode())
+            except DiskFull:
+                spare = self.journal.release_spare()
+                if spare is None or spare.file is None:
+                    raise
+                spare.file.close()
+                await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, [spare.name])
+                await self._housekeeping_lane.run(self.env.files.write_atomic, path, self._describe().encode())
+
+    def _describe(self) -> Checkpoint:
+        sealed = [segment for segment in self.segments.values() if segment.sealed]
+        unsealed = [segment.file_id for segment in self.segments.values() if not segment.sealed]
+        unsealed += self.journal.unsealed_ids
+        return Checkpoint(
+            self.instance,
+            self._next_file_id,
+            min(unsealed, default=self._next_file_id),
+            [(segment.file_id, segment.kind, segment.end) for segment in sealed],
+            unsealed,
+            [state.ledger_id for state in self.ledgers.values() if state.fenced],
+            IdRanges(list(self.tombstones)),
+            self.limbo,
+            self.fence_floor,
+        )
+
+    def new_compacted(self) -> Segment:
+        """A name for a file that compaction writes."""
+        return Segment(self.directory, self._take_file_id(), COMPACTED_SUFFIX, self.instance)
+
+    async def replace(self, old: list[Segment], new: list[tuple[Segment, dict[int, TableLine]]]) -> None:
+        """Put complete, synced, indexed segments in the place of others, then delete those.
+
+        Raises DiskFull, OSError.
+        """
+        for segment, table in new:
+            segment.synced_end = segment.end
+            segment.become_sealed(table)
+        gone = {segment.file_id: None for segment in old}
+        for ledger_id in {ledger_id: None for segment in old for ledger_id in segment.ledger_ids()}:
+            state = self.ledgers.get(ledger_id)
+            if state is not None:
+                state.segments = [segment for segment in state.segments if segment.file_id not in gone]
+        for segment in old:
+            self.segments.pop(segment.file_id, None)
+            segment.state = SegmentState.REMOVED
+        for segment, _ in new:
+            self._adopt(segment)
+        await self.checkpoint()
+        for segment in old:
+            for lane, reader in self._readers:
+                await lane.run(reader.forget, segment.file_id)
+        names = [name for segment in old for name in (segment.name, segment.name + ".index")]
+        await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, names)
+
+    def _adopt(self, segment: Segment) -> None:
+        """A sealed segment becomes part of the store."""
+        self.segments[segment.file_id] = segment
+        segment.live_bytes = 0
+        for ledger_id, line in segment.table.items():
+            if ledger_id in self.tombstones:
+                continue
+            state = self.ledgers.get(ledger_id)
+            if state is None:
+                state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+            state.extend(segment, line.last, line.lac)
+            segment.live_bytes += line.entry_bytes
+
+    def _take_file_id(self) -> int:
+        self._next_file_id += 1
+        return self._next_file_id - 1
+
+    def _new_journal(self) -> Segment:
+        return Segment(self.directory, self._take_file_id(), JOURNAL_SUFFIX, self.instance)
+
+    def _forget_abandoned(self, segment: Segment) -> None:
+        """The disk had no room for a journal: what was accepted for it is not stored."""
+        for ledger_id in segment.rows:
+            state = self.ledgers.get(ledger_id)
+            if state is not None:
+                state.segments.remove(segment)
+                state.rows = state.rows_segment = None
+                state.last_entry = max((held.last_entry(ledger_id) for held in state.segments), default=-1)
+        segment.rows = {}
+
+    # -- sealing -----------------------------------------------------------------------------------------------------
+
+    def _seal_soon(self, full: Segment) -> None:
+        self.segments[full.file_id] = full
+        self._tasks.spawn(self.seal_pending(), f"seal {full.name}")
+
+    async def seal_pending(self) -> None:
+        """Write the indexes of full journals and a checkpoint. A full disk is reported, and tried again by the next
+        call."""
+        try:
+            await self._seal_all()
+            await self.checkpoint()
+        except DiskFull:
+            self._on_out_of_space()
+        except OSError as error:
+            self._on_fatal(StorageFailed(f"a segment of {self.directory} could not be sealed: {error}"))
+
+    async def _seal_all(self) -> None:
+        async with self._sealing:
+            for segment in [segment for segment in self.segments.values() if not segment.sealed]:
+                table = await self._housekeeping_lane.run(_write_index, self.env.files, segment)
+                segment.become_sealed(table)
+                segment.live_bytes = sum(
+                    line.entry_bytes for ledger_id, line in table.items() if ledger_id in self.ledgers
+                )
+                _close_file(segment)
+
+    def _rebuild_soon(self, segment: Segment) -> None:
+        if segment.file_id not in self._rebuilding and segment.file_id in self.segments:
+            self._rebuilding[segment.file_id] = None
+            self._tasks.spawn(self._rebuild(segment), f"rebuild the index of {segment.name}")
+
+    async def _rebuild(self, segment: Segment) -> None:
+        try:
+            table, damage = await self._housekeeping_lane.run(rebuild_index, self.env.files, segment)
+            segment.table = table
+            for lane, reader in self._readers:
+                await lane.run(reader.forget, segment.file_id)
+            if damage:
+                self._on_damage(damage)
+        except (OSError, DiskFull) as error:
+            logger.warning("the index of %s could not be rebuilt: %s", segment.path, error)
+        finally:
+            self._rebuilding.pop(segment.file_id, None)
+
+
+def _close_file(segment: Segment) -> None:
+    if segment.file is not None:
+        segment.file.close()
+        segment.file = None
+
+
+def _write_index(files: Files, segment: Segment) -> dict[int, TableLine]:
+    index, table = encode_index(segment.file_id, segment.seed, segment.end, segment.rows)
+    files.write_atomic(segment.index_path, index)
+    assert segment.file is not None
+    segment.file.truncate(segment.end)
+    return table
+
+
+def _remove_files(files: Files, directory: str, names: Iterable[str]) -> None:
+    for name in names:
+        path = f"{directory}/{name}"
+        if files.exists(path):
+            files.remove(path)
+
+
+def _nothing() -> None:
+    """Run on a lane to learn that everything before it has ended."""

@@ -1,0 +1,377 @@
+"""Group commit: everything that waits is written with one pwrite, synced with one fdatasync, answered in one callback.
+
+While one batch is at the disk the next one fills, so batches grow exactly as fast as the disk is slow, and an idle
+disk never waits for more: the first record is on its way at the end of the loop's turn that brought it. A record's
+file, offset and checksum are fixed when it is accepted; nothing is formatted twice and nothing waits for a lock.
+
+A batch:    OPEN (records join it) → QUEUED (closed by its COMMIT) → WRITING (exactly one at a time) → DURABLE
+            any of them → FAILED
+
+Guarantees:
+
+- nobody is told OK before fdatasync of the batch that holds his record has returned (`sync=False`, which is the
+  setting journalSyncData=false, takes that away);
+- batches become durable in the order in which their records were accepted;
+- a failed write or sync is final: the journal fails everything that waits, calls `on_fatal` once and accepts nothing
+  more. It is never retried, because after a failed fdatasync nobody knows what the disk holds.
+
+Journal files are pre-allocated *and filled with zeros* in the background before they are used: a sync then changes no
+metadata of the file system (measured on ext4: 64 KiB writes sync in 0.20 ms instead of 0.31 ms on extents that are
+only reserved), and a torn write is recognisable by its zeros (`records.py`).
+
+Runs on the loop; left to others: what records mean (`bookie.py`), sealing full segments (`entry_store.py`).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ..protocol.bookie_wire import BookieStatus
+from ..protocol.errors import DiskFull, StorageFailed
+from ..runtime.files import File, Files
+from ..runtime.offload import Lane
+from .records import (
+    BEGIN_BODY,
+    FILE_HEADER_SIZE,
+    KIND_BEGIN,
+    KIND_COMMIT,
+    KIND_ENTRY,
+    RECORD_HEADER_SIZE,
+    encode_file_header,
+    encode_record_header,
+)
+from .segment import Segment, SegmentState
+
+BATCH_BYTES_MAX = 4 << 20
+"""A batch of this size is closed, so that one answer never waits for much more than this to be written."""
+SPACE_RESERVE_BYTES = 64 << 10
+"""Kept for fences and tombstones in the last journal that the disk had room for."""
+_FILL_CHUNK = bytes(1 << 20)
+_JOIN_BELOW_BYTES = 16 << 10
+"""Parts smaller than this on average are joined: copying them costs less than a vector element each."""
+
+_OK = int(BookieStatus.OK)
+
+
+class Responder(Protocol):
+    """Whoever asked: an `RpcConnection`, or a test."""
+
+    def respond(self, request_id: int, status: int, parts: Sequence[bytes] = ()) -> None: ...
+
+
+class _Batch:
+    __slots__ = ("add_bytes", "callbacks", "end", "final", "parts", "segment", "start", "waiters")
+
+    def __init__(self, segment: Segment, start: int) -> None:
+        self.segment = segment
+        self.start = start
+        self.end = start
+        self.parts: list[bytes] = []
+        self.waiters: list[tuple[Responder, int]] = []
+        self.callbacks: list[Callable[[BaseException | None], None]] = []
+        self.add_bytes = 0
+        self.final = False
+        """Nothing follows it in its segment."""
+
+
+class Journal:
+    """See the module. `segment_bytes` is the size of a journal file; a larger record gets a file of its own."""
+
+    def __init__(
+        self,
+        files: Files,
+        write_lane: Lane,
+        prepare_lane: Lane,
+        new_segment: Callable[[], Segment],
+        segment_bytes: int,
+        *,
+        sync: bool,
+        on_full: Callable[[Segment], None],
+        on_abandoned: Callable[[Segment], None],
+        on_out_of_space: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.active: Segment | None = None
+        self.pending_bytes = 0
+        """Bytes of adds accepted and not yet answered."""
+        self.out_of_space = False
+        self.failed: StorageFailed | None = None
+        self._files = files
+        self._write_lane = write_lane
+        self._prepare_lane = prepare_lane
+        self._new_segment = new_segment
+        self._segment_bytes = segment_bytes
+        self._sync = sync
+        self._on_full = on_full
+        self._on_abandoned = on_abandoned
+        self._on_out_of_space = on_out_of_space
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._tail = 0
+        self._previous: Segment | None = None
+        """The last journal that was filled; the next one's first record says where it ended."""
+        self._open: _Batch | None = None
+        self._queue: deque[_Batch] = deque()
+        self._writing: _Batch | None = None
+        self._flush_scheduled = False
+        self._spare: Segment | None = None
+        self._preparing: Segment | None = None
+        self._closed = False
+
+    # -- appending -------------------------------------------------------------------------------------------------
+
+    def append_entry(self, payload: bytes, head: bytes, responder: Responder, request_id: int) -> int:
+        """Accept an ADD request's payload (`head` is its first 37 bytes); returns the record's offset in `active`.
+
+        `responder` gets OK when it is durable. Raises DiskFull, StorageFailed; then nobody is answered.
+        """
+        size = RECORD_HEADER_SIZE + len(payload)
+        batch = self._batch_for(size, reserve=True)
+        batch.parts += (
+            encode_record_header(KIND_ENTRY, head, batch.start, batch.segment.seed, len(payload)),
+            payload,
+        )
+        batch.waiters.append((responder, request_id))
+        batch.add_bytes += size
+        self.pending_bytes += size
+        return self._advance(batch, size)
+
+    def append(self, kind: int, body: bytes, callback: Callable[[BaseException | None], None]) -> None:
+        """Accept any other record; `callback(error)` is called when it is durable or has failed.
+
+        Raises DiskFull, StorageFailed.
+        """
+        size = RECORD_HEADER_SIZE + len(body)
+        batch = self._batch_for(size, reserve=False)
+        batch.parts += (encode_record_header(kind, body, batch.start, batch.segment.seed), body)
+        batch.callbacks.append(callback)
+        self._advance(batch, size)
+
+    def after_pending(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Call back when everything accepted up to now is durable; at once when nothing is pending."""
+        batch = self._newest_pending()
+        if batch is None:
+            callback(self.failed)
+        else:
+            batch.callbacks.append(callback)
+
+    def _newest_pending(self) -> _Batch | None:
+        return self._open or (self._queue[-1] if self._queue else self._writing)
+
+    def _batch_for(self, size: int, *, reserve: bool) -> _Batch:
+        if self.failed is not None:
+            raise self.failed
+        segment = self.active
+        limit = self._segment_bytes - RECORD_HEADER_SIZE
+        if self.out_of_space and reserve:
+            limit -= SPACE_RESERVE_BYTES
+        if segment is None or (self._tail + size > limit and self._tail > FILE_HEADER_SIZE):
+            segment = self._rotate()
+        batch = self._open
+        if batch is None:
+            batch = self._open = _Batch(segment, self._tail)
+            if self._writing is None and not self._flush_scheduled:
+                self._flush_scheduled = True
+                self._loop.call_soon(self._flush)
+        return batch
+
+    def _advance(self, batch: _Batch, size: int) -> int:
+        offset = self._tail
+        self._tail += size
+        if self._tail - batch.start >= BATCH_BYTES_MAX:
+            self._close_batch(batch)
+        return offset
+
+    def _close_batch(self, batch: _Batch) -> None:
+        batch.parts.append(encode_record_header(KIND_COMMIT, b"", batch.start, batch.segment.seed))
+        self._tail += RECORD_HEADER_SIZE
+        batch.end = batch.segment.end = self._tail
+        self._queue.append(batch)
+        self._open = None
+
+    # -- segments --------------------------------------------------------------------------------------------------
+
+    def start(self, file: File, segment: Segment) -> None:
+        """Begin to append to a segment that `create_journal_file` made."""
+        segment.file = file
+        self._activate(segment)
+        self.prepare_spare()
+
+    def prepare_spare(self) -> None:
+        """Have the next segment made ready in the background, unless one is or the disk is full."""
+        if self._spare is None and self._preparing is None and not (self._closed or self.failed or self.out_of_space):
+            segment = self._preparing = self._new_segment()
+            self._prepare_lane.submit(create_journal_file, (self._files, segment, self._segment_bytes), self._prepared)
+
+    def space_available(self) -> None:
+        """The disk has room again."""
+        self.out_of_space = False
+        self.prepare_spare()
+
+    def release_spare(self) -> Segment | None:
+        """Take the prepared segment away, to give its space back to a full disk. The caller deletes its file."""
+        spare, self._spare = self._spare, None
+        return spare
+
+    @property
+    def unsealed_ids(self) -> list[int]:
+        """Journals that exist on disk and are not full."""
+        return [segment.file_id for segment in (self.active, self._spare) if segment and segment.file]
+
+    def _rotate(self) -> Segment:
+        following = self._spare or self._preparing
+        if following is None:
+            if self.out_of_space:
+                raise DiskFull("the journal is full and the disk has no room for the next one")
+            self.prepare_spare()
+            following = self._preparing
+            assert following is not None, "a closed journal was asked to append"
+        self._spare = None
+        full = self.active
+        if full is not None:
+            if self._open is not None:
+                self._close_batch(self._open)
+            last = self._newest_pending()
+            if last is not None and last.segment is full:
+                last.final = True
+            else:
+                self._loop.call_soon(self._on_full, full)
+            full.state = SegmentState.SEALING
+            self._previous = full
+        self._activate(following)
+        self.prepare_spare()
+        return following
+
+    def _activate(self, segment: Segment) -> None:
+        segment.state = SegmentState.ACTIVE
+        self.active = segment
+        self._tail = FILE_HEADER_SIZE
+        if self._previous is not None:
+            self.append(KIND_BEGIN, BEGIN_BODY.pack(self._previous.file_id, self._previous.end), _ignore)
+
+    def _prepared(self, file: File | None, error: BaseException | None) -> None:
+        segment, self._preparing = self._preparing, None
+        assert segment is not None
+        if file is not None:
+            segment.file = file
+            if segment is not self.active:
+                self._spare = segment
+            self.prepare_spare()
+            self._submit_next()
+        elif isinstance(error, DiskFull):
+            self.out_of_space = True
+            if segment is self.active:
+                self._abandon(segment)
+            self._on_out_of_space()
+        elif error is not None:
+            self._fail(error)
+
+    def _abandon(self, segment: Segment) -> None:
+        """The disk had no room for the active segment's file: whoever waits in it is refused."""
+        if self._open is not None:
+            self._close_batch(self._open)
+        self.active = None
+        segment.state = SegmentState.REMOVED
+        self._on_abandoned(segment)
+        refused = [batch for batch in self._queue if batch.segment is segment]
+        self._queue = deque(batch for batch in self._queue if batch.segment is not segment)
+        for batch in refused:
+            self._answer(batch, BookieStatus.READ_ONLY, DiskFull("the disk has no room for the next journal"))
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._submit_next()
+
+    def _submit_next(self) -> None:
+        if self._writing is not None or self.failed is not None:
+            return
+        if not self._queue:
+            if self._open is None or self._open.segment.file is None:
+                return
+            self._close_batch(self._open)
+        batch = self._queue[0]
+        if batch.segment.file is None:
+            return  # `_prepared` comes back here
+        self._queue.popleft()
+        self._writing = batch
+        self._write_lane.submit(_write, (batch.segment.file, batch.start, batch.parts, self._sync), self._written)
+
+    def _written(self, _: Any, error: BaseException | None) -> None:
+        batch = self._writing
+        assert batch is not None
+        if error is not None:
+            self._fail(error)
+            return
+        self._writing = None
+        batch.segment.synced_end = batch.end
+        self._submit_next()  # the disk first, then the answers
+        self._answer(batch, _OK, None)
+        if batch.final:
+            self._on_full(batch.segment)
+
+    def _answer(self, batch: _Batch, status: int, error: BaseException | None) -> None:
+        self.pending_bytes -= batch.add_bytes
+        for responder, request_id in batch.waiters:
+            responder.respond(request_id, status)
+        for callback in batch.callbacks:
+            callback(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is not None:
+            return
+        self.failed = StorageFailed(f"the journal could not be written: {error}")
+        waiting = [batch for batch in (self._writing, *self._queue, self._open) if batch is not None]
+        self._writing = self._open = None
+        self._queue.clear()
+        for batch in waiting:
+            self._answer(batch, BookieStatus.IO_ERROR, self.failed)
+        self._on_fatal(self.failed)
+
+    async def close(self) -> None:
+        """Wait until everything accepted is durable (or has failed); no appends from now on."""
+        self._closed = True
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def finish(_: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.after_pending(finish)
+        await done
+
+
+def create_journal_file(files: Files, segment: Segment, size: int) -> File:
+    """Make a journal file durable: name, size, header, and zeros up to `size`. Raises DiskFull (leaving nothing
+    behind), OSError. Runs on a lane.
+    """
+    try:
+        file = files.open(segment.path, create=True, preallocate=size)
+        try:
+            file.write_at(0, [encode_file_header(segment.file_id, segment.seed)])
+            for offset in range(FILE_HEADER_SIZE, size, len(_FILL_CHUNK)):
+                file.write_at(offset, [memoryview(_FILL_CHUNK)[: size - offset]])
+            file.sync()
+            files.sync_directory(segment.directory)
+        except BaseException:
+            file.close()
+            raise
+    except DiskFull:
+        if files.exists(segment.path):
+            files.remove(segment.path)
+        raise
+    return file
+
+
+def _write(file: File, offset: int, parts: list[bytes], sync: bool) -> None:
+    if len(parts) > 1 and sum(map(len, parts)) < len(parts) * _JOIN_BELOW_BYTES:
+        parts = [b"".join(parts)]
+    file.write_at(offset, parts)
+    if sync:
+        file.sync()
+
+
+def _ignore(_: BaseException | None) -> None:
+    """A BEGIN record is durable with the batch that it opens; nobody waits for it by itself."""

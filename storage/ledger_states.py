@@ -1,0 +1,94 @@
+"""What a bookie knows of each ledger besides its entries: fenced or not, how far it goes, deleted for ever.
+
+A ledger on one bookie:
+
+    (unknown) → OPEN → FENCED        a fence never goes away while the ledger exists
+    any       → TOMBSTONED           garbage collection found it deleted; never back: ids are never used twice
+
+and the bookie as a whole: NORMAL ⇄ IN LIMBO (data was lost: see `bookie.py`). Fences and tombstones are records of
+the journal first, and part of every checkpoint from then on, so that neither restart nor compaction forgets them.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from .segment import Segment
+from .segment_index import Rows
+
+
+class LedgerState:
+    """One ledger on this bookie. `last_entry` and `lac` cover every add accepted, synced or not; −1 for none."""
+
+    __slots__ = (
+        "fence_durable",
+        "fenced",
+        "lac",
+        "last_entry",
+        "ledger_id",
+        "rows",
+        "rows_segment",
+        "segments",
+        "touched",
+    )
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.fenced = False
+        self.fence_durable = False
+        self.last_entry = -1
+        self.lac = -1
+        self.segments: list[Segment] = []
+        """Those that hold entries of it, oldest first."""
+        self.rows: Rows | None = None
+        """Its rows in the active segment `rows_segment`."""
+        self.rows_segment: Segment | None = None
+        self.touched = True
+        """A recovery add or the first add came since garbage collection last looked."""
+
+    def extend(self, segment: Segment, last_entry: int, lac: int) -> None:
+        """A segment met at start or made by compaction holds entries of this ledger."""
+        self.segments.append(segment)
+        self.last_entry = max(self.last_entry, last_entry)
+        self.lac = max(self.lac, lac)
+
+
+class IdRanges:
+    """A set of ids that come in long runs: deleted ledgers. Memory and disk: 16 bytes a run."""
+
+    def __init__(self, ranges: "list[tuple[int, int]] | None" = None) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, last in sorted(ranges or ()):
+            if self._lasts and first <= self._lasts[-1] + 1:
+                self._lasts[-1] = max(self._lasts[-1], last)
+            else:
+                self._firsts.append(first)
+                self._lasts.append(last)
+
+    def __contains__(self, item: int) -> bool:
+        at = bisect_right(self._firsts, item) - 1
+        return at >= 0 and item <= self._lasts[at]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def __len__(self) -> int:
+        """Number of ids."""
+        return sum(last - first + 1 for first, last in self)
+
+    def add(self, item: int) -> None:
+        at = bisect_right(self._firsts, item)
+        if at and item <= self._lasts[at - 1]:
+            return
+        joins_left = at > 0 and self._lasts[at - 1] == item - 1
+        joins_right = at < len(self._firsts) and self._firsts[at] == item + 1
+        if joins_left and joins_right:
+            self._lasts[at - 1] = self._lasts[at]
+            del self._firsts[at], self._lasts[at]
+        elif joins_left:
+            self._lasts[at - 1] = item
+        elif joins_right:
+            self._firsts[at] = item
+        else:
+            self._firsts.insert(at, item)
+            self._lasts.insert(at, item)

@@ -1,0 +1,244 @@
+"""Finding out, at start, what a bookie's directory holds: load the checkpoint, replay the journals behind it, judge.
+
+Sealed segments cost one small read each (the table of their index). Unsealed journals are scanned record by record,
+then cut off behind their last good record and given an index, so that the next start need not scan them again; every
+start begins a new journal. Nothing that is rubbish is deleted here: the caller does that once a new checkpoint is
+durable, so a crash in the middle of all this just does it again.
+
+What counts as damage (`LoadedStore.damage`, and then the bookie goes into limbo): a record that cannot be told any
+more, an entry whose content fails its digest, a journal that does not end where its successor says it ended, a
+segment or journal that the checkpoint lists and that is gone, an unreadable checkpoint. A torn write at the very end of
+the last journal is no damage: nobody was told that it had happened.
+
+Everything here blocks; it runs off the loop.
+"""
+
+from dataclasses import dataclass, field
+
+from ..protocol.errors import CookieMismatch, EntryCorrupt
+from ..runtime.files import Files
+from .checkpoint import CHECKPOINT_NAME, Checkpoint
+from .records import (
+    BEGIN_BODY,
+    ENTRY_HEAD,
+    KIND_BEGIN,
+    KIND_ENTRY,
+    KIND_FENCE,
+    KIND_LOST,
+    KIND_TOMBSTONE,
+    LEDGER_BODY,
+    LOST_BODY,
+    Scan,
+)
+from .segment import (
+    COMPACTED_SUFFIX,
+    INDEX_SUFFIX,
+    JOURNAL_SUFFIX,
+    Segment,
+    SegmentState,
+    parse_segment_name,
+    segment_name,
+)
+from .segment_index import Rows, TableLine, decode_table, encode_index
+
+
+@dataclass
+class LoadedStore:
+    """What the directory holds. `checkpoint` has the fences and tombstones of the replayed journals added."""
+
+    checkpoint: Checkpoint
+    segments: list[Segment] = field(default_factory=list[Segment])
+    """All SEALED, oldest first."""
+    rubbish: list[str] = field(default_factory=list[str])
+    """Names of files that belong to nothing."""
+    damage: list[str] = field(default_factory=list[str])
+
+
+def format_directory(files: Files, directory: str, instance: str, limbo: str = "") -> None:
+    """Make an empty store. `limbo` is why it begins its life in limbo: it takes a lost one's place."""
+    files.make_directory(directory)
+    files.write_atomic(f"{directory}/{CHECKPOINT_NAME}", Checkpoint(instance, limbo=limbo).encode())
+
+
+def holds_store(files: Files, directory: str) -> bool:
+    """Whether anything of a store is in the directory."""
+    return files.exists(directory) and any(
+        name == CHECKPOINT_NAME or parse_segment_name(name) is not None for name in files.list(directory)
+    )
+
+
+def load_store(files: Files, directory: str, instance: str) -> LoadedStore:
+    """See the module. `instance` is the cookie's. Raises CookieMismatch (the checkpoint is of another instance, or
+    there is none), OSError."""
+    path = f"{directory}/{CHECKPOINT_NAME}"
+    names = files.list(directory)
+    if not files.exists(path):
+        raise CookieMismatch(f"{directory} has a cookie but no checkpoint: its data is gone")
+    present = {found: name for name in names if (found := parse_segment_name(name)) is not None}
+    try:
+        checkpoint = Checkpoint.decode(files.read_bytes(path))
+    except EntryCorrupt:
+        loaded = LoadedStore(Checkpoint(instance), damage=["the checkpoint was unreadable"])
+        _load_without_checkpoint(files, directory, loaded, sorted(present))
+        return loaded
+    if checkpoint.instance != instance:
+        raise CookieMismatch(f"the data in {directory} was written under another cookie")
+    loaded = LoadedStore(checkpoint)
+    for file_id, kind, end in checkpoint.segments:
+        if (file_id, kind) in present:
+            _load_sealed(files, directory, loaded, file_id, kind, end)
+        else:
+            loaded.damage.append(f"segment {segment_name(file_id, kind)} is missing")
+    sealed = {(file_id, kind) for file_id, kind, _ in checkpoint.segments}
+    journals = sorted(
+        file_id
+        for file_id, kind in present
+        if kind == JOURNAL_SUFFIX and file_id >= checkpoint.replay_from and (file_id, kind) not in sealed
+    )
+    for file_id in checkpoint.journals:
+        if file_id not in journals:
+            loaded.damage.append(f"journal {segment_name(file_id, JOURNAL_SUFFIX)} is missing")
+    _replay(files, directory, loaded, journals)
+    checkpoint.next_file_id = max([checkpoint.next_file_id, *(file_id + 1 for file_id, _ in present)])
+    kept = {segment.name for segment in loaded.segments}
+    kept |= {name + INDEX_SUFFIX for name in kept}
+    loaded.rubbish = [
+        name
+        for name in names
+        if name not in kept
+        and (parse_segment_name(name.removesuffix(INDEX_SUFFIX)) is not None or name.endswith(".tmp"))
+    ]
+    return loaded
+
+
+def rebuild_index(files: Files, segment: Segment) -> tuple[dict[int, TableLine], str]:
+    """Write a sealed segment's index anew from its records; returns its table and what damage was found, if any."""
+    file = files.open(segment.path)
+    try:
+        scan = Scan(file.read_at, min(file.size(), segment.end), segment.file_id, segment.seed)
+        rows = _Rows()
+        for record in scan:
+            rows.take(record.kind, record.offset, record.body)
+    finally:
+        file.close()
+    index, table = encode_index(segment.file_id, segment.seed, segment.end, rows.by_ledger)
+    files.write_atomic(segment.index_path, index)
+    damaged = scan.damaged or scan.end != segment.end
+    return table, f"segment {segment.name} is damaged" if damaged else ""
+
+
+class _Rows:
+    """Rows of a segment as its records are met."""
+
+    def __init__(self) -> None:
+        self.by_ledger: dict[int, Rows] = {}
+        self.fenced: list[int] = []
+        self.tombstones: list[int] = []
+        self.begin: tuple[int, int] | None = None
+        self.records = 0
+
+    def take(self, kind: int, offset: int, body: memoryview) -> None:
+        self.records += 1
+        if kind == KIND_ENTRY:
+            _, ledger_id, entry_id, lac, _, digest = ENTRY_HEAD.unpack_from(body)
+            self._rows(ledger_id).put(entry_id, offset, len(body) - 1, digest, lac)
+        elif kind == KIND_LOST:
+            ledger_id, entry_id = LOST_BODY.unpack(body)
+            self._rows(ledger_id).put(entry_id, offset, 0, 0, -1)
+        elif kind == KIND_FENCE:
+            self.fenced.append(LEDGER_BODY.unpack(body)[0])
+        elif kind == KIND_TOMBSTONE:
+            self.tombstones.append(LEDGER_BODY.unpack(body)[0])
+        elif kind == KIND_BEGIN:
+            self.begin = BEGIN_BODY.unpack(body)
+
+    def _rows(self, ledger_id: int) -> Rows:
+        rows = self.by_ledger.get(ledger_id)
+        if rows is None:
+            rows = self.by_ledger[ledger_id] = Rows()
+        return rows
+
+
+def _load_sealed(files: Files, directory: str, loaded: LoadedStore, file_id: int, kind: str, end: int) -> None:
+    segment = Segment(directory, file_id, kind, loaded.checkpoint.instance)
+    segment.end = segment.synced_end = end
+    try:
+        index = files.open(segment.index_path)
+        try:
+            table = decode_table(index.read_at, file_id, segment.seed, end)
+        finally:
+            index.close()
+    except (FileNotFoundError, EntryCorrupt):
+        table, damage = rebuild_index(files, segment)
+        if damage:
+            loaded.damage.append(damage)
+    segment.become_sealed(table)
+    loaded.segments.append(segment)
+
+
+def _replay(files: Files, directory: str, loaded: LoadedStore, journals: list[int]) -> None:
+    """Scan unsealed journals in order, then seal them."""
+    ended: dict[int, int] = {}
+    torn_at: int | None = None
+    fenced = dict.fromkeys(loaded.checkpoint.fenced)
+    for file_id in journals:
+        segment = Segment(directory, file_id, JOURNAL_SUFFIX, loaded.checkpoint.instance)
+        file = files.open(segment.path)
+        try:
+            scan = Scan(file.read_at, file.size(), file_id, segment.seed)
+            rows = _Rows()
+            for record in scan:
+                rows.take(record.kind, record.offset, record.body)
+            ended[file_id] = scan.end
+            if scan.damaged:
+                loaded.damage.append(f"journal {segment.name} is damaged")
+            if rows.records and torn_at is not None:
+                loaded.damage.append(f"the end of journal {segment_name(torn_at, JOURNAL_SUFFIX)} is damaged")
+            if rows.begin is not None:
+                before, before_end = rows.begin
+                if before in journals and ended.get(before) != before_end:
+                    loaded.damage.append(f"journal {segment_name(before, JOURNAL_SUFFIX)} does not end where it ended")
+                elif before >= loaded.checkpoint.replay_from and before not in journals and not _listed(loaded, before):
+                    loaded.damage.append(f"journal {segment_name(before, JOURNAL_SUFFIX)} is missing")
+            torn_at = file_id if scan.torn else None
+            if not rows.records:
+                continue
+            segment.end = segment.synced_end = scan.end
+            file.truncate(scan.end)
+            file.sync()
+        finally:
+            file.close()
+        fenced.update(dict.fromkeys(rows.fenced))
+        for ledger_id in rows.tombstones:
+            loaded.checkpoint.tombstones.add(ledger_id)
+        index, table = encode_index(file_id, segment.seed, segment.end, rows.by_ledger)
+        files.write_atomic(segment.index_path, index)
+        segment.become_sealed(table)
+        loaded.segments.append(segment)
+    loaded.checkpoint.fenced = list(fenced)
+
+
+def _listed(loaded: LoadedStore, file_id: int) -> bool:
+    return any(segment.file_id == file_id for segment in loaded.segments)
+
+
+def _load_without_checkpoint(files: Files, directory: str, loaded: LoadedStore, present: list[tuple[int, str]]) -> None:
+    """Everything that is there, nothing deleted: what the lost checkpoint knew is not known any more."""
+    compacted = [file_id for file_id, kind in present if kind == COMPACTED_SUFFIX]
+    for file_id in compacted:
+        segment = Segment(directory, file_id, COMPACTED_SUFFIX, loaded.checkpoint.instance)
+        file = files.open(segment.path)
+        try:
+            scan = Scan(file.read_at, file.size(), file_id, segment.seed)
+            for _ in scan:
+                continue
+            segment.end = segment.synced_end = scan.end
+        finally:
+            file.close()
+        segment.become_sealed(rebuild_index(files, segment)[0])
+        loaded.segments.append(segment)
+    _replay(files, directory, loaded, [file_id for file_id, kind in present if kind == JOURNAL_SUFFIX])
+    loaded.segments.sort(key=lambda segment: (segment.file_id, segment.kind))
+    loaded.checkpoint.next_file_id = max([0, *(file_id for file_id, _ in present)]) + 1
+    loaded.checkpoint.replay_from = loaded.checkpoint.next_file_id
+    assert all(segment.state is SegmentState.SEALED for segment in loaded.segments)

@@ -1,0 +1,123 @@
+"""One segment file of a bookie, as the event loop sees it: its name, its place in its life, which ledgers are in it.
+
+States and transitions:
+
+    PREPARED   pre-allocated, header synced, no record in it
+    ACTIVE     the journal appends to it; its rows are in memory            PREPARED → ACTIVE: the one before is full
+    SEALING    full: nothing is added, then (its last batch durable) its    ACTIVE → SEALING: the next one takes over
+               index is written
+    SEALED     its index is on disk, its rows are no longer in memory       SEALING → SEALED: the index is durable
+    REMOVED    no part of the store any more; the file is deleted           SEALED → REMOVED: compacted, or nothing live
+
+A journal (`.journal`) is what group commits append to; a `.compacted` file is written by compaction and begins its
+life SEALED. Invariants: a sealed segment never changes, only disappears as a whole; `synced_end` never moves back;
+rows at or behind `synced_end` are not shown to readers.
+"""
+
+from enum import Enum
+
+from ..runtime.files import File
+from .records import FILE_HEADER_SIZE, file_seed
+from .segment_index import Rows, TableLine
+
+JOURNAL_SUFFIX = ".journal"
+COMPACTED_SUFFIX = ".compacted"
+INDEX_SUFFIX = ".index"
+
+
+class SegmentState(Enum):
+    PREPARED = "prepared"
+    ACTIVE = "active"
+    SEALING = "sealing"
+    SEALED = "sealed"
+    REMOVED = "removed"
+
+
+class Segment:
+    """See the module. `file` is the journal lane's handle; readers open their own."""
+
+    __slots__ = (
+        "directory",
+        "end",
+        "file",
+        "file_id",
+        "kind",
+        "live_bytes",
+        "rows",
+        "seed",
+        "state",
+        "synced_end",
+        "table",
+    )
+
+    def __init__(self, directory: str, file_id: int, kind: str, instance: str) -> None:
+        self.directory = directory
+        self.file_id = file_id
+        self.kind = kind
+        self.seed = file_seed(instance, file_id)
+        self.state = SegmentState.PREPARED
+        self.file: File | None = None
+        self.end = FILE_HEADER_SIZE
+        self.synced_end = FILE_HEADER_SIZE
+        self.rows: dict[int, Rows] = {}
+        self.table: dict[int, TableLine] = {}
+        self.live_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<segment {self.name} {self.state.value} {self.end} bytes>"
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.file_id, self.kind)
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{self.name}"
+
+    @property
+    def index_path(self) -> str:
+        return self.path + INDEX_SUFFIX
+
+    @property
+    def sealed(self) -> bool:
+        return self.state is SegmentState.SEALED
+
+    def ledger_ids(self) -> list[int]:
+        return list(self.table if self.sealed else self.rows)
+
+    def ledger_bytes(self, ledger_id: int) -> int:
+        """Bytes of one ledger's entries in it."""
+        if self.sealed:
+            line = self.table.get(ledger_id)
+            return line.entry_bytes if line is not None else 0
+        rows = self.rows.get(ledger_id)
+        return rows.entry_bytes if rows is not None else 0
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id of one ledger in it, −1 for none."""
+        line, rows = self.table.get(ledger_id), self.rows.get(ledger_id)
+        if line is not None:
+            return line.last
+        return rows.entries[-1] if rows is not None and len(rows) else -1
+
+    def become_sealed(self, table: dict[int, TableLine]) -> None:
+        """Its index is durable: readers use that from now on."""
+        self.table = table
+        self.rows = {}
+        self.state = SegmentState.SEALED
+
+
+def segment_name(file_id: int, kind: str) -> str:
+    return f"{file_id:016x}{kind}"
+
+
+def parse_segment_name(name: str) -> tuple[int, str] | None:
+    """(file id, kind) of a segment file's name, None for any other file."""
+    for kind in (JOURNAL_SUFFIX, COMPACTED_SUFFIX):
+        stem = name.removesuffix(kind)
+        if stem != name and len(stem) == 16:
+            try:
+                return int(stem, 16), kind
+            except ValueError:
+                return None
+    return None

@@ -1,0 +1,189 @@
+"""Where the entries of one segment file lie: in memory while it is written, beside it on disk once it is sealed.
+
+`Rows` are one ledger's entries in one segment, four parallel columns sorted by entry id (20 bytes an entry). An index
+file holds a table with one line a ledger, under one CRC32C, and then every ledger's columns, each ledger under a
+CRC32C of its own in the table. A start reads only the tables, so it does not depend on how much data there is; a
+ledger's columns are read, verified and cached (`segment_reader.py`) when somebody asks for its entries.
+
+    file  = magic(8) file id(8) segment end(8) ledgers(4) line… crc(4) columns…
+    line  = ledger(8) position of the columns(8) count(4) first(8) last(8) highest LAC(8) bytes(8) crc of the columns(4)
+
+A damaged index never makes an entry "absent": decoding raises `EntryCorrupt`, and the index is built again from the
+segment itself.
+"""
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ..protocol.errors import EntryCorrupt
+
+_MAGIC = b"MGNTRIDX"
+_HEAD = struct.Struct(">8sQQI")
+_LINE = struct.Struct(">QQIQQqQI")
+_CRC = struct.Struct(">I")
+_ROW_SIZE = 20
+
+
+class Row(NamedTuple):
+    """One entry: id, offset of its record in the segment file, size of the ledger entry in bytes, digest.
+
+    Size 0 means that its bytes are lost and reading it is an error.
+    """
+
+    entry_id: int
+    offset: int
+    size: int
+    digest: int
+
+
+class Rows:
+    """One ledger's entries in one segment, sorted by entry id, each id once."""
+
+    __slots__ = ("digests", "entries", "entry_bytes", "lac", "offsets", "sizes")
+
+    def __init__(self) -> None:
+        self.entries = array("Q")
+        self.offsets = array("I")
+        self.sizes = array("I")
+        self.digests = array("I")
+        self.lac = -1
+        self.entry_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def put(self, entry_id: int, offset: int, size: int, digest: int, lac: int) -> None:
+        """Add an entry anywhere; a second one under the same id takes the first one's place."""
+        entries = self.entries
+        at = bisect_left(entries, entry_id) if entries and entries[-1] >= entry_id else len(entries)
+        if at < len(entries) and entries[at] == entry_id:
+            self.entry_bytes -= self.sizes[at]
+            self.offsets[at], self.sizes[at], self.digests[at] = offset, size, digest
+        else:
+            entries.insert(at, entry_id)
+            self.offsets.insert(at, offset)
+            self.sizes.insert(at, size)
+            self.digests.insert(at, digest)
+        self.entry_bytes += size
+        self.lac = max(self.lac, lac)
+
+    def find(self, entry_id: int) -> Row | None:
+        at = bisect_left(self.entries, entry_id)
+        if at == len(self.entries) or self.entries[at] != entry_id:
+            return None
+        return Row(entry_id, self.offsets[at], self.sizes[at], self.digests[at])
+
+    def between(self, first: int, last: int, count_max: int) -> list[Row]:
+        """At most `count_max` entries of first…last, from the lowest."""
+        low = bisect_left(self.entries, first)
+        high = min(bisect_right(self.entries, last, low), low + count_max)
+        return [
+            Row(*values)
+            for values in zip(
+                self.entries[low:high],
+                self.offsets[low:high],
+                self.sizes[low:high],
+                self.digests[low:high],
+                strict=True,
+            )
+        ]
+
+    def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The contiguous (first, last) ranges of ids within first…last."""
+        found: list[tuple[int, int]] = []
+        entries = self.entries[bisect_left(self.entries, first) : bisect_right(self.entries, last)]
+        if entries and entries[-1] - entries[0] == len(entries) - 1:
+            return [(entries[0], entries[-1])]
+        for entry_id in entries:
+            if found and found[-1][1] == entry_id - 1:
+                found[-1] = (found[-1][0], entry_id)
+            else:
+                found.append((entry_id, entry_id))
+        return found
+
+    def encode(self) -> bytes:
+        return b"".join(_little(column).tobytes() for column in (self.entries, self.offsets, self.sizes, self.digests))
+
+    @classmethod
+    def decode(cls, data: bytes, line: "TableLine") -> "Rows":
+        """Raises EntryCorrupt."""
+        if len(data) != line.entries * _ROW_SIZE or crc32c(data) != line.crc:
+            raise EntryCorrupt("a segment's index is damaged")
+        rows = cls()
+        at = 0
+        for column in (rows.entries, rows.offsets, rows.sizes, rows.digests):
+            size = line.entries * column.itemsize
+            column.frombytes(data[at : at + size])
+            _little(column, in_place=True)
+            at += size
+        rows.lac, rows.entry_bytes = line.lac, line.entry_bytes
+        return rows
+
+
+def _little(column: "array[int]", in_place: bool = False) -> "array[int]":
+    """Columns are little-endian on disk, whatever the machine."""
+    if sys.byteorder == "little":
+        return column
+    swapped = column if in_place else column[:]
+    swapped.byteswap()
+    return swapped
+
+
+class TableLine(NamedTuple):
+    """One ledger in a sealed segment: where its columns lie and what they span."""
+
+    position: int
+    entries: int
+    first: int
+    last: int
+    lac: int
+    entry_bytes: int
+    crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the columns."""
+        return self.entries * _ROW_SIZE
+
+
+def encode_index(
+    file_id: int, seed: int, segment_end: int, rows_by_ledger: Mapping[int, Rows]
+) -> tuple[bytes, dict[int, TableLine]]:
+    """The index file of a segment, and its table."""
+    table: dict[int, TableLine] = {}
+    blocks: list[bytes] = []
+    ledgers = sorted(ledger_id for ledger_id, rows in rows_by_ledger.items() if len(rows))
+    position = _HEAD.size + len(ledgers) * _LINE.size + _CRC.size
+    for ledger_id in ledgers:
+        rows = rows_by_ledger[ledger_id]
+        block = rows.encode()
+        table[ledger_id] = TableLine(
+            position, len(rows), rows.entries[0], rows.entries[-1], rows.lac, rows.entry_bytes, crc32c(block)
+        )
+        blocks.append(block)
+        position += len(block)
+    head = _HEAD.pack(_MAGIC, file_id, segment_end, len(ledgers)) + b"".join(
+        _LINE.pack(ledger_id, *line) for ledger_id, line in table.items()
+    )
+    return b"".join([head, _CRC.pack(crc32c(head, seed)), *blocks]), table
+
+
+def decode_table(
+    read_at: Callable[[int, int], bytes], file_id: int, seed: int, segment_end: int
+) -> dict[int, TableLine]:
+    """The table of an index file. Raises EntryCorrupt when it is damaged or belongs to another segment."""
+    head = read_at(0, _HEAD.size)
+    if len(head) == _HEAD.size:
+        magic, stored_id, stored_end, count = _HEAD.unpack(head)
+        if (magic, stored_id, stored_end) == (_MAGIC, file_id, segment_end):
+            size = count * _LINE.size
+            data = read_at(_HEAD.size, size + _CRC.size)
+            if len(data) == size + _CRC.size and _CRC.unpack_from(data, size)[0] == crc32c(head + data[:size], seed):
+                return {fields[0]: TableLine(*fields[1:]) for fields in _LINE.iter_unpack(data[:size])}
+    raise EntryCorrupt(f"the index of segment {file_id} is damaged", file_id=file_id)
