@@ -1,0 +1,51 @@
+"""The choice of bookies for a ledger and for the slots of those that failed. Pure: chance is handed in.
+
+Rule for too few bookies: when fewer are usable than configured, a new ledger takes them all, with as many copies as
+they allow, but never fewer than the ack quorum; a failed slot without a spare is left empty.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..protocol.errors import NotEnoughBookies
+from ..runtime.environment import Chance
+
+
+class Placement(NamedTuple):
+    """Where a new ledger goes. `under_replicated`: fewer copies than configured."""
+
+    bookies: tuple[str, ...]
+    write_quorum: int
+    ack_quorum: int
+    under_replicated: bool
+
+
+def place(random: Chance, usable: Iterable[str], ensemble_size: int, write_quorum: int, ack_quorum: int) -> Placement:
+    """Choose the ensemble of a new ledger among the usable bookies.
+
+    Raises NotEnoughBookies when fewer than `ack_quorum` are usable.
+    """
+    candidates = sorted(usable)
+    if len(candidates) < ack_quorum:
+        raise NotEnoughBookies(
+            f"a ledger needs {ack_quorum} bookies for its ack quorum and only {len(candidates)} can be used",
+            usable=len(candidates),
+            ack_quorum=ack_quorum,
+        )
+    random.shuffle(candidates)
+    chosen = tuple(candidates[:ensemble_size])
+    copies = min(write_quorum, len(chosen))
+    return Placement(chosen, copies, ack_quorum, copies < write_quorum)
+
+
+def replace_slots(
+    random: Chance, ensemble: Sequence[str], slots: Iterable[int], usable: Iterable[str], excluded: Iterable[str] = ()
+) -> dict[int, str]:
+    """A spare for as many of the failed slots as there are spares: slot → bookie. Empty when there is none.
+
+    A spare is usable, not in the ensemble (the failed ones neither) and not excluded.
+    """
+    taken = dict.fromkeys([*ensemble, *excluded])
+    spares = [bookie for bookie in sorted(usable) if bookie not in taken]
+    random.shuffle(spares)
+    return dict(zip(sorted(slots), spares, strict=False))

@@ -1,0 +1,70 @@
+"""Ledgers in the metadata store: create, read, compare-and-set, delete. What the changes mean is for callers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..protocol import metadata_keys
+from ..protocol.errors import NoSuchLedger, OutcomeUnknown
+from ..runtime.environment import Environment
+from .ledger_metadata import LedgerMetadata
+from .metadata_cas import SETTLE_LIMIT_S, delete_certain, put_certain
+from .metadata_store import MetadataStore
+
+
+class LedgerRecord(NamedTuple):
+    """A ledger's metadata and the version that a compare-and-set has to name."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class LedgerRecords:
+    """Typed access to the keys `ledgers/…`."""
+
+    def __init__(self, env: Environment, store: MetadataStore) -> None:
+        self._env = env
+        self._store = store
+
+    async def create(self, metadata: LedgerMetadata) -> LedgerRecord:
+        """Store a new ledger. Raises KeyExists when its id was used before."""
+        key = metadata_keys.ledger(metadata.ledger_id)
+        return LedgerRecord(metadata, await put_certain(self._env, self._store, key, metadata.pack(), None))
+
+    async def get(self, ledger_id: int) -> LedgerRecord:
+        """The record. Raises NoSuchLedger."""
+        return (await self.get_many([ledger_id]))[0]
+
+    async def get_many(self, ledger_ids: Sequence[int]) -> list[LedgerRecord]:
+        """Several records in the order asked. Raises NoSuchLedger if any of them is missing."""
+        found = await self._store.get_many([metadata_keys.ledger(ledger_id) for ledger_id in ledger_ids])
+        records: list[LedgerRecord] = []
+        for ledger_id, record in zip(ledger_ids, found, strict=True):
+            if record is None:
+                raise NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+            records.append(LedgerRecord(LedgerMetadata.unpack(record.value), record.version))
+        return records
+
+    async def replace(
+        self, metadata: LedgerMetadata, expected_version: int, *, settle_limit_s: float = SETTLE_LIMIT_S
+    ) -> LedgerRecord:
+        """Compare-and-set. Raises BadVersion, NoSuchKey (it was deleted), MetadataUnavailable, OutcomeUnknown."""
+        version = await put_certain(
+            self._env,
+            self._store,
+            metadata_keys.ledger(metadata.ledger_id),
+            metadata.pack(),
+            expected_version,
+            settle_limit_s=settle_limit_s,
+        )
+        return LedgerRecord(metadata, version)
+
+    async def delete(self, ledger_id: int) -> bool:
+        """Delete the record; bookies drop the entries when they collect garbage. Returns whether it was there."""
+        return await delete_certain(self._env, self._store, metadata_keys.ledger(ledger_id))
+
+    async def allocate(self, count: int) -> int:
+        """The first of `count` ledger ids that nobody else gets. A block whose answer was lost is burned."""
+        try:
+            return await self._store.allocate(metadata_keys.LEDGER_COUNTER, count)
+        except OutcomeUnknown:
+            return await self._store.allocate(metadata_keys.LEDGER_COUNTER, count)

@@ -1,0 +1,335 @@
+"""Recovery of a ledger whose writer is gone: fence it, find its end, complete its last entries, close it.
+
+Steps (decisions in `ledger_recovery_state`, write-back by a `LedgerWriterState`):
+
+1. OPEN → IN_RECOVERY by compare-and-set. CLOSED: nothing to do. IN_RECOVERY: somebody began; go on from the start.
+2. Fence all bookies of the last fragment, until no ack quorum of unfenced ones is left.
+3. Read from `max(highest LAC, start of the last fragment − 1) + 1` on, fencing again with each read, until the end is
+   certain, and write each entry found back, the same bytes, to an ack quorum, in order.
+4. IN_RECOVERY → CLOSED with last entry, length and fragments in one compare-and-set. Bookies that failed during the
+   write-back are replaced in memory only until then. If somebody else closed it, theirs counts.
+
+Several recoverers of one ledger may run at once, each may stop anywhere and begin again: all steps repeat safely.
+Whenever something cannot be settled with the bookies at hand, RecoveryFailed is raised and the ledger stays
+IN_RECOVERY; nothing is ever cut off on a guess.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from ..protocol.bookie_wire import BookieStatus, LedgerEntry, decode_entry, encode_add, encode_entry_header
+from ..protocol.errors import (
+    BadVersion,
+    EntryCorrupt,
+    MagnetarError,
+    NoSuchEntry,
+    NoSuchKey,
+    NoSuchLedger,
+    ProtocolError,
+    RecoveryFailed,
+)
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from .bookie_client import BookieClient, ReadAnswer
+from .ensemble import replace_slots
+from .ledger_metadata import LedgerMetadata, LedgerState
+from .ledger_reader import LedgerReader
+from .ledger_records import LedgerRecord, LedgerRecords
+from .ledger_recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
+from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
+
+logger = logging.getLogger(__name__)
+
+ENTRIES_PER_READ = 200
+
+
+class LedgerRecovery:
+    """One attempt to recover one ledger."""
+
+    def __init__(
+        self, env: Environment, records: LedgerRecords, client: BookieClient, settings: Settings, ledger_id: int
+    ) -> None:
+        self._env = env
+        self._records = records
+        self._client = client
+        self._settings = settings
+        self._ledger_id = ledger_id
+
+    async def run(self, known: LedgerRecord | None = None) -> LedgerMetadata:
+        """Recover, and return the CLOSED metadata. `known` saves a read when the record was just read.
+
+        Raises RecoveryFailed, NoSuchLedger, MetadataUnavailable, OutcomeUnknown.
+        """
+        record = known or await self._records.get(self._ledger_id)
+        while True:
+            record = await self._claim(record)
+            if record.metadata.closed:
+                return record.metadata
+            closed = await self._settle(record.metadata)
+            base = record.metadata
+            while True:
+                try:
+                    return (await self._records.replace(closed, record.version)).metadata
+                except (BadVersion, NoSuchKey):
+                    record = await self._records.get(self._ledger_id)
+                if record.metadata.closed:
+                    return record.metadata
+                if record.metadata.last_fragment != base.last_fragment:
+                    break  # what was settled rests on an ensemble that is no longer true
+                closed = _on_top_of(record.metadata, closed)
+
+    async def _claim(self, record: LedgerRecord) -> LedgerRecord:
+        while record.metadata.state is LedgerState.OPEN:
+            try:
+                return await self._records.replace(record.metadata.in_recovery(), record.version)
+            except (BadVersion, NoSuchKey):
+                record = await self._records.get(self._ledger_id)
+        return record
+
+    async def _settle(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        start = await self._fence(metadata)
+        write_back = WriteBack(self._env, self._client, self._settings, metadata, start)
+        reading = ReadingState(metadata, start)
+        length: int | None = None
+        try:
+            while reading.phase is ReadingPhase.READING:
+                await self._read(metadata, reading)
+                recovered = reading.take()
+                if recovered:
+                    length = recovered[-1].length
+                    await write_back.write(recovered)
+        finally:
+            write_back.stop()
+        if reading.phase is ReadingPhase.GIVEN_UP:
+            raise RecoveryFailed(
+                f"the bookies at hand cannot say whether ledger {self._ledger_id} has entry {reading.next_entry}",
+                ledger_id=self._ledger_id,
+                entry_id=reading.next_entry,
+            )
+        last = reading.next_entry - 1
+        if length is None:
+            length = await self._length_at(metadata, last)
+        return write_back.metadata.close(last, length)
+
+    # -- fencing ---------------------------------------------------------------------------------------------------
+
+    async def _fence(self, metadata: LedgerMetadata) -> int:
+        """Fence the last fragment; returns the first entry to recover."""
+        fencing = FencingState(metadata)
+        tasks = {asyncio.create_task(self._client.fence(bookie, self._ledger_id)): bookie for bookie in fencing.bookies}
+        try:
+            while fencing.phase is FencingPhase.WAITING:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in tasks if task in done]:
+                    bookie = tasks.pop(task)
+                    try:
+                        fencing.known(bookie, task.result().lac)
+                    except (NoSuchLedger, NoSuchEntry):
+                        fencing.known(bookie)
+                    except MagnetarError as error:
+                        logger.info("ledger %d: bookie %s cannot be fenced: %s", self._ledger_id, bookie, error)
+                        fencing.unknown(bookie)
+        finally:
+            await _cancel(tasks)
+        if fencing.phase is FencingPhase.GIVEN_UP:
+            raise RecoveryFailed(
+                f"too many bookies of ledger {self._ledger_id} cannot be fenced", ledger_id=self._ledger_id
+            )
+        return fencing.start
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read(self, metadata: LedgerMetadata, reading: ReadingState) -> None:
+        """Ask all bookies of the last fragment for the next entries, until these are decided or all have answered."""
+        first = reading.next_entry
+        last = first + ENTRIES_PER_READ - 1
+        tasks = {
+            asyncio.create_task(
+                self._client.read(
+                    bookie, self._ledger_id, first, last, self._settings.bookie_read_bytes_max, fence=True
+                )
+            ): bookie
+            for bookie in metadata.last_fragment.bookies
+        }
+        try:
+            while tasks and reading.phase is ReadingPhase.READING and reading.next_entry <= last:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in tasks if task in done]:
+                    self._take(reading, tasks.pop(task), first, last, task)
+                reading.judge()
+        finally:
+            await _cancel(tasks)
+
+    def _take(
+        self, reading: ReadingState, bookie: str, first: int, last: int, task: "asyncio.Task[ReadAnswer]"
+    ) -> None:
+        try:
+            answer = task.result()
+        except (NoSuchEntry, NoSuchLedger):
+            for entry_id in range(first, last + 1):
+                reading.denied(entry_id, bookie)
+            return
+        except EntryCorrupt:
+            reading.failed(first, bookie)
+            return
+        except MagnetarError as error:
+            logger.info("ledger %d: bookie %s cannot say what it has: %s", self._ledger_id, bookie, error)
+            for entry_id in range(first, last + 1):
+                reading.failed(entry_id, bookie)
+            return
+        given: dict[int, None] = {}
+        for number, data in enumerate(answer.entries):
+            try:
+                entry = decode_entry(data)
+                if entry.ledger_id != self._ledger_id or not first <= entry.entry_id <= last:
+                    raise EntryCorrupt(f"got entry {entry.ledger_id}:{entry.entry_id}")
+            except (EntryCorrupt, ProtocolError) as error:
+                # Which entry it was cannot be trusted: from the last good one on this answer denies nothing.
+                logger.warning("bookie %s gave a damaged entry of ledger %d: %s", bookie, self._ledger_id, error)
+                doubtful = max(given, default=first - 1) + 1
+                for entry_id in range(doubtful, last + 1):
+                    if entry_id not in given:
+                        reading.failed(entry_id, bookie)
+                for other in answer.entries[number + 1 :]:
+                    self._take_one(reading, other, first, last)
+                return
+            given[entry.entry_id] = None
+            reading.found(entry)
+        for entry_id in range(first, min(answer.next_entry, last + 1)):
+            if entry_id not in given:
+                reading.denied(entry_id, bookie)
+        if answer.next_entry <= first:
+            reading.failed(first, bookie)
+
+    def _take_one(self, reading: ReadingState, data: memoryview, first: int, last: int) -> None:
+        """An entry behind a damaged one still proves itself."""
+        try:
+            entry = decode_entry(data)
+        except (EntryCorrupt, ProtocolError):
+            return
+        if entry.ledger_id == self._ledger_id and first <= entry.entry_id <= last:
+            reading.found(entry)
+
+    async def _length_at(self, metadata: LedgerMetadata, last: int) -> int:
+        """Bytes up to an acknowledged entry that did not have to be recovered. A statistic: 0 when unreadable."""
+        if last < 0:
+            return 0
+        try:
+            return (await LedgerReader(self._client, self._settings, metadata).read(last, last, 1))[0].length
+        except MagnetarError as error:
+            logger.warning("the length of ledger %d stays unknown: %s", self._ledger_id, error)
+            return 0
+
+
+class WriteBack:
+    """Writes recovered entries back with the recovery flag. `metadata` carries the ensemble changes, in memory only."""
+
+    def __init__(
+        self, env: Environment, client: BookieClient, settings: Settings, metadata: LedgerMetadata, first_entry: int
+    ) -> None:
+        self.metadata = metadata
+        self._env = env
+        self._client = client
+        self._settings = settings
+        self._state = LedgerWriterState(metadata, first_entry)
+        self._progress = asyncio.Event()
+
+    async def write(self, entries: list[LedgerEntry]) -> None:
+        """Write entries, in order, each to an ack quorum. Raises RecoveryFailed when too few bookies take them."""
+        loop = asyncio.get_running_loop()
+        state = self._state
+        for entry in entries:
+            pending = state.add(entry.body)
+            header = encode_entry_header(entry.ledger_id, entry.entry_id, entry.lac, entry.length, entry.body)
+            pending.parts = encode_add(header, entry.body, recovery=True)
+            for slot in state.targets(pending.entry_id):
+                self._send(pending, slot)
+        deadline = loop.time() + self._settings.add_entry_timeout_s
+        while state.pending:
+            self._change_ensemble()
+            if state.end_error is not None:
+                raise RecoveryFailed(f"cannot write ledger {self.metadata.ledger_id} back: {state.end_error}")
+            if not state.pending:
+                break
+            self._progress.clear()
+            lac = state.lac
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._progress.wait()
+            except TimeoutError:
+                self._fail_late_slots()
+            if state.lac != lac or state.phase is WriterPhase.NEEDS_CHANGE:
+                deadline = loop.time() + self._settings.add_entry_timeout_s
+
+    def stop(self) -> None:
+        """No answer counts any more."""
+        self._state.end()
+
+    def _send(self, entry: PendingEntry, slot: int) -> None:
+        self._client.add(
+            self._state.ensemble[slot], entry.parts, partial(self._answered, entry, slot, self._state.tenures[slot])
+        )
+
+    def _answered(self, entry: PendingEntry, slot: int, tenure: int, status: int, payload: bytes) -> None:
+        if status == BookieStatus.OK:
+            self._state.added(entry.entry_id, slot, tenure)
+        elif not self._state.slot_failed(slot, tenure):
+            return
+        self._progress.set()
+
+    def _fail_late_slots(self) -> None:
+        """The first pending entry waits for too long: whoever has not stored it is replaced."""
+        state = self._state
+        first = state.pending.get(state.lac + 1)
+        if first is not None:
+            for slot in state.targets(first.entry_id):
+                if not first.acks >> slot & 1:
+                    bookie, tenure = state.ensemble[slot], state.tenures[slot]
+                    state.slot_failed(slot, tenure)
+                    self._client.report_slow(bookie)
+
+    def _change_ensemble(self) -> None:
+        state = self._state
+        if state.phase is not WriterPhase.NEEDS_CHANGE:
+            return
+        slots = state.begin_change()
+        taken = [*state.ensemble, *self.metadata.last_fragment.bookies]
+        replaced = replace_slots(self._env.random, taken, slots, self._client.usable())
+        if not replaced:
+            state.abandon_change(slots)
+            return
+        ensemble = list(state.ensemble)
+        for slot, bookie in replaced.items():
+            ensemble[slot] = bookie
+        self.metadata = self.metadata.with_ensemble(state.change_start, tuple(ensemble))
+        unreplaced = [slot for slot in slots if state.slots[slot] is SlotState.FAILED and slot not in replaced]
+        resend, _ = state.commit_change(self.metadata, replaced, unreplaced)
+        for entry, slot in resend:
+            self._send(entry, slot)
+
+
+def _on_top_of(theirs: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:
+    """Our closing, with fragments before the last one as somebody (the auditor) changed them meanwhile."""
+    boundary = theirs.last_fragment.first_entry
+    settled = tuple(fragment for fragment in ours.fragments if fragment.first_entry >= boundary)
+    earlier = tuple(fragment for fragment in theirs.fragments[:-1] if fragment.first_entry <= max(ours.last_entry, 0))
+    merged = LedgerMetadata(
+        ledger_id=theirs.ledger_id,
+        ensemble_size=theirs.ensemble_size,
+        write_quorum=theirs.write_quorum,
+        ack_quorum=theirs.ack_quorum,
+        fragments=(*earlier, *settled),
+        under_replicated=theirs.under_replicated,
+    )
+    return merged.close(ours.last_entry, ours.length)
+
+
+async def _cancel(tasks: "Iterable[asyncio.Task[Any]]") -> None:
+    """Cancel tasks and wait for them."""
+    waiting = list(tasks)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

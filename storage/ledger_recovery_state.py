@@ -1,0 +1,165 @@
+"""The decisions of ledger recovery: when a ledger is fenced well enough, where it ends, which entries are saved.
+
+Pure, like the writer's state machine. `LedgerRecovery` drives the two machines here one after the other, then writes
+the recovered entries back with a `LedgerWriterState` of its own.
+
+FencingState: all bookies of the last fragment are asked to fence.
+
+    WAITING ── in every write set, fewer than Qa replies are unknown ──→ FENCED
+    WAITING ── all replied or failed, and that does not hold ─────────→ GIVEN_UP
+
+A reply is *known* when it is OK, NoSuchEntry or NoSuchLedger; not having replied, time-outs, limbo and errors are
+unknown. With FENCED no set of Qa bookies is left that could acknowledge another entry of the old writer.
+
+ReadingState: entries from `start` on are asked of their write set, with the fence flag, until one is decided to be
+beyond the end. For each entry in order:
+
+    one answer with a valid digest ────────────────────→ recoverable, go on with the next
+    (Qw − Qa) + 1 answers NoSuchEntry / NoSuchLedger ──→ the ledger ends before it     (ENDED)
+    all of the write set answered, neither holds ──────→ nothing can be said           (GIVEN_UP)
+
+An acknowledged entry is on Qa bookies, so at most Qw − Qa can truthfully deny it. A bookie that hangs is not waited
+for. Corruption is an error, never a denial.
+"""
+
+import enum
+from typing import NamedTuple
+
+from ..protocol.bookie_wire import LedgerEntry
+from .ledger_metadata import LedgerMetadata, write_slots
+
+
+class FencingPhase(enum.Enum):
+    """See the module."""
+
+    WAITING = enum.auto()
+    FENCED = enum.auto()
+    GIVEN_UP = enum.auto()
+
+
+class FencingState:
+    """Which bookies of the last fragment are known to be fenced, and the highest LAC among them."""
+
+    def __init__(self, metadata: LedgerMetadata) -> None:
+        self.bookies = metadata.last_fragment.bookies
+        self.phase = FencingPhase.WAITING
+        self.lac = -1
+        self._floor = metadata.last_fragment.first_entry - 1
+        self._ack_quorum = metadata.ack_quorum
+        self._windows = [
+            write_slots(first, metadata.ensemble_size, metadata.write_quorum) for first in range(metadata.ensemble_size)
+        ]
+        self._replies: dict[str, bool] = {}
+
+    @property
+    def start(self) -> int:
+        """The first entry to recover. Entries before the last fragment are acknowledged, whatever LAC is known."""
+        return max(self.lac, self._floor) + 1
+
+    def known(self, bookie: str, lac: int = -1) -> FencingPhase:
+        """A bookie is fenced and told its LAC (−1 when it has nothing of the ledger)."""
+        self._replies[bookie] = True
+        self.lac = max(self.lac, lac)
+        return self._judge()
+
+    def unknown(self, bookie: str) -> FencingPhase:
+        """A bookie failed, timed out, or is in limbo."""
+        self._replies.setdefault(bookie, False)
+        return self._judge()
+
+    def _judge(self) -> FencingPhase:
+        if self.phase is FencingPhase.WAITING:
+            if all(
+                sum(not self._replies.get(self.bookies[slot], False) for slot in window) < self._ack_quorum
+                for window in self._windows
+            ):
+                self.phase = FencingPhase.FENCED
+            elif len(self._replies) == len(self.bookies):
+                self.phase = FencingPhase.GIVEN_UP
+        return self.phase
+
+
+class ReadingPhase(enum.Enum):
+    """See the module."""
+
+    READING = enum.auto()
+    ENDED = enum.auto()
+    GIVEN_UP = enum.auto()
+
+
+class _Verdicts(NamedTuple):
+    """What the write set said about one entry."""
+
+    denied: dict[str, None]
+    failed: dict[str, None]
+
+
+class ReadingState:
+    """Where a fenced ledger ends. `take` hands out recoverable entries in order, each once."""
+
+    def __init__(self, metadata: LedgerMetadata, start: int) -> None:
+        self.phase = ReadingPhase.READING
+        self.next_entry = start
+        """The first entry not decided; the end of the ledger is just before it once ENDED."""
+        self._metadata = metadata
+        self._denials_needed = metadata.write_quorum - metadata.ack_quorum + 1
+        self._found: dict[int, LedgerEntry] = {}
+        self._verdicts: dict[int, _Verdicts] = {}
+        self._recoverable: list[LedgerEntry] = []
+
+    def write_set(self, entry_id: int) -> tuple[str, ...]:
+        """The bookies to ask for an entry, in the metadata that recovery began with."""
+        return self._metadata.write_set(entry_id)
+
+    def asked_all(self, entry_id: int) -> bool:
+        """Whether the whole write set has answered for an entry."""
+        verdicts = self._verdicts.get(entry_id)
+        if verdicts is None:
+            return False
+        return len({**verdicts.denied, **verdicts.failed}) == self._metadata.write_quorum
+
+    def found(self, entry: LedgerEntry) -> None:
+        """A bookie gave an entry whose digest is valid."""
+        if entry.entry_id >= self.next_entry:
+            self._found.setdefault(entry.entry_id, entry)
+
+    def denied(self, entry_id: int, bookie: str) -> None:
+        """A bookie that is fenced by this very read says that it has no such entry (or ledger)."""
+        if bookie in self.write_set(entry_id):
+            self._of(entry_id).denied[bookie] = None
+
+    def failed(self, entry_id: int, bookie: str) -> None:
+        """A bookie could not say: time-out, limbo, corruption, lost connection."""
+        if bookie in self.write_set(entry_id):
+            self._of(entry_id).failed[bookie] = None
+
+    def judge(self) -> ReadingPhase:
+        """Decide as many entries as can be decided, in order. An entry that was found outweighs denials."""
+        while self.phase is ReadingPhase.READING:
+            entry = self._found.pop(self.next_entry, None)
+            if entry is not None:
+                self._recoverable.append(entry)
+                self._verdicts.pop(self.next_entry, None)
+                self.next_entry += 1
+                continue
+            verdicts = self._verdicts.get(self.next_entry)
+            if verdicts is None:
+                break
+            if len(verdicts.denied) >= self._denials_needed:
+                self.phase = ReadingPhase.ENDED
+            elif self.asked_all(self.next_entry):
+                self.phase = ReadingPhase.GIVEN_UP
+            else:
+                break
+        return self.phase
+
+    def take(self) -> list[LedgerEntry]:
+        """The entries that became recoverable since the last call."""
+        recoverable, self._recoverable = self._recoverable, []
+        return recoverable
+
+    def _of(self, entry_id: int) -> _Verdicts:
+        verdicts = self._verdicts.get(entry_id)
+        if verdicts is None:
+            verdicts = self._verdicts[entry_id] = _Verdicts({}, {})
+        return verdicts

@@ -1,0 +1,363 @@
+"""Writes one ledger: sends each entry to its write set, acknowledges in order, replaces bookies that fail.
+
+The decisions are `ledger_writer_state`'s; this is the shell that sends, waits, and changes the metadata. `add` and its
+completion are plain callbacks. Memory for pending entries is the caller's to bound (`pending_entries`,
+`pending_bytes`).
+
+Ensemble change: acknowledgements stop, spares are chosen, the new fragment (from LAC + 1) is compared-and-set while the
+ledger is OPEN, the pending entries are sent to the new bookies, acknowledgements go on. Without a spare, or while the
+metadata store is away, the failed slots stay empty and the remaining ones carry on (`degraded`); this is safe whatever
+became of a compare-and-set with a lost answer, because only bookies that are in both ensembles count from then on.
+
+A bookie that leaves adds unanswered for `add_entry_timeout_s` is treated as failed. The watch counts: a slot is late
+when not all that had been sent at the last look is answered by then; it costs two additions an entry.
+
+The writer ends for good, failing all pending adds (whose outcome is then unknown), on: a fence (LedgerFenced), too few
+bookies (NotEnoughBookies), different bytes under one id (DigestConflict), an entry that every bookie must refuse, or
+`close`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..protocol.bookie_wire import BookieStatus, encode_add, encode_entry_header, error_for_status
+from ..protocol.errors import (
+    BadVersion,
+    LedgerClosed,
+    LedgerFenced,
+    MagnetarError,
+    MessageTooBig,
+    MetadataError,
+    NoSuchKey,
+    NoSuchLedger,
+)
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from .bookie_client import BookieClient
+from .ensemble import replace_slots
+from .ledger_metadata import LedgerMetadata, LedgerState
+from .ledger_records import LedgerRecord, LedgerRecords
+from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
+
+logger = logging.getLogger(__name__)
+
+Position = tuple[int, int]
+AddCallback = Callable[[Position | None, MagnetarError | None], None]
+
+ENTRY_OVERHEAD_MAX_BYTES = 256
+"""Room for the entry's header, the ADD's flags and the RPC frame around a body."""
+ENSEMBLE_CHANGE_SETTLE_S = 1.0
+OVERLOADED_RETRY_S = 0.05
+
+_FATAL_STATUSES = frozenset({BookieStatus.CONFLICT, BookieStatus.BAD_REQUEST, BookieStatus.TOO_LARGE})
+_OK = int(BookieStatus.OK)
+
+
+class SlotWatch:
+    """Tells which slots answer too late. All times are the loop's, in seconds."""
+
+    def __init__(self, slots: int) -> None:
+        self.sent = [0] * slots
+        self.answered = [0] * slots
+        self._marks: list[tuple[int, float]] = [(0, 0.0)] * slots
+
+    def restart(self, slot: int) -> None:
+        """A slot has a new holder, or none."""
+        self.sent[slot] = self.answered[slot] = 0
+        self._marks[slot] = (0, 0.0)
+
+    def busy(self) -> bool:
+        """Whether any answer is outstanding."""
+        return self.sent != self.answered
+
+    def late(self, now: float, timeout_s: float) -> list[int]:
+        """Look at all slots: those that still owe an answer which they owed `timeout_s` ago."""
+        found: list[int] = []
+        for slot, (sent, since) in enumerate(self._marks):
+            if self.answered[slot] >= sent:
+                self._marks[slot] = (self.sent[slot], now)
+            elif now - since >= timeout_s:
+                found.append(slot)
+        return found
+
+
+class LedgerWriter:
+    """The only writer of an OPEN ledger. Made by `Ledgers.create`.
+
+    `on_confirmed(entries)` is called before the callbacks of each run of entries acknowledged together;
+    `on_ended(error)` once, when the writer ends for another reason than `close`.
+    """
+
+    def __init__(
+        self, env: Environment, records: LedgerRecords, client: BookieClient, settings: Settings, record: LedgerRecord
+    ) -> None:
+        self.ledger_id = record.metadata.ledger_id
+        self.on_confirmed: Callable[[list[PendingEntry]], None] | None = None
+        self.on_ended: Callable[[MagnetarError], None] | None = None
+        self.pending_bytes = 0
+        self._env = env
+        self._loop = asyncio.get_running_loop()
+        self._records = records
+        self._client = client
+        self._settings = settings
+        self._record = record
+        self._state = LedgerWriterState(record.metadata)
+        self._watch = SlotWatch(record.metadata.ensemble_size)
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._refusing: dict[str, None] = {}
+        self._changing = False
+        self._tasks = Tasks()
+        self._body_size_max = settings.bookie_frame_size_max_bytes - ENTRY_OVERHEAD_MAX_BYTES
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The latest record known; it changes with the ensemble."""
+        return self._record.metadata
+
+    @property
+    def last_confirmed(self) -> int:
+        """LAC: the last acknowledged entry, −1 for none."""
+        return self._state.lac
+
+    @property
+    def last_added(self) -> int:
+        return self._state.last_added
+
+    @property
+    def length(self) -> int:
+        """Bytes of the bodies of all entries added."""
+        return self._state.length
+
+    @property
+    def pending_entries(self) -> int:
+        return len(self._state.pending)
+
+    @property
+    def degraded(self) -> bool:
+        """Whether entries get fewer copies than configured, in this ledger, from now on."""
+        return self._state.degraded or self._record.metadata.under_replicated
+
+    @property
+    def ended(self) -> MagnetarError | None:
+        """Why the writer takes no more entries; None while it does."""
+        return self._state.end_error
+
+    def add(self, body: bytes, callback: AddCallback) -> None:
+        """Append an entry. `callback(position, None)` comes when it is safe, `callback(None, error)` when unknown.
+
+        Callbacks come in the order of adds, never from within this call. Raises what ended the writer, MessageTooBig.
+        """
+        if len(body) > self._body_size_max:
+            raise MessageTooBig(f"an entry of {len(body)} bytes is above the bookies' limit", size_bytes=len(body))
+        state = self._state
+        entry = state.add(body, callback)
+        entry_id = entry.entry_id
+        header = encode_entry_header(self.ledger_id, entry_id, state.lac, state.length, body)
+        entry.parts = encode_add(header, body)
+        self.pending_bytes += len(body)
+        ensemble = state.ensemble
+        tenures = state.tenures
+        sent = self._watch.sent
+        send = self._client.add
+        for slot in state.targets(entry_id):
+            sent[slot] += 1
+            send(ensemble[slot], entry.parts, partial(self._answered, entry, slot, tenures[slot]))
+        if self._watch_timer is None:
+            self._start_watch()
+
+    async def close(self) -> LedgerMetadata:
+        """Fail what is pending with LedgerClosed and close the ledger at its LAC; returns its final metadata.
+
+        Raises LedgerFenced when somebody else took it over, MetadataUnavailable or OutcomeUnknown when the store does
+        not answer (the ledger is then recovered by whoever opens it next).
+        """
+        self._end(LedgerClosed(f"ledger {self.ledger_id} is closed"), tell=False)
+        await self._tasks.close()
+        record = self._record
+        while True:
+            if record.metadata.state is not LedgerState.OPEN:
+                if record.metadata.closed and record.metadata.last_entry == self._state.lac:
+                    self._record = record
+                    return record.metadata
+                raise LedgerFenced(f"ledger {self.ledger_id} was taken over", ledger_id=self.ledger_id)
+            closed = record.metadata.close(self._state.lac, self._state.length_confirmed)
+            try:
+                self._record = await self._records.replace(closed, record.version)
+                return closed
+            except (BadVersion, NoSuchKey):
+                record = await self._reread()
+
+    async def abandon(self) -> None:
+        """Stop without closing the ledger: whoever opens it next recovers it."""
+        self._end(LedgerClosed(f"ledger {self.ledger_id} is left to its next owner"), tell=False)
+        await self._tasks.close()
+
+    # -- answers of bookies ------------------------------------------------------------------------------------
+
+    def _answered(self, entry: PendingEntry, slot: int, tenure: int, status: int, payload: bytes) -> None:
+        state = self._state
+        if state.tenures[slot] != tenure:
+            return
+        if status == _OK:
+            self._watch.answered[slot] += 1
+            done = state.added(entry.entry_id, slot, tenure)
+            if done:
+                self._confirm(done)
+        elif status == BookieStatus.FENCED:
+            self._end(LedgerFenced(f"ledger {self.ledger_id} is fenced", ledger_id=self.ledger_id))
+        elif status in _FATAL_STATUSES:
+            self._end(error_for_status(status, ledger_id=self.ledger_id, bookie=state.ensemble[slot]))
+        elif status == BookieStatus.OVERLOADED:
+            self._loop.call_later(OVERLOADED_RETRY_S, self._send_again, entry, slot, tenure)
+        else:
+            if status in (BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR):
+                self._refusing[state.ensemble[slot]] = None
+            self._slot_failed(slot, tenure)
+
+    def _send_again(self, entry: PendingEntry, slot: int, tenure: int) -> None:
+        """After a pause, also when the entry was acknowledged meanwhile: the copy is owed to a live bookie."""
+        state = self._state
+        if state.tenures[slot] == tenure and state.phase is not WriterPhase.ENDED:
+            self._client.add(state.ensemble[slot], entry.parts, partial(self._answered, entry, slot, tenure))
+
+    def _confirm(self, done: list[PendingEntry]) -> None:
+        if self.on_confirmed is not None:
+            self.on_confirmed(done)
+        ledger_id = self.ledger_id
+        for entry in done:
+            self.pending_bytes -= len(entry.body)
+            try:
+                entry.context((ledger_id, entry.entry_id), None)
+            except Exception:
+                logger.exception("the callback of an add failed")
+
+    def _slot_failed(self, slot: int, tenure: int) -> None:
+        logger.info("ledger %d: bookie %s failed as slot %d", self.ledger_id, self._state.ensemble[slot], slot)
+        if not self._state.slot_failed(slot, tenure):
+            return
+        self._watch.restart(slot)
+        if self._state.phase is WriterPhase.NEEDS_CHANGE and not self._changing:
+            self._changing = True
+            self._tasks.spawn(self._change_ensembles(), f"ensemble-change-{self.ledger_id}")
+
+    def _end(self, error: MagnetarError, *, tell: bool = True) -> None:
+        if self._state.phase is not WriterPhase.ENDED:
+            self._fail(self._state.end(error), error, tell=tell)
+
+    def _fail(self, pending: list[PendingEntry], error: MagnetarError, *, tell: bool) -> None:
+        """The state has ended: tell everybody."""
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+            self._watch_timer = None
+        if tell and self.on_ended is not None:
+            self.on_ended(error)
+        for entry in pending:
+            self.pending_bytes -= len(entry.body)
+            try:
+                entry.context(None, error)
+            except Exception:
+                logger.exception("the callback of an add failed")
+
+    # -- slow bookies --------------------------------------------------------------------------------------------
+
+    def _start_watch(self) -> None:
+        if self._state.phase is not WriterPhase.ENDED:
+            self._watch.late(self._loop.time(), self._settings.add_entry_timeout_s)
+            self._watch_timer = self._loop.call_later(self._settings.add_entry_timeout_s / 4, self._look)
+
+    def _look(self) -> None:
+        self._watch_timer = None
+        state = self._state
+        for slot in self._watch.late(self._loop.time(), self._settings.add_entry_timeout_s):
+            if state.slots[slot] is SlotState.LIVE:
+                bookie, tenure = state.ensemble[slot], state.tenures[slot]
+                self._slot_failed(slot, tenure)
+                self._client.report_slow(bookie)
+        if self._watch.busy():
+            self._start_watch()
+
+    # -- ensemble change -----------------------------------------------------------------------------------------
+
+    async def _change_ensembles(self) -> None:
+        try:
+            await self._change_while_needed()
+        finally:
+            self._changing = False
+
+    async def _change_while_needed(self) -> None:
+        state = self._state
+        while state.phase is WriterPhase.NEEDS_CHANGE:
+            slots = state.begin_change()
+            try:
+                change = await self._store_change(slots)
+            except LedgerFenced as error:
+                self._end(error)
+                return
+            except MetadataError as error:
+                logger.warning("ledger %d goes on without an ensemble change: %s", self.ledger_id, error)
+                change = None
+            if state.end_error is not None:  # ended while the metadata store answered
+                return
+            if change is None:
+                done = state.abandon_change(slots)
+            else:
+                self._record, replaced = change
+                resend, done = state.commit_change(
+                    self._record.metadata, replaced, [slot for slot in slots if slot not in replaced]
+                )
+                for entry, slot in resend:
+                    self._watch.sent[slot] += 1
+                    self._client.add(
+                        state.ensemble[slot], entry.parts, partial(self._answered, entry, slot, state.tenures[slot])
+                    )
+            if state.end_error is not None:  # too few bookies are left
+                self._fail(state.take_pending(), state.end_error, tell=True)
+                return
+            self._confirm(done)
+            if self._watch_timer is None and self._watch.busy():
+                self._start_watch()
+
+    async def _store_change(self, slots: Sequence[int]) -> tuple[LedgerRecord, dict[int, str]] | None:
+        """Choose spares and compare-and-set the new fragment. None when there is no spare.
+
+        Raises LedgerFenced when the ledger is no longer OPEN, MetadataError when the store does not answer.
+        """
+        state = self._state
+        record = self._record
+        while True:
+            if record.metadata.state is not LedgerState.OPEN:
+                raise LedgerFenced(f"ledger {self.ledger_id} was taken over", ledger_id=self.ledger_id)
+            ensemble = list(record.metadata.last_fragment.bookies)
+            for slot, slot_state in enumerate(state.slots):
+                if slot_state is SlotState.LIVE and ensemble[slot] != state.ensemble[slot]:
+                    raise LedgerFenced(f"ledger {self.ledger_id}: its ensemble was changed by another")
+            empty = [slot for slot, slot_state in enumerate(state.slots) if slot_state is SlotState.EMPTY]
+            replaced = replace_slots(
+                self._env.random, [*ensemble, *state.ensemble], slots, self._client.usable(), self._refusing
+            )
+            if not replaced:
+                return None
+            replaced |= replace_slots(
+                self._env.random,
+                [*ensemble, *state.ensemble, *replaced.values()],
+                empty,
+                self._client.usable(),
+                self._refusing,
+            )
+            for slot, bookie in replaced.items():
+                ensemble[slot] = bookie
+            try:
+                target = record.metadata.with_ensemble(state.change_start, tuple(ensemble))
+                stored = await self._records.replace(target, record.version, settle_limit_s=ENSEMBLE_CHANGE_SETTLE_S)
+                return stored, replaced
+            except (BadVersion, NoSuchKey):
+                record = await self._reread()
+
+    async def _reread(self) -> LedgerRecord:
+        try:
+            return await self._records.get(self.ledger_id)
+        except NoSuchLedger:
+            raise LedgerFenced(f"ledger {self.ledger_id} was deleted", ledger_id=self.ledger_id) from None

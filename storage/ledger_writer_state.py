@@ -1,0 +1,249 @@
+"""The decisions of a ledger's writer: which copies count, when an entry is acknowledged, what a failed bookie changes.
+
+Pure: no sockets, no clock, no metadata store. `LedgerWriter` (live writing) and `LedgerRecovery` (writing back what was
+recovered) drive it and carry out what it says.
+
+Phases, with what leads from one to the other:
+
+    WRITING ── slot_failed ─────────────────────→ NEEDS_CHANGE    (acknowledgements stop)
+    NEEDS_CHANGE ── begin_change ───────────────→ CHANGING        (the compare-and-set is under way)
+    CHANGING ── slot_failed ────────────────────→ CHANGING        (joins the next change)
+    CHANGING ── commit_change ──────────────────→ WRITING | NEEDS_CHANGE
+    CHANGING ── abandon_change (no spare) ──────→ WRITING | NEEDS_CHANGE | ENDED
+    any but ENDED ── end (fenced, failed, closed)→ ENDED
+
+A slot is LIVE, FAILED (waits for the change) or EMPTY (no spare was found: nothing is sent to it again in this ledger).
+Each time a slot changes hands its *tenure* rises, and an answer names the tenure it was asked under.
+
+Invariants:
+- An entry is acknowledged only when `ack_quorum` live slots of its write set hold it, all entries below it are
+  acknowledged, and no change is needed or under way.
+- An answer counts only while the bookie that gave it still holds the slot, live, without interruption; failing or
+  emptying a slot drops the acknowledgements that it gave to entries not yet acknowledged.
+- `lac` never falls and never passes an entry that is not acknowledged; entries end in order, each exactly once.
+- After `end` nothing is ever acknowledged.
+"""
+
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+from ..protocol.errors import LedgerClosed, MagnetarError, NotEnoughBookies
+from .ledger_metadata import LedgerMetadata, write_slots
+
+
+class WriterPhase(enum.Enum):
+    """See the module's table."""
+
+    WRITING = enum.auto()
+    NEEDS_CHANGE = enum.auto()
+    CHANGING = enum.auto()
+    ENDED = enum.auto()
+
+
+class SlotState(enum.Enum):
+    """What an ensemble slot can do."""
+
+    LIVE = enum.auto()
+    FAILED = enum.auto()
+    EMPTY = enum.auto()
+
+
+class PendingEntry:
+    """An entry that is not yet acknowledged. `parts` is the ADD request; `context` is the shell's own."""
+
+    __slots__ = ("acks", "body", "context", "entry_id", "parts")
+
+    def __init__(self, entry_id: int, body: bytes, context: Any) -> None:
+        self.entry_id = entry_id
+        self.body = body
+        self.context = context
+        self.parts: tuple[bytes, ...] = ()
+        self.acks = 0
+        """Bit per slot that answered OK and still counts."""
+
+
+class LedgerWriterState:
+    """See the module. `first_entry` is the next entry's id, `length` the bytes of bodies before it."""
+
+    def __init__(self, metadata: LedgerMetadata, first_entry: int = 0, length: int = 0) -> None:
+        self.metadata = metadata
+        self.phase = WriterPhase.WRITING
+        self.lac = first_entry - 1
+        self.last_added = first_entry - 1
+        self.length = length
+        """Bytes of all bodies added; of those acknowledged: `length_confirmed`."""
+        self.length_confirmed = length
+        self.end_error: MagnetarError | None = None
+        self.ensemble: list[str] = list(metadata.last_fragment.bookies)
+        self.tenures: list[int] = [0] * metadata.ensemble_size
+        self.slots: list[SlotState] = [SlotState.LIVE] * metadata.ensemble_size
+        self.pending: dict[int, PendingEntry] = {}
+        self._ack_quorum = metadata.ack_quorum
+        self._ensemble_size = metadata.ensemble_size
+        self._write_sets = [
+            write_slots(entry_id, metadata.ensemble_size, metadata.write_quorum)
+            for entry_id in range(metadata.ensemble_size)
+        ]
+        self._live_write_sets = list(self._write_sets)
+
+    # -- adding ------------------------------------------------------------------------------------------------
+
+    def add(self, body: bytes, context: Any = None) -> PendingEntry:
+        """Take the next entry. The shell then sets `parts` and sends it to `targets`. Raises what ended the writer."""
+        if self.end_error is not None:
+            raise self.end_error
+        entry_id = self.last_added + 1
+        self.last_added = entry_id
+        self.length += len(body)
+        entry = PendingEntry(entry_id, body, context)
+        self.pending[entry_id] = entry
+        return entry
+
+    def targets(self, entry_id: int) -> tuple[int, ...]:
+        """The live slots of an entry's write set."""
+        return self._live_write_sets[entry_id % self._ensemble_size]
+
+    def added(self, entry_id: int, slot: int, tenure: int) -> list[PendingEntry] | None:
+        """A bookie stored an entry. Returns the entries that this acknowledges, in order, or None."""
+        if self.tenures[slot] != tenure:
+            return None
+        entry = self.pending.get(entry_id)
+        if entry is None:
+            return None
+        entry.acks |= 1 << slot
+        if entry_id != self.lac + 1 or entry.acks.bit_count() < self._ack_quorum:
+            return None
+        return self._acknowledge()
+
+    # -- failing and replacing slots -----------------------------------------------------------------------------
+
+    def slot_failed(self, slot: int, tenure: int) -> bool:
+        """A bookie failed as holder of a slot. True when it still held it; then a change is needed."""
+        if self.tenures[slot] != tenure or self.phase is WriterPhase.ENDED:
+            return False
+        self._take_away(slot, SlotState.FAILED)
+        if self.phase is WriterPhase.WRITING:
+            self.phase = WriterPhase.NEEDS_CHANGE
+        return True
+
+    def begin_change(self) -> tuple[int, ...]:
+        """Start an ensemble change for all slots that failed so far, and return them.
+
+        The new fragment starts at `change_start`, which stays where it is until the change ends.
+        """
+        if self.phase is not WriterPhase.NEEDS_CHANGE:
+            raise ValueError(f"no change may begin in {self.phase}")
+        self.phase = WriterPhase.CHANGING
+        return tuple(slot for slot, state in enumerate(self.slots) if state is SlotState.FAILED)
+
+    @property
+    def change_start(self) -> int:
+        """The first entry of a fragment that a change makes now: LAC + 1."""
+        return self.lac + 1
+
+    def commit_change(
+        self, metadata: LedgerMetadata, replaced: dict[int, str], unreplaced: Iterable[int] = ()
+    ) -> tuple[list[tuple[PendingEntry, int]], list[PendingEntry]]:
+        """The compare-and-set landed: `replaced` slots have new bookies, `unreplaced` ones found no spare.
+
+        Returns (entry, slot) pairs to send, and the entries that are acknowledged now.
+        """
+        self._expect_change()
+        self.metadata = metadata
+        for slot, bookie in replaced.items():
+            self.ensemble[slot] = bookie
+            self.slots[slot] = SlotState.LIVE
+        for slot in unreplaced:
+            self._take_away(slot, SlotState.EMPTY)
+        self._find_live_write_sets()
+        resend = [
+            (entry, slot)
+            for entry in self.pending.values()
+            for slot in self._write_sets[entry.entry_id % self._ensemble_size]
+            if slot in replaced
+        ]
+        return resend, self._after_change()
+
+    def abandon_change(self, slots: Iterable[int]) -> list[PendingEntry]:
+        """No spare, or no metadata store: the slots stay empty and the metadata as it is.
+
+        Returns the entries that are acknowledged now by the slots that remain. Ends the writer with NotEnoughBookies
+        (see `end_error`) when some write set has fewer than `ack_quorum` live slots.
+        """
+        self._expect_change()
+        for slot in slots:
+            self._take_away(slot, SlotState.EMPTY)
+        return self._after_change()
+
+    @property
+    def degraded(self) -> bool:
+        """Whether a slot is empty, so that entries get fewer copies than the write quorum."""
+        return SlotState.EMPTY in self.slots
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def end(self, error: MagnetarError | None = None) -> list[PendingEntry]:
+        """Stop for good: fenced, failed, or closed (None). Returns what was pending, whose outcome is unknown."""
+        if self.phase is not WriterPhase.ENDED:
+            self.phase = WriterPhase.ENDED
+            self.end_error = error or LedgerClosed(f"ledger {self.metadata.ledger_id} is closed")
+        return self.take_pending()
+
+    def take_pending(self) -> list[PendingEntry]:
+        """What is pending, once: for the shell to fail after the end."""
+        pending, self.pending = list(self.pending.values()), {}
+        return pending
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _acknowledge(self) -> list[PendingEntry] | None:
+        """Take from the front all entries with enough acknowledgements, unless something holds them back."""
+        if self.phase is not WriterPhase.WRITING:
+            return None
+        done: list[PendingEntry] = []
+        pending = self.pending
+        ack_quorum = self._ack_quorum
+        entry_id = self.lac + 1
+        while (entry := pending.get(entry_id)) is not None and entry.acks.bit_count() >= ack_quorum:
+            del pending[entry_id]
+            self.length_confirmed += len(entry.body)
+            done.append(entry)
+            entry_id += 1
+        self.lac = entry_id - 1
+        return done
+
+    def _take_away(self, slot: int, state: SlotState) -> None:
+        """The slot's holder does not count from now on, whatever it said."""
+        self.slots[slot] = state
+        self.tenures[slot] += 1
+        keep = ~(1 << slot)
+        for entry in self.pending.values():
+            entry.acks &= keep
+        self._find_live_write_sets()
+
+    def _find_live_write_sets(self) -> None:
+        self._live_write_sets = [
+            tuple(slot for slot in write_set if self.slots[slot] is SlotState.LIVE) for write_set in self._write_sets
+        ]
+
+    def _expect_change(self) -> None:
+        if self.phase is not WriterPhase.CHANGING:
+            raise ValueError(f"no change is under way in {self.phase}")
+
+    def _after_change(self) -> list[PendingEntry]:
+        fewest = min(
+            sum(self.slots[slot] is not SlotState.EMPTY for slot in write_set) for write_set in self._write_sets
+        )
+        if fewest < self._ack_quorum:
+            self.phase = WriterPhase.ENDED
+            self.end_error = NotEnoughBookies(
+                f"ledger {self.metadata.ledger_id}: {fewest} bookies are left for an ack quorum of {self._ack_quorum}",
+                ledger_id=self.metadata.ledger_id,
+            )
+            return []
+        if SlotState.FAILED in self.slots:
+            self.phase = WriterPhase.NEEDS_CHANGE
+            return []
+        self.phase = WriterPhase.WRITING
+        return self._acknowledge() or []
