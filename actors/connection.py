@@ -1,0 +1,374 @@
+"""One client's connection to a broker, in Pulsar's protocol.
+
+States: *new* (only CONNECT is accepted) → *connected* → *closed*. It closes on the peer's end, on anything malformed or
+out of order, on a frame above the limit, when the peer never says CONNECT, and when it is silent for two keep-alive
+periods. Closing lets go of its producers and consumers at once; requests under way end unanswered.
+
+Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
+are under way, and while the peer does not read its answers. Dispatch to its consumers pauses with a full write buffer
+(`writable`). What is written within one turn of the loop leaves together.
+
+What the commands do lies in `connection_producers`, `connection_consumers` and `connection_lookups`.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from ..protocol.commands import encode, ping, pong
+from ..protocol.errors import (
+    MagnetarError,
+    NotAllowedError,
+    ProtocolError,
+    TooManyLookupRequestException,
+    server_error_code,
+)
+from ..protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, FrameDecoder
+from ..protocol.names import PROTOCOL_VERSION, SERVER_VERSION
+from ..protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected, CommandError, FeatureFlags
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from .connection_consumers import ConsumerCommands
+from .connection_lookups import LookupCommands
+from .connection_producers import ProducerCommands
+from .consumer import Consumer
+from .lookups import Lookups
+from .producer import Producer
+from .publish_budget import PublishBudget
+from .topics import Topics
+
+logger = logging.getLogger(__name__)
+
+REQUESTS_UNDER_WAY_MAX = 10_000
+LIVENESS_TIMEOUT_S = 5.0  # Pulsar's connectionLivenessCheckTimeoutMillis
+SILENT_TICKS_MAX = 2
+JOIN_BELOW_BYTES = 4096  # average part size below which one joined write beats a vectored one
+
+_SEND = int(BaseCommand.SEND)
+
+
+class ConnectionHost(Protocol):
+    """What a connection needs of its broker."""
+
+    env: Environment
+    settings: Settings
+    topics: Topics
+    lookups: Lookups
+    publish_budget: PublishBudget
+    requests: Tasks
+    connections: "dict[Connection, None]"
+
+    def new_producer_name(self) -> str: ...
+
+
+class Pause(enum.Flag):
+    """Why a connection is not read."""
+
+    NONE = 0
+    PUBLISHES = enum.auto()
+    BUDGET = enum.auto()
+    WRITES = enum.auto()
+
+
+class Connection(asyncio.Protocol):
+    """See the module. Made by the broker's listening socket."""
+
+    def __init__(self, host: ConnectionHost) -> None:
+        self.host = host
+        self.closed = False
+        self.writable = True
+        self.connected = False
+        self.remote_address = ""
+        self.client_version = ""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder(host.settings.max_message_size_bytes + FRAME_PADDING_BYTES)
+        self._write_high_bytes = host.settings.connection_write_buffer_max_bytes
+        self._publishes_max = host.settings.pending_publishes_max_per_connection
+        self._publishes = 0
+        self._pause = Pause.NONE
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._flush_scheduled = False
+        self._transport_full = False
+        self._heard = True
+        self._silent_ticks = 0
+        self._alive: asyncio.Event | None = None
+        self._requests = 0
+        self._producers = ProducerCommands(self)
+        self._consumers = ConsumerCommands(self)
+        self._handlers: dict[int, Callable[[Any], None]] = {
+            BaseCommand.CONNECT: self._connect,
+            BaseCommand.PING: self._ping,
+            BaseCommand.PONG: self._pong,
+            **self._producers.handlers(),
+            **self._consumers.handlers(),
+            **LookupCommands(self).handlers(),
+        }
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=self._write_high_bytes)  # type: ignore[attr-defined]
+        peer = transport.get_extra_info("peername")
+        self.remote_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "/unknown"
+        self.host.connections[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        if self._alive is not None:
+            self._alive.set()
+        try:
+            for command, entry in self._decoder.feed(data):
+                if self.closed:
+                    return
+                kind = command.type
+                if kind == _SEND and entry is not None and self.connected:
+                    self._producers.send(command.send, entry)
+                else:
+                    self._handle(command)
+        except ProtocolError as error:
+            logger.warning("closing the connection of %s: %s", self.remote_address, error)
+            self.close()
+        except Exception:
+            logger.exception("closing the connection of %s after an unexpected error", self.remote_address)
+            self.close()
+
+    def pause_writing(self) -> None:
+        self._transport_full = True
+        self.writable = False
+        self._pause_reading(Pause.WRITES)
+
+    def resume_writing(self) -> None:
+        self._transport_full = False
+        self._resume_reading(Pause.WRITES)
+        self._become_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._let_go()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send a frame. Nothing happens on a closed connection."""
+        if self.closed:
+            return
+        self._outgoing.append(data)
+        self._outgoing_bytes += len(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def write_all(self, parts: list[bytes], size: int) -> None:
+        """Send many frames, `size` bytes in total."""
+        if self.closed:
+            return
+        self._outgoing += parts
+        self._outgoing_bytes += size
+        if self._outgoing_bytes >= self._write_high_bytes:
+            self.writable = False
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self.closed or self._transport is None or not self._outgoing:
+            return
+        outgoing, size = self._outgoing, self._outgoing_bytes
+        self._outgoing, self._outgoing_bytes = [], 0
+        if size < JOIN_BELOW_BYTES * len(outgoing):
+            self._transport.write(b"".join(outgoing))
+        else:
+            self._transport.writelines(outgoing)
+        if not self.writable and not self._transport_full:
+            self._become_writable()
+
+    def _become_writable(self) -> None:
+        if not self.closed:
+            self.writable = True
+            self._consumers.wake()
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def error(self, request_id: int, error: BaseException) -> None:
+        """Answer a request with ERROR."""
+        self.write(
+            encode(CommandError(request_id=request_id, error=server_error_code(error), message=str(error)))  # type: ignore[arg-type]
+        )
+
+    def start(
+        self,
+        coroutine: Coroutine[Any, Any, bytes | None],
+        name: str,
+        on_error: Callable[[MagnetarError], None],
+    ) -> None:
+        """Serve a request that has to wait: what the coroutine returns is written, what it raises goes to `on_error`."""
+        if self._requests >= REQUESTS_UNDER_WAY_MAX:
+            coroutine.close()
+            on_error(TooManyLookupRequestException("too many requests under way on this connection"))
+            return
+        self._requests += 1
+        self.host.requests.spawn(self._serve(coroutine, name, on_error), f"{name} of {self.remote_address}")
+
+    async def _serve(
+        self, coroutine: Coroutine[Any, Any, bytes | None], name: str, on_error: Callable[[MagnetarError], None]
+    ) -> None:
+        try:
+            answer = await coroutine
+            if answer is not None:
+                self.write(answer)
+        except MagnetarError as error:
+            on_error(error)
+        except Exception as error:
+            logger.exception("%s of %s failed", name, self.remote_address)
+            on_error(MagnetarError(f"internal error: {error!r}"))
+        finally:
+            self._requests -= 1
+
+    # -- bounds --------------------------------------------------------------------------------------------------
+
+    def publish_began(self, size_bytes: int) -> None:
+        """One publish more is under way."""
+        self._publishes += 1
+        if self._publishes >= self._publishes_max:
+            self._pause_reading(Pause.PUBLISHES)
+        self.host.publish_budget.take(self, size_bytes)
+
+    def publish_ended(self, size_bytes: int) -> None:
+        """One publish less is under way."""
+        self._publishes -= 1
+        if Pause.PUBLISHES in self._pause and self._publishes <= self._publishes_max // 2:
+            self._resume_reading(Pause.PUBLISHES)
+        self.host.publish_budget.give(size_bytes)
+
+    def pause_for_budget(self) -> None:
+        self._pause_reading(Pause.BUDGET)
+
+    def resume_for_budget(self) -> None:
+        self._resume_reading(Pause.BUDGET)
+
+    def _pause_reading(self, reason: Pause) -> None:
+        if not self._pause and self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+        self._pause |= reason
+
+    def _resume_reading(self, reason: Pause) -> None:
+        if not self._pause:
+            return
+        self._pause &= ~reason
+        if not self._pause and self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Called once per keep-alive period: asks a silent peer for a sign of life, closes one that gives none."""
+        if not self.connected:
+            if self._silent_ticks:  # it had a whole period to say CONNECT
+                self.close()
+            self._silent_ticks = 1
+        elif self._heard or self._pause & (Pause.PUBLISHES | Pause.BUDGET):
+            self._heard = False
+            self._silent_ticks = 0
+        elif self._silent_ticks + 1 >= SILENT_TICKS_MAX:
+            logger.info("closing the connection of %s: silent", self.remote_address)
+            self.close()
+        else:
+            self._silent_ticks += 1
+            self.write(ping())
+
+    async def check_alive(self) -> bool:
+        """Whether the peer answers a PING in time; if it does not, the connection is closed."""
+        if self.closed:
+            return False
+        if self._alive is None:
+            self._alive = asyncio.Event()
+        alive = self._alive
+        self.write(ping())
+        try:
+            async with asyncio.timeout(LIVENESS_TIMEOUT_S):
+                await alive.wait()
+        except TimeoutError:
+            self.close()
+        finally:
+            if self._alive is alive:
+                self._alive = None
+        return not self.closed
+
+    def close(self) -> None:
+        """Let go of everything and end the connection after what was written."""
+        if self._transport is not None and not self.closed:
+            self._flush()
+            self._transport.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.writable = False
+        self._outgoing.clear()
+        if self._alive is not None:
+            self._alive.set()
+        self.host.connections.pop(self, None)
+        self.host.publish_budget.forget(self)
+        self._producers.connection_closed()
+        self._consumers.connection_closed()
+
+    # -- what topics say -----------------------------------------------------------------------------------------
+
+    def producer_closed(self, producer: Producer) -> None:
+        """The topic has sent a producer away."""
+        self._producers.sent_away(producer)
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        """The topic has sent a consumer away."""
+        self._consumers.sent_away(consumer)
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def _handle(self, command: BaseCommand) -> None:
+        kind = command.type
+        if not self.connected and kind != BaseCommand.CONNECT:
+            raise ProtocolError(f"{FIELD_OF_TYPE[kind]} before connect")
+        content = getattr(command, FIELD_OF_TYPE[kind])
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            handler(content)
+        elif "request_id" in content.DESCRIPTOR.fields_by_name and FIELD_OF_TYPE[kind] not in _ANSWERS:
+            self.error(content.request_id, NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported"))
+        elif FIELD_OF_TYPE[kind] not in _ANSWERS:
+            raise ProtocolError(f"unexpected command {FIELD_OF_TYPE[kind]}")
+
+    def _connect(self, command: CommandConnect) -> None:
+        if self.connected:
+            raise ProtocolError("a second connect")
+        if command.proxy_to_broker_url:
+            raise ProtocolError("this broker is no proxy")
+        self.connected = True
+        self.client_version = command.client_version
+        self.write(
+            encode(
+                CommandConnected(
+                    server_version=SERVER_VERSION,
+                    protocol_version=max(min(command.protocol_version, PROTOCOL_VERSION), 0),
+                    max_message_size=self.host.settings.max_message_size_bytes,
+                    feature_flags=FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+                )
+            )
+        )
+
+    def _ping(self, command: Any) -> None:
+        self.write(pong())
+
+    def _pong(self, command: Any) -> None:
+        pass  # that something came is what counts
+
+
+# What peers answer to questions of ours (CLOSE_PRODUCER, CLOSE_CONSUMER): of no consequence.
+_ANSWERS = frozenset({"success", "error"})

@@ -1,0 +1,63 @@
+"""Who serves a topic, how many partitions it has, which topics there are: from what the coordinator pushed, or asked of it.
+
+Any broker answers, whether or not it serves the topic. An assignment whose broker is not there (any more) is being moved:
+ServiceUnitNotReady, and the client tries again. The number of questions under way is bounded.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.errors import NotAllowedError, ServiceUnitNotReady, TooManyLookupRequestException
+from ..protocol.topics import TopicName
+
+if TYPE_CHECKING:
+    from .coordinator_client import CoordinatorClient
+
+
+class Lookups:
+    """Answers about topics. `coordinator` gives the present session's client."""
+
+    def __init__(self, coordinator: "Callable[[], CoordinatorClient]", under_way_max: int) -> None:
+        self._coordinator = coordinator
+        self._under_way_max = under_way_max
+        self._under_way = 0
+
+    async def owner_url(self, name: TopicName) -> str:
+        """The service URL of the broker that owns the topic, which is assigned (and created) if need be.
+
+        Raises ServiceUnitNotReady while it moves, TopicNotFound for a missing namespace, partition or (without automatic
+        creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
+        """
+        _check_persistent(name)
+        coordinator = self._coordinator()
+        assignment = coordinator.assignments.get(name.full)
+        if assignment is not None:
+            broker = coordinator.brokers.get(assignment["broker"])
+            if broker is None or broker["incarnation"] != assignment["incarnation"]:
+                raise ServiceUnitNotReady(f"{name.full} is being moved to another broker")
+            return broker["url"]
+        return (await self._ask("assign", topic=name.full))["url"]
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """The number of partitions, 0 for a topic without. With `create` a missing topic is created as the settings
+        say. Raises TopicNotFound and what `owner_url` raises."""
+        _check_persistent(name)
+        return await self._ask("partitions", topic=name.full, create=create)
+
+    async def topics(self, namespace: str) -> list[str]:
+        """Full names of the namespace's topics, partitions one by one. Raises TopicNotFound for a missing namespace."""
+        return await self._ask("topics", namespace=namespace)
+
+    async def _ask(self, method: str, **arguments: Any) -> Any:
+        if self._under_way >= self._under_way_max:
+            raise TooManyLookupRequestException("too many lookups under way")
+        self._under_way += 1
+        try:
+            return await self._coordinator().call(method, **arguments)
+        finally:
+            self._under_way -= 1
+
+
+def _check_persistent(name: TopicName) -> None:
+    if not name.persistent:
+        raise NotAllowedError("non-persistent topics are not supported")

@@ -1,0 +1,103 @@
+"""A broker's front on a loopback socket, over managed ledgers in memory and without a coordinator."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from magnetar.actors.connection import Connection
+from magnetar.actors.publish_budget import PublishBudget
+from magnetar.actors.topics import Topics
+from magnetar.protocol.errors import TopicNotFound
+from magnetar.protocol.topics import TopicName
+from magnetar.runtime.environment import Environment
+from magnetar.runtime.settings import Settings
+from magnetar.runtime.tasks import Tasks
+from memory_managed_ledger import MemoryManagedLedger
+from wire_peer import WirePeer
+
+TOPIC = "persistent://public/default/t"
+
+
+class FixedLookups:
+    """Every topic is here, except `missing`."""
+
+    def __init__(self) -> None:
+        self.url = ""
+
+    async def owner_url(self, name: TopicName) -> str:
+        await asyncio.sleep(0)
+        if name.local_name == "missing":
+            raise TopicNotFound("no such topic")
+        return self.url
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        if name.local_name == "missing":
+            raise TopicNotFound("no such topic")
+        return 4 if name.local_name == "parted" else 0
+
+    async def topics(self, namespace: str) -> list[str]:
+        return [TOPIC]
+
+
+class BrokerFront:
+    """What a connection needs of a broker."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.env = Environment.real(1)
+        self.settings = settings
+        self.ledgers: dict[str, MemoryManagedLedger] = {}
+        self.topics = Topics(self.env, settings, self._open_ledger)  # type: ignore[arg-type]
+        self.lookups: Any = FixedLookups()
+        self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
+        self.requests = Tasks()
+        self.connections: dict[Connection, None] = {}
+        self.port = 0
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+        self.opens = 0
+        self._names = 0
+
+    async def _open_ledger(self, name: TopicName, epoch: int) -> MemoryManagedLedger:
+        self.opens += 1
+        await self.open_gate.wait()
+        ledger = self.ledgers.get(name.full)
+        if ledger is None or ledger.closed:
+            ledger = self.ledgers[name.full] = MemoryManagedLedger(ledger_id=len(self.ledgers) + 1)
+        return ledger
+
+    def new_producer_name(self) -> str:
+        self._names += 1
+        return f"generated-{self._names}"
+
+    @property
+    def ledger(self) -> MemoryManagedLedger:
+        return self.ledgers[TOPIC]
+
+    @property
+    def topic(self) -> Any:
+        return self.topics.loaded[TOPIC]
+
+    async def peer(self, **options: Any) -> WirePeer:
+        return await WirePeer.open(self.port, **options)
+
+
+@asynccontextmanager
+async def broker_front(**changes: Any) -> AsyncIterator[BrokerFront]:
+    """A listening front that owns TOPIC; `changes` are settings."""
+    front = BrokerFront(dataclasses.replace(Settings(), **changes))
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(front), "127.0.0.1", 0)
+    front.port = server.sockets[0].getsockname()[1]
+    front.lookups.url = f"pulsar://127.0.0.1:{front.port}"
+    front.topics.assign(TOPIC, 1, load=False)
+    try:
+        yield front
+    finally:
+        server.close()
+        for connection in list(front.connections):
+            connection.close()
+        await front.topics.close()
+        await front.requests.close()
+        await server.wait_closed()
+        front.env.close()
