@@ -247,6 +247,10 @@ class ClusterError(MagnetarError):
     """The cluster cannot be started, found or stopped as asked."""
 
 
+class SparkUnavailable(MagnetarError):
+    """Java, PySpark or RayDP is missing or of a version that does not work; the message says what to install."""
+
+
 class CoordinatorUnavailable(MagnetarError):
     """No coordinator answers at the moment."""
 

@@ -1,0 +1,149 @@
+"""The readers of one Spark application: a few Ray actors on every node, which read splits and own the blocks.
+
+RayDP finds a block through the process that owns it, and Spark's executors then fetch it from that process's node. So
+the process that reads a block puts it, and has to live for as long as the block is wanted: the actors start with the
+first `read_topic` of a session and end with `close`, with the session (`magnetar.spark.stop`), or with the driver,
+whichever comes first. They ask for no CPUs, because Spark's executors have usually taken all.
+
+A split goes to a reader on a node that has a copy of it, if one is free, and to any other otherwise. An attempt that
+failed in a way that may pass (a bookie restarts) is repeated with the addresses of that moment; what lasts ends the
+read. A reader that dies takes its blocks along, so that ends the read, too.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ..protocol.errors import ClusterError, MagnetarError, is_retriable
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..storage.bookie_directory import BookieInfo
+from .progress import ReadProgress
+from .range_reader import Block, ClusterAccess, RangeReaderActor
+from .read_plan import ReadSplit
+
+logger = logging.getLogger(__name__)
+
+READERS_PER_NODE_MAX = 8
+SPLITS_PER_READER_UNDER_WAY = 2
+"""While one is decoded, the next is asked for."""
+RETRY_INITIAL_S = 0.2
+RETRY_MAX_S = 2.0
+RETRY_LIMIT_S = 30.0
+LOCAL_SEARCH_MAX = 64
+
+Locate = Callable[[], Awaitable[Sequence[BookieInfo]]]
+"""Where the bookies listen now; the last known addresses if nobody can tell."""
+
+
+class Reader:
+    """One actor and the address of its node."""
+
+    def __init__(self, handle: Any, host: str) -> None:
+        self.handle = handle
+        self.host = host
+
+    async def read(self, split: ReadSplit, bookies: Sequence[BookieInfo]) -> list[Block]:
+        """Read a split. Raises what `RangeReader.read` raises, ClusterError if the actor is gone."""
+        from ray.exceptions import RayActorError, RayTaskError
+
+        try:
+            return await self.handle.read.remote(split, bookies)
+        except RayTaskError as error:
+            if isinstance(error.cause, MagnetarError):
+                raise error.cause from None
+            raise
+        except RayActorError as error:
+            raise ClusterError(f"a reader of a bulk read died: {error}") from error
+
+
+class ReaderPool:
+    """The readers of one application."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.readers = list(readers)
+
+    @classmethod
+    def start(cls, access: ClusterAccess, readers_per_node: int | None = None) -> "ReaderPool":
+        """Start the actors: on every node as many as it has CPUs, at most 8, or `readers_per_node`."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        readers: list[Reader] = []
+        for node in ray.nodes():
+            cpus = int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
+            count = min(cpus, READERS_PER_NODE_MAX) if readers_per_node is None else min(cpus, 1) * readers_per_node
+            for _ in range(count):
+                options = {
+                    "num_cpus": 0,
+                    "max_restarts": 0,
+                    "max_concurrency": SPLITS_PER_READER_UNDER_WAY,
+                    "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+                }
+                handle = ray.remote(RangeReaderActor).options(**options).remote(access)
+                readers.append(Reader(handle, node["NodeManagerAddress"]))
+        if not readers:
+            raise ClusterError("no node of Ray has a CPU to read with")
+        return cls(readers)
+
+    async def read(
+        self, env: Environment, splits: Sequence[ReadSplit], locate: Locate, progress: ReadProgress
+    ) -> list[Block]:
+        """All blocks of the splits, in their order. Raises the first error that lasts; then nothing is kept."""
+        waiting = deque(enumerate(splits))
+        results: list[list[Block]] = [[] for _ in splits]
+        bookies = list(await locate())
+
+        async def work(reader: Reader) -> None:
+            nonlocal bookies
+            backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, RETRY_LIMIT_S)
+            while waiting:
+                index, split = _take(waiting, reader.host, bookies)
+                while True:
+                    try:
+                        blocks = await reader.read(split, bookies)
+                        break
+                    except MagnetarError as error:
+                        delay_s = backoff.next_delay_s() if is_retriable(error) else None
+                        if delay_s is None:
+                            raise
+                        logger.warning("reading %s again in %.1f s: %s", split.topic, delay_s, error)
+                    await asyncio.sleep(delay_s)
+                    bookies = list(await locate())
+                backoff.reset()
+                results[index] = blocks
+                progress.advance(split.entries, sum(block.rows for block in blocks))
+
+        workers = [reader for _ in range(SPLITS_PER_READER_UNDER_WAY) for reader in self.readers]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reader in workers[: len(splits)]:
+                    group.create_task(work(reader))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [block for blocks in results for block in blocks]
+
+    def close(self) -> None:
+        """End the actors; the blocks they own go with them."""
+        import ray
+
+        if ray.is_initialized():
+            for reader in self.readers:
+                ray.kill(reader.handle)
+        self.readers.clear()
+
+
+def _take(waiting: deque[tuple[int, ReadSplit]], host: str, bookies: Sequence[BookieInfo]) -> tuple[int, ReadSplit]:
+    """The next split for a reader at `host`: the first with a copy there, or else simply the first."""
+    local = {bookie.id for bookie in bookies if bookie.host == host}
+    if local:
+        for place, (_, split) in enumerate(waiting):
+            if place == LOCAL_SEARCH_MAX:
+                break
+            if local.intersection(split.ranges[0].ledger.fragment_of(split.ranges[0].first_entry).bookies):
+                found = waiting[place]
+                del waiting[place]
+                return found
+    return waiting.popleft()
