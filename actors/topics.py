@@ -111,7 +111,11 @@ class Topics:
         """Delete a topic with its data. Raises NotAllowedError while it has clients, unless forced."""
         topic = await self.get(name)
         self._hold(name.full)
-        await topic.delete(force=force)
+        try:
+            await topic.delete(force=force)
+        except MagnetarError:
+            self._released.pop(name.full, None)
+            raise
         if self.loaded.get(name.full) is topic:
             del self.loaded[name.full]
 

@@ -56,11 +56,11 @@ class BrokerFront:
         self.port = 0
         self.open_gate = asyncio.Event()
         self.open_gate.set()
-        self.opens = 0
+        self.opened: list[str] = []
         self._names = 0
 
     async def _open_ledger(self, name: TopicName, epoch: int) -> MemoryManagedLedger:
-        self.opens += 1
+        self.opened.append(name.full)
         await self.open_gate.wait()
         ledger = self.ledgers.get(name.full)
         if ledger is None or ledger.closed:

@@ -1,0 +1,174 @@
+"""Which topics a broker serves, and when it loads and closes them."""
+
+import asyncio
+
+import pytest
+from broker_bench import TOPIC, broker_front
+from magnetar.protocol.errors import NotAllowedError, RecoveryFailed, ServiceUnitNotReady
+from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
+from magnetar.protocol.topics import TopicName
+from wire_peer import entry
+
+NAME = TopicName.parse(TOPIC)
+
+
+async def test_concurrent_users_share_one_load():
+    async with broker_front() as front:
+        front.open_gate.clear()
+        waiting = [asyncio.create_task(front.topics.get(NAME)) for _ in range(5)]
+        await asyncio.sleep(0)
+        front.open_gate.set()
+        topics = await asyncio.gather(*waiting)
+        assert len({id(topic) for topic in topics}) == 1 and len(front.opened) == 1
+
+
+async def test_loads_are_bounded_and_those_with_a_client_go_first():
+    async with broker_front(topic_load_concurrency_max=2) as front:
+        front.open_gate.clear()
+        names = [f"persistent://public/default/m{index}" for index in range(20)]
+        for name in names:
+            front.topics.assign(name, 1, load=True)
+        urgent = asyncio.create_task(front.topics.get(TopicName.parse(names[-1])))
+        await asyncio.sleep(0.01)
+        assert len(front.opened) == 2
+        front.open_gate.set()
+        await urgent
+        assert names[-1] in front.opened[2:4]
+        while len(front.topics.loaded) < 20:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_caller_that_gives_up_does_not_end_the_load_for_others():
+    async with broker_front() as front:
+        front.open_gate.clear()
+        first, second = (asyncio.create_task(front.topics.get(NAME)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        front.open_gate.set()
+        assert (await second).name == NAME
+
+
+async def test_a_load_whose_assignment_changed_is_thrown_away():
+    async with broker_front() as front:
+        front.open_gate.clear()
+        waiting = asyncio.create_task(front.topics.get(NAME))
+        await asyncio.sleep(0.01)
+        front.topics.revoke(TOPIC)
+        front.open_gate.set()
+        with pytest.raises(ServiceUnitNotReady):
+            await waiting
+        assert front.ledger.closed and not front.topics.loaded
+
+
+async def test_a_queued_load_ends_with_the_assignment():
+    async with broker_front(topic_load_concurrency_max=1) as front:
+        front.open_gate.clear()
+        front.topics.assign("persistent://public/default/other", 1, load=True)
+        waiting = asyncio.create_task(front.topics.get(NAME))
+        await asyncio.sleep(0)
+        front.topics.revoke(TOPIC)
+        with pytest.raises(ServiceUnitNotReady):
+            await waiting
+        front.open_gate.set()
+
+
+async def test_a_raised_epoch_closes_the_old_instance_before_the_new_one_opens():
+    async with broker_front() as front:
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        old, ledger = front.topic, front.ledger
+        front.topics.assign(TOPIC, 2, load=True)
+        await peer.expect(BaseCommand.CLOSE_PRODUCER)
+        await peer.producer(TOPIC)
+        assert (old.epoch, front.topic.epoch, ledger.closed) == (1, 2, True)
+        front.topics.assign(TOPIC, 1, load=True)  # late news
+        assert front.topic.epoch == 2
+        await peer.close()
+
+
+async def test_a_revoked_topic_completes_its_publishes_then_sends_its_clients_away():
+    async with broker_front() as front:
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        await peer.subscribe(TOPIC, "s")
+        ledger = front.ledger
+        ledger.hold()
+        peer.send_entry(entry(), 0)
+        await peer.settle()
+        front.topics.revoke(TOPIC)
+        peer.send_entry(entry(), 1)
+        await peer.settle()
+        assert not peer.received
+        ledger.release()
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=0)
+        await peer.expect(BaseCommand.CLOSE_PRODUCER)
+        await peer.expect(BaseCommand.CLOSE_CONSUMER)
+        assert (await peer.producer(TOPIC)).error == ServerError.ServiceNotReady
+        assert ledger.closed and len(ledger.entries) == 1
+        await peer.close()
+
+
+async def test_a_released_topic_is_refused_until_the_assignment_changes(monkeypatch):
+    async with broker_front() as front:
+        await front.topics.get(NAME)
+        await front.topics.release(TOPIC)
+        assert front.ledger.closed
+        with pytest.raises(ServiceUnitNotReady):
+            await front.topics.get(NAME)
+        front.topics.assign(TOPIC, 2, load=False)
+        assert (await front.topics.get(NAME)).epoch == 2
+        monkeypatch.setattr("magnetar.actors.topics.RELEASE_HOLD_S", 0.02)
+        await front.topics.release(TOPIC)
+        await asyncio.sleep(0.05)  # nobody moved it: it is still ours
+        await front.topics.get(NAME)
+
+
+async def test_a_failed_load_is_an_error_for_those_who_wait_and_tried_again_by_the_next(monkeypatch):
+    async with broker_front() as front:
+        good = front.topics._open_ledger
+
+        async def bad(name, epoch):
+            raise RecoveryFailed("two bookies are away")
+
+        front.topics._open_ledger = bad
+        with pytest.raises(RecoveryFailed):
+            await front.topics.get(NAME)
+
+        async def stuck(name, epoch):
+            await asyncio.Event().wait()
+
+        front.topics._open_ledger = stuck
+        front.topics._settings = front.settings.__class__(topic_load_timeout_s=0.1)
+        with pytest.raises(ServiceUnitNotReady):
+            await front.topics.get(NAME)
+        front.topics._open_ledger = good
+        await front.topics.get(NAME)
+
+
+async def test_deleting_refuses_while_clients_are_connected_unless_forced():
+    async with broker_front() as front:
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        peer.send_entry(entry(), 0)
+        await peer.expect(BaseCommand.SEND_RECEIPT)
+        with pytest.raises(NotAllowedError):
+            await front.topics.delete(NAME, force=False)
+        await front.topics.delete(NAME, force=True)
+        await peer.expect(BaseCommand.CLOSE_PRODUCER)
+        assert not front.topics.loaded and not front.ledger.entries
+        assert (await peer.producer(TOPIC)).error == ServerError.ServiceNotReady
+        await peer.close()
+
+
+async def test_a_lost_session_closes_everything():
+    async with broker_front() as front:
+        for index in range(10):
+            name = f"persistent://public/default/m{index}"
+            front.topics.assign(name, 1, load=True)
+        while len(front.topics.loaded) < 10:
+            await asyncio.sleep(0.001)
+        await front.topics.close_all()
+        assert not front.topics.loaded and not front.topics.owned
+        assert all(ledger.closed for ledger in front.ledgers.values())
+        front.topics.assign(TOPIC, 5, load=False)
+        await front.topics.get(NAME)
