@@ -4,7 +4,7 @@ Which connection to use, and whether there is one, is the business of whoever gi
 client). Without one a call fails at once with MetadataUnavailable; a write whose answer was lost raises OutcomeUnknown,
 because the coordinator may have carried it out. Nothing is retried here.
 
-`serve_*` is the other side: what the coordinator does with such calls.
+`MetadataRpc` is the other side: what the coordinator does with such calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,10 @@ from typing import Any, cast
 
 from ..protocol.errors import (
     MagnetarError,
-    MetadataError,
     MetadataUnavailable,
     OutcomeUnknown,
     RpcDisconnected,
     RpcTimeout,
-    StaleEpoch,
     error_from_wire,
     error_to_wire,
 )
@@ -98,19 +96,11 @@ class RemoteMetadataStore:
 class MetadataRpc:
     """The serving side, mixed into the coordinator's RPC service.
 
-    `metadata_store()` gives the store; `check_metadata_writer(connection)` may raise to refuse a peer's writes, and
-    `metadata_guard()` is the condition that all writes get, whatever the peer asks for. `metadata_superseded()` is
-    told when that condition failed.
+    `metadata_store()` gives the store; `check_metadata_writer(connection)` may raise to refuse a peer's writes.
     """
 
     def metadata_store(self) -> MetadataStore:
         raise NotImplementedError
-
-    def metadata_guard(self) -> Guard | None:
-        return None
-
-    def metadata_superseded(self, error: StaleEpoch) -> None:
-        """The guard failed."""
 
     def check_metadata_writer(self, connection: RpcConnection) -> None:
         """Raise to refuse."""
@@ -137,24 +127,12 @@ class MetadataRpc:
     ) -> list[object]:
         self.check_metadata_writer(connection)
         changes = [Write(cast(str, key), value, version) for key, value, version in writes]
-        own, wanted = self.metadata_guard(), Guard(guard[0], guard[1]) if guard else None
-        if own is not None and wanted is not None:
-            raise MetadataError("a guarded write cannot go through the coordinator, which guards it by its own epoch")
-        results = await self._guarded(self.metadata_store().write_many(changes, own or wanted), own)
+        condition = Guard(guard[0], guard[1]) if guard else None
+        results = await self.metadata_store().write_many(changes, condition)
         return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
 
     async def rpc_metadata_allocate(
         self, connection: RpcConnection, counter: str, count: int, guard: list[Any] | None
     ) -> int:
         self.check_metadata_writer(connection)
-        own, wanted = self.metadata_guard(), Guard(guard[0], guard[1]) if guard else None
-        return await self._guarded(self.metadata_store().allocate(counter, count, own or wanted), own)
-
-    async def _guarded(self, operation: Any, own: Guard | None) -> Any:
-        try:
-            return await operation
-        except StaleEpoch as error:
-            if own is not None:
-                self.metadata_superseded(error)
-                raise MetadataUnavailable(f"this coordinator was superseded: {error}") from error
-            raise
+        return await self.metadata_store().allocate(counter, count, Guard(guard[0], guard[1]) if guard else None)

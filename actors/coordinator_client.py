@@ -1,0 +1,350 @@
+"""A member's link to the coordinator: one connection, kept up, with a session on it once the member registers.
+
+What it holds is the coordinator's last word: live bookies and brokers, who owns which topic. It is replaced by pushes
+and, after a reconnect, as a whole; while there is no connection it simply stays as it is, and members go on with it.
+
+States: CONNECTING → CONNECTED (metadata and questions work) → REGISTERED, after `register` was called (again after
+each reconnect, by itself) → CONNECTING when the connection ends or the coordinator leaves heartbeats unanswered for
+`session_timeout_s`; from anywhere → ENDED by `close`, or because the coordinator declared this session over
+(`on_session_lost`: brokers only; they then begin anew with another incarnation and another client).
+
+A coordinator's epoch never goes back: one with a lower epoch than seen before was superseded, and is left at once.
+Assignments are taken over only with a greater epoch of their own, so pushes and pages of the first listing can mix.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..protocol.errors import (
+    CookieMismatch,
+    CoordinatorUnavailable,
+    HandshakeRefused,
+    MagnetarError,
+    RpcDisconnected,
+    RpcTimeout,
+    StaleEpoch,
+)
+from ..protocol.names import COORDINATOR_ID
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.rpc import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
+from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_messages import pack
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from ..storage.bookie_directory import BookieDirectory, BookieInfo
+from ..storage.metadata_remote import RemoteMetadataStore
+
+logger = logging.getLogger(__name__)
+
+OP_HEARTBEAT = 1
+COORDINATOR_FRAME_SIZE_MAX = 64 << 20
+CONNECT_TIMEOUT_S = 2.0
+RECONNECT_INITIAL_S = 0.05
+RECONNECT_MAX_S = 1.0
+
+Locate = Callable[[], Awaitable[tuple[str, int]]]
+"""Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
+
+
+class CoordinatorClient:
+    """See the module. Node id, role and incarnation are those of `identity`.
+
+    `service` offers methods that the coordinator may call over this connection (a broker's `rpc_unload`, …).
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        identity: Identity,
+        secret: bytes,
+        settings: Settings,
+        locate: Locate,
+        *,
+        service: RpcService | None = None,
+    ) -> None:
+        self.identity = identity
+        self.epoch = 0
+        self.bookies = BookieDirectory()
+        self.brokers: dict[str, dict[str, Any]] = {}
+        """Live brokers by id: `id`, `incarnation`, `url` (of its Pulsar port), `host`, `port`, `data` as registered."""
+        self.assignments: dict[str, dict[str, Any]] = {}
+        """Full topic name → `broker`, `incarnation`, `epoch`."""
+        self.on_bookies: list[Callable[[], None]] = []
+        self.on_brokers: list[Callable[[], None]] = []
+        self.on_assignments: list[Callable[[list[dict[str, Any]]], None]] = []
+        """Called with the changes: `topic`, `broker` (None: owned by nobody), `incarnation`, `epoch`."""
+        self.on_session_lost: list[Callable[[], None]] = []
+        self.report: dict[str, Any] = {}
+        """Travels with the next heartbeat: a bookie's `writable` and `disk`, a broker's `topics`, …"""
+        self.metadata = RemoteMetadataStore(lambda: self._connection)
+        self._env = env
+        self._secret = secret
+        self._settings = settings
+        self._locate = locate
+        self._service = _Pushes(self, service)
+        self._connection: RpcConnection | None = None
+        self._registration: dict[str, Any] | None = None
+        self._registered = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._fatal: MagnetarError | None = None
+        self._unanswered = 0
+        self._tasks = Tasks()
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connection is not None
+
+    async def start(self, timeout_s: float = 30.0) -> None:
+        """Connect, and keep connecting from then on.
+
+        Raises HandshakeRefused (another cluster, another secret) or CoordinatorUnavailable after `timeout_s`.
+        """
+        self._tasks.spawn(self._run(), f"coordinator-client-{self.identity.node_id}")
+        await self._wait(self._connected, timeout_s)
+
+    async def register(self, host: str, port: int, data: dict[str, Any] | None = None, timeout_s: float = 30.0) -> None:
+        """Become a member: `host` and `port` of the main socket, `data` for others to see.
+
+        A broker's `data` holds `url` (`pulsar://host:port`) and `rpc` ([host, port] of its internal RPC), a bookie's
+        `instance` (of its cookie) and `writable`. Returns when the lists and all assignments are here; repeated after
+        each reconnect. Raises StaleEpoch (this incarnation was declared over), CookieMismatch, CoordinatorUnavailable.
+        """
+        self._registration = {"role": self.identity.role, "host": host, "port": port, "data": data or {}}
+        connection = self._connection
+        if connection is not None:
+            try:
+                await self._register(connection)
+            except (RpcDisconnected, RpcTimeout):
+                logger.info("the coordinator went away during the registration; it is repeated")
+        await self._wait(self._registered, timeout_s)
+
+    async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+        """Call a method of the coordinator. Raises its error; CoordinatorUnavailable when it does not answer (the call
+        may have been carried out).
+        """
+        connection = self._connection
+        if connection is None:
+            raise CoordinatorUnavailable("there is no connection to the coordinator")
+        try:
+            return await connection.call(method, timeout_s=timeout_s, **arguments)
+        except (RpcDisconnected, RpcTimeout) as error:
+            raise CoordinatorUnavailable(f"the coordinator did not answer {method}: {error}") from error
+
+    async def close(self) -> None:
+        """End the session and the connection."""
+        self._closed = True
+        await self._tasks.close()
+        await self.metadata.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+            await connection.wait_closed()
+
+    # -- the connection ------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff = Backoff(self._env.random, RECONNECT_INITIAL_S, RECONNECT_MAX_S)
+        while self._fatal is None:
+            try:
+                await self._connect()
+                backoff.reset()
+                await self._beat()
+            except (StaleEpoch, HandshakeRefused, CookieMismatch) as error:
+                if self._is_fatal(error):
+                    self._end(error)
+                    return
+                logger.warning("cannot join the coordinator: %s", error)
+            except (MagnetarError, OSError) as error:
+                logger.info("no connection to the coordinator: %s", error)
+            finally:
+                self._disconnect()
+            delay_s = backoff.next_delay_s()
+            assert delay_s is not None
+            await asyncio.sleep(delay_s)
+
+    def _is_fatal(self, error: MagnetarError) -> bool:
+        # A port that was reused by a stranger is looked up anew; a refusal before the first connection is final.
+        return not (isinstance(error, HandshakeRefused) and self._connected.is_set() and self.epoch)
+
+    def _end(self, error: MagnetarError) -> None:
+        self._fatal = error
+        self._connected.set()
+        self._registered.set()
+        logger.warning("%s has lost its session: %s", self.identity.node_id, error)
+        for listener in list(self.on_session_lost):
+            listener()
+
+    async def _connect(self) -> None:
+        host, port = await self._locate()
+        connection = await rpc_connect(
+            self._env,
+            host,
+            port,
+            self.identity,
+            self._secret,
+            service=self._service,
+            expected_node_id=COORDINATOR_ID,
+            frame_size_max=COORDINATOR_FRAME_SIZE_MAX,
+            timeout_s=CONNECT_TIMEOUT_S,
+        )
+        try:
+            await self._greet(connection)
+            if self._registration is not None:
+                await self._register(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._unanswered = 0
+        self._connection = connection
+        self._connected.set()
+
+    async def _greet(self, connection: RpcConnection) -> None:
+        answer = await connection.call("hello", timeout_s=CONNECT_TIMEOUT_S)
+        self._take_epoch(int(answer["epoch"]))
+
+    def _take_epoch(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise RpcDisconnected(f"this coordinator has epoch {epoch}, and one with {self.epoch} took over from it")
+        self.epoch = epoch
+
+    async def _register(self, connection: RpcConnection) -> None:
+        assert self._registration is not None
+        answer = await connection.call("register", **self._registration)
+        self._take_epoch(int(answer["epoch"]))
+        self._take_bookies(answer["bookies"])
+        self._take_brokers(answer["brokers"])
+        present: dict[str, None] = {}
+        page = answer["assignments"]
+        while True:
+            changes = [{"topic": topic, "broker": b, "incarnation": i, "epoch": e} for topic, b, i, e in page["items"]]
+            present.update((change["topic"], None) for change in changes)
+            self._take_assignments(changes)
+            if not page["more"]:
+                break
+            page = await connection.call("assignments", after=changes[-1]["topic"])
+        # What the listing lacks was deleted while we were away, unless a push during the listing brought it.
+        gone = [
+            {"topic": topic, "broker": None, "incarnation": "", "epoch": assignment["epoch"]}
+            for topic, assignment in self.assignments.items()
+            if topic not in present and assignment["epoch"] >> 32 < self.epoch
+        ]
+        self._take_assignments(gone)
+        self._registered.set()
+
+    async def _beat(self) -> None:
+        """Send heartbeats until the connection ends; raises RpcDisconnected when they stay unanswered."""
+        connection = self._connection
+        assert connection is not None
+        interval_s = self._settings.heartbeat_interval_s
+        unanswered_max = max(2, round(self._settings.session_timeout_s / interval_s))
+        ended = asyncio.Event()
+        connection.on_close.append(lambda closed: ended.set())
+        payload = b""
+        report: dict[str, Any] | None = None
+
+        def answered(status: int, answer: bytes) -> None:
+            self._unanswered = 0
+
+        while not ended.is_set() and not connection.closed:
+            if report != self.report:
+                report = dict(self.report)
+                payload = pack(report)
+            # Counted in heartbeats, not seconds: a process that was paused cannot blame the coordinator for it.
+            if self._unanswered >= unanswered_max:
+                connection.close(RpcTimeout("heartbeats stay unanswered"))
+                break
+            self._unanswered += 1
+            connection.request(OP_HEARTBEAT, (payload,), answered)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await ended.wait()
+            except TimeoutError:
+                continue
+        raise RpcDisconnected("the connection to the coordinator ended") from connection.close_reason
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._registered.clear()
+        if self._fatal is not None:
+            self._registered.set()
+        if connection is not None and not connection.closed:
+            connection.close()
+
+    async def _wait(self, event: asyncio.Event, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            raise CoordinatorUnavailable(f"no coordinator answered within {timeout_s} s") from None
+        if self._fatal is not None:
+            raise self._fatal
+
+    # -- the coordinator's word ----------------------------------------------------------------------------------
+
+    def _take_bookies(self, bookies: list[list[Any]]) -> None:
+        self.bookies.update(BookieInfo(name, host, port, writable) for name, host, port, writable in bookies)
+        for listener in list(self.on_bookies):
+            listener()
+
+    def _take_brokers(self, brokers: list[dict[str, Any]]) -> None:
+        self.brokers = {broker["id"]: broker for broker in brokers}
+        for listener in list(self.on_brokers):
+            listener()
+
+    def _take_assignments(self, changes: list[dict[str, Any]]) -> None:
+        news: list[dict[str, Any]] = []
+        for change in changes:
+            topic = change["topic"]
+            known = self.assignments.get(topic)
+            if known is not None and known["epoch"] > change["epoch"]:
+                continue
+            if change["broker"] is None:
+                if known is None:
+                    continue
+                del self.assignments[topic]
+            elif known is not None and known["epoch"] == change["epoch"]:
+                continue
+            else:
+                self.assignments[topic] = {key: change[key] for key in ("broker", "incarnation", "epoch")}
+            news.append(change)
+        if news:
+            for listener in list(self.on_assignments):
+                listener(news)
+
+
+class _Pushes(RpcService):
+    """What the coordinator may call: its pushes, and the methods of the member's own service."""
+
+    def __init__(self, client: CoordinatorClient, service: RpcService | None) -> None:
+        self._client = client
+        self._member_service = service
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("rpc_") and self._member_service is not None:
+            return getattr(self._member_service, name)
+        raise AttributeError(name)
+
+    def _current(self, connection: RpcConnection, epoch: int) -> bool:
+        if epoch >= self._client.epoch:
+            return True
+        connection.close(StaleEpoch(f"a push with epoch {epoch} after {self._client.epoch}"))
+        return False
+
+    async def rpc_bookies_changed(self, connection: RpcConnection, epoch: int, bookies: list[list[Any]]) -> None:
+        if self._current(connection, epoch):
+            self._client._take_bookies(bookies)
+
+    async def rpc_brokers_changed(self, connection: RpcConnection, epoch: int, brokers: list[dict[str, Any]]) -> None:
+        if self._current(connection, epoch):
+            self._client._take_brokers(brokers)
+
+    async def rpc_assignments_changed(
+        self, connection: RpcConnection, epoch: int, changes: list[dict[str, Any]]
+    ) -> None:
+        if self._current(connection, epoch):
+            self._client._take_assignments(changes)

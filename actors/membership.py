@@ -1,0 +1,131 @@
+"""Who is alive: sessions of bookies, brokers and others at the coordinator, as a pure state machine.
+
+A session belongs to one incarnation of one node, and to one connection. States: *none* → *alive* (`register`) →
+*ended*, by `end` (its connection closed), by `tick` (silent for `session_timeout_s`), or by another incarnation of the
+same node that registers. A broker's incarnation that has ended stays ended: it must come back as a new one, because
+its topics were given to others. Other roles own nothing and may come back as they are.
+
+Time is counted, not read from a clock: `tick` adds what passed since the last one, unless that is so long that this
+process itself was paused. Then nobody could be heard, so nothing is added and nobody judged, until the next tick, by
+when what had waited in the sockets has been read.
+
+After the coordinator started, brokers that own topics are given `session_timeout_s` to register (`in_grace`).
+"""
+
+from collections import OrderedDict
+from typing import Any
+
+from ..protocol.errors import StaleEpoch
+from ..protocol.names import ROLE_BROKER
+
+ENDED_REMEMBERED_MAX = 10_000
+
+
+class Session:
+    """One registered incarnation. `connection` is whatever the owner of the membership uses to reach it."""
+
+    def __init__(
+        self, role: str, node_id: str, incarnation: str, host: str, port: int, data: dict[str, Any], connection: Any
+    ) -> None:
+        self.role = role
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.host = host
+        self.port = port
+        self.data = data
+        self.connection = connection
+        self.report: dict[str, Any] = {}
+        self.report_bytes = b""
+        self.silent_s = 0.0
+        self.alive = True
+
+
+class Membership:
+    """All sessions. Invariant: at most one session is alive for a node."""
+
+    def __init__(self, session_timeout_s: float, tick_interval_s: float) -> None:
+        self.grace_left_s = session_timeout_s
+        self._session_timeout_s = session_timeout_s
+        self._pause_s = tick_interval_s * 2
+        self._sessions: dict[tuple[str, str], Session] = {}
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._last_tick: float | None = None
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether the coordinator is so young that a missing broker may simply not have come back yet."""
+        return self.grace_left_s > 0
+
+    def of_role(self, role: str) -> list[Session]:
+        """Live sessions of a role, ordered by node id."""
+        found = [session for session in self._sessions.values() if session.role == role]
+        return sorted(found, key=lambda session: session.node_id)
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def find(self, role: str, node_id: str) -> Session | None:
+        return self._sessions.get((role, node_id))
+
+    def is_alive(self, role: str, node_id: str, incarnation: str) -> bool:
+        session = self._sessions.get((role, node_id))
+        return session is not None and session.incarnation == incarnation
+
+    def has_ended(self, node_id: str, incarnation: str) -> bool:
+        """Whether this broker incarnation is known to be over: it ended, or the node lives on as another one."""
+        if (node_id, incarnation) in self._ended:
+            return True
+        session = self._sessions.get((ROLE_BROKER, node_id))
+        return session is not None and session.incarnation != incarnation
+
+    def register(self, session: Session) -> Session | None:
+        """Begin a session; answers the live one of the same node that it replaces and ends.
+
+        Raises StaleEpoch for an incarnation of a broker that has ended.
+        """
+        if session.role == ROLE_BROKER and (session.node_id, session.incarnation) in self._ended:
+            raise StaleEpoch(f"the session of {session.node_id} has ended, and its topics were given to others")
+        key = (session.role, session.node_id)
+        replaced = self._sessions.pop(key, None)
+        if replaced is not None:
+            replaced.alive = False
+            if replaced.incarnation != session.incarnation:
+                self._remember_ended(replaced)
+        self._sessions[key] = session
+        return replaced
+
+    def heard(self, session: Session) -> None:
+        """The node said something."""
+        session.silent_s = 0.0
+
+    def end(self, session: Session) -> bool:
+        """End a session; answers whether it was still alive."""
+        if not session.alive:
+            return False
+        session.alive = False
+        del self._sessions[(session.role, session.node_id)]
+        self._remember_ended(session)
+        return True
+
+    def tick(self, now_s: float) -> list[Session]:
+        """Count the time that passed and answer the sessions that were silent for too long; they are not ended yet."""
+        last, self._last_tick = self._last_tick, now_s
+        if last is None:
+            return []
+        elapsed_s = now_s - last
+        if elapsed_s > self._pause_s:
+            return []
+        self.grace_left_s = max(0.0, self.grace_left_s - elapsed_s)
+        silent: list[Session] = []
+        for session in self._sessions.values():
+            session.silent_s += elapsed_s
+            if session.silent_s >= self._session_timeout_s:
+                silent.append(session)
+        return silent
+
+    def _remember_ended(self, session: Session) -> None:
+        if session.role != ROLE_BROKER:
+            return
+        self._ended[(session.node_id, session.incarnation)] = None
+        if len(self._ended) > ENDED_REMEMBERED_MAX:
+            self._ended.popitem(last=False)

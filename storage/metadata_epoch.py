@@ -1,0 +1,93 @@
+"""The metadata store in the hands of one coordinator: every write carries the epoch it took office with.
+
+`take_office` raises the epoch by compare-and-set. From then on each change is made only while nobody has raised it
+again, tested in the same transaction. A coordinator that was stopped, replaced and woken up therefore changes nothing:
+its writes raise MetadataUnavailable, and `on_superseded` tells it to go.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ..protocol import metadata_keys
+from ..protocol.errors import (
+    BadVersion,
+    ClusterError,
+    MetadataError,
+    MetadataUnavailable,
+    OutcomeUnknown,
+    StaleEpoch,
+)
+from .metadata_store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result, pack, unpack
+
+TRIES_MAX = 20
+
+
+class EpochMetadataStore:
+    """A `MetadataStore` whose writes are guarded by `guard`. Made by `take_office`.
+
+    `epoch` is greater than that of every coordinator before. `on_superseded` is called once.
+    """
+
+    def __init__(self, inner: MetadataStore, epoch: int, guard: Guard) -> None:
+        self.epoch = epoch
+        self.superseded = False
+        self.on_superseded: Callable[[], None] | None = None
+        self._inner = inner
+        self._guard = guard
+
+    async def get(self, key: str) -> Versioned | None:
+        return await self._inner.get(key)
+
+    async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
+        return await self._inner.get_many(keys)
+
+    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        return one_result(await self.write_many([Write(key, value, expected_version)]))
+
+    async def delete(self, key: str, expected_version: int | None) -> None:
+        one_result(await self.write_many([Write(key, None, expected_version)]))
+
+    async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+        self._refuse_guard(guard)
+        try:
+            return await self._inner.write_many(writes, self._guard)
+        except StaleEpoch as error:
+            raise self._end(error) from error
+
+    async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
+        self._refuse_guard(guard)
+        try:
+            return await self._inner.allocate(counter, count, self._guard)
+        except StaleEpoch as error:
+            raise self._end(error) from error
+
+    async def close(self) -> None:
+        """Does nothing: the store beneath belongs to whoever opened it."""
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, Versioned]]:
+        return await self._inner.list(prefix, after=after, limit=limit)
+
+    def _refuse_guard(self, guard: Guard | None) -> None:
+        if guard is not None:
+            raise MetadataError("a write through the coordinator has its epoch as its guard and takes no other")
+
+    def _end(self, error: StaleEpoch) -> MetadataUnavailable:
+        if not self.superseded:
+            self.superseded = True
+            if self.on_superseded is not None:
+                self.on_superseded()
+        return MetadataUnavailable(f"this coordinator (epoch {self.epoch}) was superseded: {error}")
+
+
+async def take_office(store: MetadataStore) -> EpochMetadataStore:
+    """Raise the coordinator's epoch. Raises ClusterError in a store without a cluster, MetadataUnavailable."""
+    for _ in range(TRIES_MAX):
+        record = await store.get(metadata_keys.COORDINATOR_EPOCH)
+        if record is None:
+            raise ClusterError("the metadata store holds no cluster (only `magnetar start` creates one)")
+        epoch = int(unpack(record.value)["epoch"]) + 1
+        try:
+            version = await store.put(metadata_keys.COORDINATOR_EPOCH, pack({"epoch": epoch}), record.version)
+        except (BadVersion, OutcomeUnknown):
+            continue  # another one was faster, or it may have been us: go above it, an epoch more does not matter
+        return EpochMetadataStore(store, epoch, Guard(metadata_keys.COORDINATOR_EPOCH, version))
+    raise MetadataUnavailable(f"the coordinator's epoch could not be raised in {TRIES_MAX} tries")
