@@ -1,0 +1,312 @@
+"""`make demo`: the whole way of real data, with a broker killed in the middle, and every claim checked.
+
+1. starts Ray and a cluster of 3 bookies and 2 brokers, creates a topic of 4 partitions and on it, before any message,
+   the durable subscription `spark`, which keeps the data;
+2. publishes all flights from parallel Ray tasks, keyed by tail number, and half-way kills with SIGKILL a broker that
+   owns partitions with sends in flight;
+3. consumes them in a Shared subscription from Ray tasks;
+4. loads the topic into Spark, computes the mean departure delay of each carrier, and compares it with what pandas
+   computes from the original file in another process.
+
+Exit status 0: every (key, sequence, hash) arrived, by both ways, nothing else did, and the figures agree. 1: not so.
+2: everything else is right, but there is no Java for the Spark step.
+
+Delivery is at least once: a batch that was stored just before the kill, and whose receipt was lost with the broker, is
+sent again. Such repeats are counted and shown; Spark drops them before it computes.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..protocol.errors import ClusterError, MagnetarError, SparkUnavailable
+from ..protocol.names import RAY_NAMESPACE, actor_name, broker_id
+from . import demo_tasks
+from .demo_flights import FLIGHTS, Identity, flights
+from .preparing import StartOptions
+from .ray_cluster import RayCluster, start_on_ray
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TOPIC = "flights"
+PARTITIONS = 4
+PUBLISHERS = 2
+CONSUMERS = 2
+POLL_S = 0.1
+PANDAS = [sys.executable, "-P", "-m", "magnetar.cluster.demo_flights"]
+
+console = Console()
+
+
+@dataclass
+class Outcome:
+    """What was measured and what was wrong."""
+
+    steps: list[tuple[str, str, str]] = field(default_factory=list)  # step, figure, rate
+    wrong: list[str] = field(default_factory=list)
+    delays: list[tuple[str, float, float]] = field(default_factory=list)  # carrier, Spark, pandas
+    left_out: str = ""
+
+    def check(self, good: bool, problem: str) -> None:
+        if not good:
+            self.wrong.append(problem)
+
+
+def main() -> int:
+    """Run the demo; returns the exit status."""
+    os.environ.pop("RAY_ADDRESS", None)  # a Ray and a cluster of its own, whatever else runs here
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
+        with console.status("starting Ray, 3 bookies, 2 brokers …"):
+            cluster = start_on_ray(directory, StartOptions(_settings(), port=0, admin_port=0), detach=False)
+        try:
+            console.print(f"cluster {cluster.cluster_id} at {cluster.service_url}", highlight=False)
+            _run(cluster, outcome)
+        finally:
+            with console.status("stopping …"):
+                _stop_spark()
+                cluster.stop()
+    _show(outcome)
+    return 1 if outcome.wrong else 2 if outcome.left_out else 0
+
+
+def _settings() -> Any:
+    from .planning import load_settings
+
+    return load_settings()
+
+
+def _run(cluster: RayCluster, outcome: Outcome) -> None:
+    expected = Counter(flight.identity for flight in flights())
+    outcome.check(len(expected) == FLIGHTS, f"the file holds {len(expected)} flights, not {FLIGHTS}")
+    _admin(cluster, f"persistent/public/default/{TOPIC}/partitions", PARTITIONS)
+    with cluster.client() as client:
+        # Created before the first message: from now on nothing goes until it is acknowledged here.
+        client.subscribe(TOPIC, "spark").close()
+    bars = (
+        TextColumn("{task.description:<28}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*bars, console=console) as shown:
+        _publish(cluster, shown, outcome)
+        _consume(expected, shown, outcome)
+    _spark(expected, outcome)
+
+
+# -- publishing and the kill ---------------------------------------------------------------------------------------
+
+
+def _publish(cluster: RayCluster, shown: Progress, outcome: Outcome) -> None:
+    import ray
+
+    bar = shown.add_task("publish from Ray tasks", total=FLIGHTS, note="")
+    progress = ray.remote(demo_tasks.Progress).options(num_cpus=0).remote()
+    task = ray.remote(demo_tasks.publish).options(num_cpus=0.5)
+    begin = time.perf_counter()
+    running = [task.remote(TOPIC, part, PUBLISHERS, progress) for part in range(PUBLISHERS)]
+    killed = ""
+    pending = running
+    while pending:
+        _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
+        done, in_flight = ray.get(progress.totals.remote())
+        shown.update(bar, completed=done, note=killed)
+        if not killed and done >= FLIGHTS // 2 and in_flight:
+            killed = _kill_an_owner(cluster)
+            outcome.steps.append(("broker killed half-way", killed, f"{in_flight:,} sends in flight"))
+    results: list[dict[str, Any]] = ray.get(running)
+    seconds = time.perf_counter() - begin
+    outcome.check(bool(killed), "no broker could be killed with sends in flight")
+    sent = sum(result["sent"] for result in results)
+    received = sum(result["received"] for result in results)
+    outcome.check(sent == received == FLIGHTS, f"{sent} sent, {received} receipts")
+    failures = [failure for result in results for failure in result["failures"]]
+    outcome.check(not failures, f"sends failed: {failures}")
+    outcome.steps.append((f"publish, {PUBLISHERS} Ray tasks", f"{received:,} receipts", _rate(received, seconds)))
+
+
+def _kill_an_owner(cluster: RayCluster) -> str:
+    """SIGKILL the broker that owns the first partition; returns its name with its partitions."""
+    import ray
+
+    owners: dict[str, list[int]] = {}
+    for partition in range(PARTITIONS):
+        answer = _admin(cluster, f"lookup/v2/topic/persistent/public/default/{TOPIC}-partition-{partition}", prefix="")
+        owners.setdefault(answer["brokerUrl"], []).append(partition)
+    url, partitions = next(iter(owners.items()))
+    name = broker_id(cluster.service_urls.index(url) + 1)
+    actor = ray.get_actor(actor_name(name), RAY_NAMESPACE)
+    os.kill(ray.get(actor.process_id.remote()), signal.SIGKILL)
+    return f"{name} (partitions {', '.join(map(str, partitions))})"
+
+
+# -- consuming -----------------------------------------------------------------------------------------------------
+
+
+def _consume(expected: "Counter[Identity]", shown: Progress, outcome: Outcome) -> None:
+    import ray
+
+    bar = shown.add_task("consume, Shared, in Ray tasks", total=FLIGHTS, note="")
+    progress = ray.remote(demo_tasks.Progress).options(num_cpus=0).remote()
+    task = ray.remote(demo_tasks.consume).options(num_cpus=0.5)
+    begin = time.perf_counter()
+    seconds = 0.0
+    running = [task.remote(TOPIC, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)]
+    pending = running
+    while pending:
+        _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
+        done, _ = ray.get(progress.totals.remote())
+        if done >= FLIGHTS and not seconds:
+            seconds = time.perf_counter() - begin
+        _update(shown, bar, done)
+    arrived: Counter[Identity] = Counter()
+    for seen in ray.get(running):
+        arrived.update(seen)
+    repeats = _compare(expected, arrived, "the consumers", outcome)
+    note = f"{len(arrived):,} messages, {repeats:,} repeats"
+    outcome.steps.append((f"consume, Shared, {CONSUMERS} Ray tasks", note, _rate(len(arrived), seconds)))
+
+
+def _update(shown: Progress, bar: TaskID, done: int) -> None:
+    shown.update(bar, completed=min(done, FLIGHTS))
+
+
+def _compare(expected: "Counter[Identity]", arrived: "Counter[Identity]", where: str, outcome: Outcome) -> int:
+    """Check that all of `expected` and nothing else arrived; returns how many arrived more than once."""
+    missing = expected - arrived
+    strangers = arrived.keys() - expected.keys()
+    outcome.check(not missing, f"{missing.total()} messages did not reach {where}, such as {next(iter(missing), None)}")
+    outcome.check(not strangers, f"{len(strangers)} messages that nobody sent reached {where}")
+    return (arrived - expected).total()
+
+
+# -- Spark ---------------------------------------------------------------------------------------------------------
+
+
+def _spark(expected: "Counter[Identity]", outcome: Outcome) -> None:
+    from ..spark import read_topic, session
+
+    pandas = subprocess.Popen(PANDAS, stdout=subprocess.PIPE, text=True, cwd="/")
+    try:
+        with console.status("starting Spark …"):
+            spark = session("magnetar-demo", num_executors=1, executor_cores=1, executor_memory="1g")
+    except SparkUnavailable as error:
+        pandas.kill()
+        outcome.left_out = str(error)
+        return
+    with console.status("reading the topic into Spark …"):
+        begin = time.perf_counter()
+        frame = read_topic(spark, TOPIC)
+        rows = frame.count()
+        seconds = time.perf_counter() - begin
+    outcome.steps.append(("read into Spark", f"{rows:,} rows", _rate(rows, seconds)))
+    with console.status("computing in Spark …"):
+        begin = time.perf_counter()
+        ours, identities = _spark_delays(frame)
+        outcome.steps.append(("mean delay by carrier, Spark", f"{len(ours)} carriers", f"{_since(begin):.1f} s"))
+    repeats = _compare(expected, identities, "Spark", outcome)
+    outcome.check(rows == FLIGHTS + repeats, f"Spark has {rows} rows: {FLIGHTS} flights and {repeats} repeats")
+    answer, _ = pandas.communicate(timeout=120)
+    outcome.check(pandas.returncode == 0, "pandas failed")
+    theirs: dict[str, float] = json.loads(answer) if pandas.returncode == 0 else {}
+    outcome.check(ours.keys() == theirs.keys(), f"carriers: {sorted(ours)} in Spark, {sorted(theirs)} in pandas")
+    for carrier in sorted(ours.keys() & theirs.keys()):
+        outcome.delays.append((carrier, ours[carrier], theirs[carrier]))
+        same = math.isclose(ours[carrier], theirs[carrier], rel_tol=1e-9)
+        outcome.check(same, f"{carrier}: {ours[carrier]} in Spark, {theirs[carrier]} in pandas")
+
+
+def _spark_delays(frame: "DataFrame") -> "tuple[dict[str, float], Counter[Identity]]":
+    """Mean delay by carrier, computed by Spark without repeats; and which messages Spark holds."""
+    from pyspark.sql import functions as F
+
+    from .demo_flights import HASH_DIGITS
+
+    once = frame.dropDuplicates(["__key", "__sequenceId"])
+    flight = F.from_json(F.col("value").cast("string"), "carrier STRING, dep_delay STRING")
+    delay = F.expr("try_cast(flight.dep_delay AS DOUBLE)").alias("delay")
+    means = once.select(flight.alias("flight")).select("flight.carrier", delay).groupBy("carrier").agg(F.mean("delay"))
+    digest = F.substring(F.sha2("value", 256), 1, HASH_DIGITS)
+    identities = Counter((row[0], row[1], row[2]) for row in frame.select("__key", "__sequenceId", digest).collect())
+    return {row[0]: row[1] for row in means.collect()}, identities
+
+
+def _stop_spark() -> None:
+    """End Spark, if it was started, before the Ray that it runs on."""
+    if "raydp" in sys.modules:
+        from ..spark import stop
+
+        stop()
+
+
+# -- small things --------------------------------------------------------------------------------------------------
+
+
+def _admin(cluster: RayCluster, path: str, body: Any = None, prefix: str = "admin/v2/") -> Any:
+    """GET, or PUT when there is a body. Raises ClusterError."""
+    request = urllib.request.Request(
+        f"{cluster.admin_url}/{prefix}{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        method="GET" if body is None else "PUT",
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            content = answer.read()
+    except OSError as error:
+        raise ClusterError(f"the admin HTTP refused {path}: {error}") from error
+    return json.loads(content) if content else None
+
+
+def _since(begin: float) -> float:
+    return time.perf_counter() - begin
+
+
+def _rate(count: int, seconds: float) -> str:
+    return f"{count / seconds:,.0f}/s" if seconds else ""
+
+
+def _show(outcome: Outcome) -> None:
+    steps = Table(title=f"{FLIGHTS:,} flights", title_justify="left")
+    for column in ("step", "what", "rate"):
+        steps.add_column(column, justify="left" if column == "step" else "right")
+    for step in outcome.steps:
+        steps.add_row(*step)
+    console.print(steps)
+    if outcome.delays:
+        delays = Table(title="mean departure delay, minutes", title_justify="left")
+        for column in ("carrier", "Spark, from the topic", "pandas, from the file"):
+            delays.add_column(column, justify="left" if column == "carrier" else "right")
+        for carrier, ours, theirs in outcome.delays:
+            delays.add_row(carrier, f"{ours:.4f}", f"{theirs:.4f}")
+        console.print(delays)
+    for problem in outcome.wrong:
+        console.print(f"[red]wrong:[/red] {problem}", highlight=False)
+    if outcome.left_out:
+        console.print(f"[yellow]the Spark step was left out:[/yellow] {outcome.left_out}", highlight=False)
+    if not outcome.wrong and not outcome.left_out:
+        console.print("[green]every flight arrived, and the figures agree[/green]")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except MagnetarError as error:
+        console.print(f"[red]magnetar:[/red] {error}", highlight=False)
+        sys.exit(1)
