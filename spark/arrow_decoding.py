@@ -8,6 +8,7 @@ The common case, a batch of plain payloads of one size, is recognized by compari
 values are copied out with one strided copy. Other batches go through the message headers one by one.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +20,13 @@ from ..protocol.entries import is_batch, message_count, parse_entry
 from ..protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
 from ..protocol.message_id import signed64
 from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from .message_table import SCHEMA, Extras, MessageTable, Values
+from .message_table import INT64_MAX, SCHEMA, Entry, Extras, MessageTable, Values
 
 UNCOMPRESSED_SIZE_MAX_BYTES = 512 << 20
 """The most that one entry may unfold to; a bound on what a lying header can make us allocate."""
+
+
+_PLAIN = SingleMessageMetadata(payload_size=0)
 
 
 class TimeWindow(NamedTuple):
@@ -97,29 +101,24 @@ class EntryDecoder:
         data: bytes | memoryview = payload
         if metadata.compression != CompressionType.NONE:
             data = decompress(metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES)
-        indexes: range | list[int] | None
-        extras: Extras | None
-        if not is_batch(metadata):
-            batch_size = 0
-            indexes, values, sequence_ids, extras = None, *_single(metadata, data)
-        else:
-            batch_size = message_count(metadata)
+        batch_size = message_count(metadata) if is_batch(metadata) else 0
+        entry = Entry(
+            ledger_id,
+            entry_id,
+            batch_size,
+            publish_time_ms,
+            metadata.producer_name,
+            signed64(metadata.sequence_id),
+        )
+        if batch_size:
             first = max(first_batch_index, 0)
             last = batch_size if last_batch_index < 0 else min(last_batch_index + 1, batch_size)
-            if first >= last:
-                return
-            indexes, values, sequence_ids, extras = _batch(metadata, data, batch_size, first, last)
-        self._table.add(
-            ledger_id=ledger_id,
-            entry_id=entry_id,
-            batch_indexes=indexes,
-            batch_size=batch_size,
-            values=values,
-            publish_time_ms=publish_time_ms,
-            producer_name=metadata.producer_name,
-            sequence_ids=sequence_ids,
-            extras=extras,
-        )
+            if first < last:
+                _add_batch(self._table, entry, data, range(first, last))
+        elif metadata.null_value:
+            self._table.add(entry, range(1), Values(b"", 0, (0,)), extras=_extras([metadata]))
+        else:
+            self._table.add(entry, range(1), Values(data, len(data)), extras=_extras([metadata]))
 
 
 def encode_block(batch: pa.RecordBatch) -> bytes:
@@ -137,75 +136,61 @@ def _refuse_unreadable(metadata: MessageMetadata) -> None:
         raise NotAllowedError("the topic holds messages cut into chunks, which a bulk read does not put together")
 
 
-def _single(metadata: MessageMetadata, data: bytes | memoryview) -> tuple[Values, np.ndarray, Extras | None]:
-    """The one message of an entry that is no batch."""
-    if metadata.null_value:
-        values = Values(b"", np.zeros(1, dtype=np.int64), (0,))
-    else:
-        values = Values(data, np.array([len(data)], dtype=np.int64))
-    extras = None
-    if metadata.HasField("partition_key") or metadata.event_time or metadata.properties:
-        extras = Extras(
-            [metadata.partition_key if metadata.HasField("partition_key") else None],
-            [signed64(metadata.event_time)],
-            [{item.key: item.value for item in metadata.properties}],
-        )
-    return values, np.array([signed64(metadata.sequence_id)], dtype=np.int64), extras
-
-
-def _batch(
-    metadata: MessageMetadata, data: bytes | memoryview, count: int, first: int, last: int
-) -> tuple[range | list[int], Values, np.ndarray, Extras | None]:
-    """Messages `first` to `last` (exclusive) of a batch of `count`."""
-    base_sequence_id = signed64(metadata.sequence_id)
-    uniform = _uniform_values(data, count)
+def _add_batch(table: MessageTable, entry: Entry, data: bytes | memoryview, wanted: range) -> None:
+    """The messages of a batch at the indexes `wanted`."""
+    uniform = _uniform_values(data, entry.batch_size)
     if uniform is not None:
-        wanted = np.ascontiguousarray(uniform[first:last]).reshape(-1)
-        sizes = np.full(last - first, uniform.shape[1], dtype=np.int64)
-        sequence_ids = np.arange(base_sequence_id + first, base_sequence_id + last, dtype=np.int64)
-        return range(first, last), Values(wanted.data, sizes), sequence_ids, None
+        values = np.ascontiguousarray(uniform[wanted.start : wanted.stop]).reshape(-1)
+        table.add(entry, wanted, Values(values.data, uniform.shape[1]))
+        return
 
-    messages = decode_batch(data, count)[first:last]
-    headers = [header for header, _ in messages]
+    messages = decode_batch(data, entry.batch_size)[wanted.start : wanted.stop]
     payloads = [payload for _, payload in messages]
-    indexes: range | list[int] = range(first, last)
-    sequence_ids = np.arange(base_sequence_id + first, base_sequence_id + last, dtype=np.int64)
-    if all(header is None for header in headers):
-        return indexes, Values(b"".join(payloads), _sizes(payloads)), sequence_ids, None
+    if all(header is None for header, _ in messages):
+        table.add(entry, wanted, Values(b"".join(payloads), list(map(len, payloads))))
+        return
 
-    if any(header is not None and header.compacted_out for header in headers):
-        kept = [place for place, header in enumerate(headers) if header is None or not header.compacted_out]
-        indexes = [first + place for place in kept]
+    indexes: range | list[int] = wanted
+    headers = [_PLAIN if header is None else header for header, _ in messages]
+    if any([header.compacted_out for header in headers]):
+        kept = [place for place, header in enumerate(headers) if not header.compacted_out]
+        indexes = [wanted[place] for place in kept]
         headers = [headers[place] for place in kept]
         payloads = [payloads[place] for place in kept]
-        sequence_ids = sequence_ids[kept]
-    nulls: list[int] = []
-    for place, header in enumerate(headers):
-        if header is not None:
-            if header.HasField("sequence_id"):
-                sequence_ids[place] = signed64(header.sequence_id)
-            if header.null_value:
-                nulls.append(place)
-                payloads[place] = b""
-    return indexes, Values(b"".join(payloads), _sizes(payloads), nulls), sequence_ids, _extras(headers)
+    nulls = [place for place, header in enumerate(headers) if header.null_value]
+    for place in nulls:
+        payloads[place] = b""
+    table.add(
+        entry,
+        indexes,
+        Values(b"".join(payloads), list(map(len, payloads)), nulls),
+        sequence_ids=_sequence_ids(headers, entry.sequence_id, indexes),
+        extras=_extras(headers),
+    )
 
 
-def _extras(headers: list[SingleMessageMetadata | None]) -> Extras | None:
-    keys = [
-        header.partition_key if header is not None and header.HasField("partition_key") else None for header in headers
-    ]
-    times_ms = [0 if header is None else signed64(header.event_time) for header in headers]
-    properties = [
-        {} if header is None or not header.properties else {item.key: item.value for item in header.properties}
-        for header in headers
-    ]
-    if any(key is not None for key in keys) or any(times_ms) or any(properties):
-        return Extras(keys, times_ms, properties)
-    return None
+def _sequence_ids(
+    headers: Sequence[SingleMessageMetadata], first: int, indexes: range | list[int]
+) -> np.ndarray | None:
+    """Those that the messages carry themselves; None if none does."""
+    own = np.array([header.HasField("sequence_id") for header in headers], dtype=bool)
+    if not own.any():
+        return None
+    given = np.array([header.sequence_id for header in headers], dtype=np.uint64).astype(np.int64)
+    return np.where(own, given, np.array(indexes, dtype=np.int64) + first)
 
 
-def _sizes(payloads: list[bytes]) -> np.ndarray:
-    return np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
+def _extras(headers: Sequence[MessageMetadata | SingleMessageMetadata]) -> Extras | None:
+    keys = [header.partition_key if header.HasField("partition_key") else None for header in headers]
+    times_ms = [header.event_time for header in headers]
+    properties = None
+    if any([len(header.properties) for header in headers]):
+        properties = [{item.key: item.value for item in header.properties} for header in headers]
+    if properties is None and not any(times_ms) and keys.count(None) == len(keys):
+        return None
+    if max(times_ms) > INT64_MAX:
+        times_ms = [signed64(time_ms) for time_ms in times_ms]
+    return Extras(keys, times_ms, properties)
 
 
 def _uniform_values(data: bytes | memoryview, count: int) -> np.ndarray | None:

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..protocol.commands import varint
 from ..protocol.errors import ProtocolError
-from ..protocol.message_id import MessageId
 
 SCHEMA = pa.schema(
     [
@@ -44,19 +44,25 @@ SCHEMA = pa.schema(
     ]
 )
 
-_INT64_MAX = (1 << 63) - 1
-_TIME_MS_MAX = _INT64_MAX // 1000
+INT64_MAX = (1 << 63) - 1
+_TIME_MS_MAX = INT64_MAX // 1000
+_LEDGER_TAG = b"\x08"
+_ENTRY_TAG = b"\x10"
+_PARTITION_TAG = b"\x18"
 _BATCH_INDEX_TAG = b"\x20"
 _BATCH_SIZE_TAG = b"\x30"
+
+ROW_SIZE_BYTES = 80
+"""About what a row takes besides its value and its names."""
 
 Bytes = bytes | bytearray | memoryview
 
 
 class Values(NamedTuple):
-    """Payloads of consecutive messages: their bytes end to end, the size of each, and whose value is null."""
+    """Payloads of consecutive messages: their bytes end to end, the size of each (a number: of all), whose is null."""
 
     data: Bytes
-    sizes: np.ndarray
+    sizes: int | Sequence[int]
     nulls: Sequence[int] = ()
 
 
@@ -65,7 +71,19 @@ class Extras(NamedTuple):
 
     keys: list[str | None]
     event_times_ms: list[int]
-    properties: list[dict[str, str]]
+    properties: list[dict[str, str]] | None
+
+
+class Entry(NamedTuple):
+    """What the messages of one entry have in common. A message sent alone has no batch: size 0."""
+
+    ledger_id: int
+    entry_id: int
+    batch_size: int
+    publish_time_ms: int
+    producer_name: str
+    sequence_id: int
+    """Of the first message in the batch; the others count on."""
 
 
 class MessageTable:
@@ -73,80 +91,94 @@ class MessageTable:
 
     def __init__(self, topic: str, partition: int) -> None:
         self._topic = topic
+        self._partition_field = b"" if partition == -1 else _PARTITION_TAG + varint(partition)
         self._partition = partition
         self._index_fields: list[bytes] = []
-        self._index_sizes = np.empty(0, dtype=np.int64)
         self._clear()
 
     def _clear(self) -> None:
         self.rows = 0
         self.size_bytes = 0
+        # One item an entry:
         self._counts: list[int] = []
         self._publish_times_ms: list[int] = []
         self._producer_names: list[str] = []
+        self._first_indexes: list[int] = []
+        self._sequence_ids: list[int] = []
+        self._id_sizes: list[int] = []  # without the field of the index
+        # One item a run of values of equal size:
+        self._value_sizes: list[int] = []
+        self._value_repeats: list[int] = []
+        # Bytes of the columns:
         self._value_data: list[Bytes] = []
-        self._value_sizes: list[np.ndarray] = []
-        self._null_values: list[int] = []
         self._id_data: list[bytes] = []
-        self._id_sizes: list[np.ndarray] = []
-        self._sequence_ids: list[np.ndarray] = []
+        # What is not as usual, with the row where it begins:
+        self._null_values: list[int] = []
+        self._own_indexes: list[tuple[int, Sequence[int]]] = []
+        self._own_sequence_ids: list[tuple[int, np.ndarray]] = []
         self._extras: list[tuple[int, Extras]] = []
 
     def add(
         self,
-        *,
-        ledger_id: int,
-        entry_id: int,
-        batch_indexes: Sequence[int] | range | None,
-        batch_size: int,
+        entry: Entry,
+        indexes: range | Sequence[int],
         values: Values,
-        publish_time_ms: int,
-        producer_name: str,
-        sequence_ids: np.ndarray,
-        extras: Extras | None,
+        *,
+        sequence_ids: np.ndarray | None = None,
+        extras: Extras | None = None,
     ) -> None:
-        """Append the messages of one entry.
+        """Append the messages of one entry that are wanted: those at `indexes` of its batch (`range(1)` without one).
 
-        `batch_indexes` are those of the messages that are wanted, None for a message sent alone. ProtocolError if
-        a time is beyond what a timestamp can hold.
+        `sequence_ids` are given if they do not simply count on. ProtocolError if a time is beyond what a timestamp
+        can hold.
         """
-        count = len(values.sizes)
+        count = len(indexes)
         if not count:
             return
         start = self.rows
         self._counts.append(count)
-        self._publish_times_ms.append(check_time_ms(publish_time_ms))
-        self._producer_names.append(producer_name)
+        self._publish_times_ms.append(check_time_ms(entry.publish_time_ms))
+        self._producer_names.append(entry.producer_name)
+        self._add_ids(entry, indexes, start)
         self._value_data.append(values.data)
-        self._value_sizes.append(values.sizes)
-        self._null_values.extend(start + index for index in values.nulls)
-        ids, id_sizes = self._message_ids(ledger_id, entry_id, batch_indexes, batch_size)
-        self._id_data.append(ids)
-        self._id_sizes.append(id_sizes)
-        self._sequence_ids.append(sequence_ids)
+        if isinstance(values.sizes, int):
+            self._value_sizes.append(values.sizes)
+            self._value_repeats.append(count)
+        else:
+            self._value_sizes.extend(values.sizes)
+            self._value_repeats.extend([1] * count)
+        if values.nulls:
+            self._null_values.extend([start + place for place in values.nulls])
+        if sequence_ids is not None:
+            self._own_sequence_ids.append((start, sequence_ids))
         if extras is not None:
-            for time_ms in extras.event_times_ms:
-                check_time_ms(time_ms)
+            check_time_ms(max(extras.event_times_ms))
+            check_time_ms(min(extras.event_times_ms))
             self._extras.append((start, extras))
         self.rows = start + count
-        self.size_bytes += len(values.data) + len(ids) + count * (len(self._topic) + len(producer_name) + 64)
+        self.size_bytes += len(values.data) + count * (len(self._topic) + len(entry.producer_name) + ROW_SIZE_BYTES)
 
     def take(self) -> pa.RecordBatch:
         """Everything added since the last call."""
         counts = np.array(self._counts, dtype=np.int64)
-        entry_of_row = np.repeat(np.arange(len(counts)), counts)
+        starts = np.cumsum(counts) - counts
+        # The index in its batch of each row: rows count on from the entry's first index.
+        shifts = np.array(self._first_indexes, dtype=np.int64) - starts
+        indexes = np.arange(self.rows) + np.repeat(shifts, counts)
+        for start, own in self._own_indexes:
+            indexes[start : start + len(own)] = own
         keys, event_times, properties = self._extra_columns()
         columns = [
             self._value_column(),
             keys,
             _repeated_text(self._topic, self.rows),
             pa.array(np.full(self.rows, self._partition, dtype=np.int32)),
-            _binary(b"".join(self._id_data), _concatenated(self._id_sizes)),
+            self._id_column(indexes, counts),
             _timestamps(np.repeat(np.array(self._publish_times_ms, dtype=np.int64), counts)),
             event_times,
             properties,
-            pc.take(pa.array(self._producer_names, pa.string()), pa.array(entry_of_row)),
-            pa.array(_concatenated(self._sequence_ids)),
+            pc.take(pa.array(self._producer_names, pa.string()), pa.array(np.repeat(np.arange(len(counts)), counts))),
+            self._sequence_id_column(indexes, counts),
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -159,7 +191,22 @@ class MessageTable:
             mask = np.ones(self.rows, dtype=bool)
             mask[self._null_values] = False
             valid = pa.array(mask).buffers()[1]
-        return _binary(b"".join(self._value_data), _concatenated(self._value_sizes), valid)
+        sizes = np.repeat(np.array(self._value_sizes, dtype=np.int64), self._value_repeats)
+        return _binary(b"".join(self._value_data), sizes, valid)
+
+    def _id_column(self, indexes: np.ndarray, counts: np.ndarray) -> pa.Array:
+        sizes = np.repeat(np.array(self._id_sizes, dtype=np.int64), counts)
+        # Tag and varint of the index; a message that was sent alone (index −1) has neither.
+        sizes += np.where(indexes < 0, 0, 2)
+        for bits in (7, 14, 21, 28):
+            sizes += indexes >= 1 << bits
+        return _binary(b"".join(self._id_data), sizes)
+
+    def _sequence_id_column(self, indexes: np.ndarray, counts: np.ndarray) -> pa.Array:
+        sequence_ids = np.repeat(np.array(self._sequence_ids, dtype=np.int64), counts) + np.maximum(indexes, 0)
+        for start, own in self._own_sequence_ids:
+            sequence_ids[start : start + len(own)] = own
+        return pa.array(sequence_ids)
 
     def _extra_columns(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         rows = self.rows
@@ -176,7 +223,7 @@ class MessageTable:
             keys.extend([None] * (start - len(keys)))
             keys.extend(extras.keys)
             times[start : start + len(extras.event_times_ms)] = extras.event_times_ms
-            for row, items in enumerate(extras.properties, start):
+            for row, items in enumerate(extras.properties or (), start):
                 if items:
                     property_counts[row] = len(items)
                     names.extend(items)
@@ -187,30 +234,30 @@ class MessageTable:
         )
         return pa.array(keys, pa.string()), _timestamps(times, absent=times == 0), properties
 
-    def _message_ids(
-        self, ledger_id: int, entry_id: int, batch_indexes: Sequence[int] | range | None, batch_size: int
-    ) -> tuple[bytes, np.ndarray]:
-        """Serialized ids, end to end, and the size of each."""
-        prefix = MessageId(ledger_id, entry_id, self._partition).serialize()
-        if batch_indexes is None:
-            return prefix, np.array([len(prefix)], dtype=np.int64)
-        suffix = _BATCH_SIZE_TAG + _varint(batch_size)
-        self._extend_index_fields(batch_size)
-        if isinstance(batch_indexes, range):
-            fields = self._index_fields[batch_indexes.start : batch_indexes.stop]
-            sizes = self._index_sizes[batch_indexes.start : batch_indexes.stop]
-        else:
-            fields = [self._index_fields[index] for index in batch_indexes]
-            sizes = self._index_sizes[np.array(batch_indexes, dtype=np.int64)]
-        # prefix field suffix prefix field suffix …: one join with what lies between two fields as the separator
-        data = b"".join((prefix, (suffix + prefix).join(fields), suffix))
-        return data, sizes + (len(prefix) + len(suffix))
-
-    def _extend_index_fields(self, count: int) -> None:
+    def _add_ids(self, entry: Entry, indexes: range | Sequence[int], start: int) -> None:
+        """Serialized message ids, as `MessageId.serialize` writes them, end to end."""
+        prefix = b"".join(
+            (_LEDGER_TAG, varint(entry.ledger_id), _ENTRY_TAG, varint(entry.entry_id), self._partition_field)
+        )
+        self._sequence_ids.append(entry.sequence_id)
+        if not entry.batch_size:
+            self._id_data.append(prefix)
+            self._id_sizes.append(len(prefix))
+            self._first_indexes.append(-1)
+            return
+        suffix = _BATCH_SIZE_TAG + varint(entry.batch_size)
         known = len(self._index_fields)
-        if count > known:
-            self._index_fields += [_BATCH_INDEX_TAG + _varint(index) for index in range(known, count)]
-            self._index_sizes = np.fromiter(map(len, self._index_fields), dtype=np.int64, count=count)
+        if known < entry.batch_size:
+            self._index_fields += [_BATCH_INDEX_TAG + varint(index) for index in range(known, entry.batch_size)]
+        if isinstance(indexes, range):
+            fields = self._index_fields[indexes.start : indexes.stop]
+        else:
+            fields = [self._index_fields[index] for index in indexes]
+            self._own_indexes.append((start, indexes))
+        # prefix field suffix prefix field suffix …: one join with what lies between two fields as the separator
+        self._id_data += (prefix, (suffix + prefix).join(fields), suffix)
+        self._id_sizes.append(len(prefix) + len(suffix))
+        self._first_indexes.append(indexes[0])
 
 
 def check_time_ms(time_ms: int) -> int:
@@ -218,19 +265,6 @@ def check_time_ms(time_ms: int) -> int:
     if not -_TIME_MS_MAX <= time_ms <= _TIME_MS_MAX:
         raise ProtocolError(f"a time of {time_ms} ms is beyond what a timestamp holds", time_ms=time_ms)
     return time_ms
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:

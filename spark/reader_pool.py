@@ -106,6 +106,8 @@ class ReaderPool:
                         blocks = await reader.read(split, bookies)
                         break
                     except MagnetarError as error:
+                        if isinstance(error, ClusterError) and reader in self.readers:
+                            self.readers.remove(reader)  # it is gone; the next read does without it
                         delay_s = backoff.next_delay_s() if is_retriable(error) else None
                         if delay_s is None:
                             raise

@@ -1,0 +1,147 @@
+"""`read_topic`: a topic as a Spark DataFrame. Here the parts meet: planning, readers, blocks, RayDP.
+
+When `read_topic` returns, everything is read: the rows lie in Ray's object store (which spills to disk when it is
+full), put on the nodes that read them, and neither brokers nor bookies are needed any more. So the ledgers of a read
+are pinned only while `read_topic` runs, and actions on the DataFrame may be repeated at will.
+
+The rows stay until one of these, whichever comes first:
+
+- `release(frame)`: the rows of this frame go; frames derived from it can no longer be computed either,
+- `magnetar.spark.stop()`: the session ends, and all that was read for it goes,
+- the end of the driver process.
+
+They do not go by themselves when `frame` is forgotten, because frames derived from it refer to them inside the JVM.
+"""
+
+import asyncio
+import itertools
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..protocol.errors import InvalidConfiguration
+from ..runtime.environment import Environment
+from .loop_thread import run_apart
+from .message_table import SCHEMA
+from .planner import PIN_TTL_S, Planner, cluster_access
+from .progress import ReadProgress
+from .range_reader import Block, ClusterAccess
+from .read_plan import PointInTopic, split
+from .reader_pool import ReaderPool
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PLAN_TIMEOUT_S = 60.0
+
+
+class _Application:
+    """What this driver holds for one Spark application: its readers, and the blocks of the frames not yet released."""
+
+    def __init__(self, pool: ReaderPool) -> None:
+        self.pool = pool
+        self.frames: dict[int, list[Block]] = {}
+
+
+_applications: dict[tuple[str, str], _Application] = {}  # by Spark application and cluster
+_numbers: "weakref.WeakKeyDictionary[DataFrame, tuple[_Application, int]]" = weakref.WeakKeyDictionary()
+_frame_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+def read_topic(
+    spark: "SparkSession",
+    topic: str,
+    start: PointInTopic | Mapping[int, PointInTopic] = "earliest",
+    end: PointInTopic | Mapping[int, PointInTopic] = "latest",
+    *,
+    readers_per_node: int | None = None,
+    progress: bool | None = None,
+    plan_timeout_s: float = PLAN_TIMEOUT_S,
+    pin_ttl_s: float = PIN_TTL_S,
+) -> "DataFrame":
+    """Read what a topic holds between two points into a DataFrame (columns: see `magnetar.spark.message_table`).
+
+    topic: any form of a persistent topic's name; a partitioned topic is read with all its partitions, in order within
+        each. One partition is read by its own name (`…-partition-3`).
+    start, end: `"earliest"`, `"latest"`, a message id (both inclusive), or a time (`start` inclusive, `end` exclusive),
+        or for single partitions a mapping from partition to these. `end="latest"` means the moment of the call.
+    readers_per_node: Ray actors that read on every node, by default one a CPU, at most 8; the first call decides.
+    progress: show a bar; by default if standard error is a terminal.
+    plan_timeout_s: how long to look for the topic's brokers while some of them fail over.
+    pin_ttl_s: after a crash of the driver, the planned ledgers may be trimmed this much later.
+
+    The rows are materialized when this returns; see the module for how long they stay. Reading never moves a
+    subscription's cursor and never disturbs the topic's brokers.
+
+    Raises NotAllowedError for a non-persistent topic (and for encrypted or chunked messages), TopicNotFound,
+    InvalidTopicName, InvalidConfiguration for impossible bounds, ClusterError if there is no cluster on this Ray,
+    ServiceUnitNotReady or CoordinatorUnavailable if the topic's owner cannot be asked in time, and NoSuchEntry,
+    EntryUnknown or EntryCorrupt rather than leave out a single message.
+    """
+    env = Environment.real(threads_max=1)
+
+    async def read() -> tuple[_Application, list[Block]]:
+        access = await cluster_access()
+        application = await asyncio.to_thread(_application, spark, access, readers_per_node)
+        async with Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s) as planner:
+            splits = split(await planner.plan(start, end), len(application.pool.readers))
+            with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:
+                return application, await application.pool.read(env, splits, planner.bookies, shown)
+
+    try:
+        application, blocks = run_apart(read())
+    finally:
+        env.close()
+    frame = to_dataframe(spark, blocks)
+    with _lock:
+        number = next(_frame_numbers)
+        application.frames[number] = blocks
+        _numbers[frame] = application, number
+    return frame
+
+
+def release(frame: "DataFrame") -> None:
+    """Forget the rows of a frame that `read_topic` returned; their memory becomes free. Again is fine.
+
+    Raises InvalidConfiguration for any other frame.
+    """
+    with _lock:
+        found = _numbers.get(frame)
+        if found is None:
+            raise InvalidConfiguration("this DataFrame does not come from magnetar.spark.read_topic")
+        application, number = found
+        application.frames.pop(number, None)
+
+
+def release_all() -> None:
+    """Forget all rows of this process and end its readers."""
+    with _lock:
+        applications = list(_applications.values())
+        _applications.clear()
+    for application in applications:
+        application.frames.clear()
+        application.pool.close()
+
+
+def to_dataframe(spark: "SparkSession", blocks: Sequence[Block]) -> "DataFrame":
+    """Blocks as a DataFrame, one of Spark's partitions each."""
+    from raydp.spark import ray_dataset_to_spark_dataframe
+
+    if not blocks:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return spark.createDataFrame(spark.sparkContext.emptyRDD(), from_arrow_schema(SCHEMA))
+    return ray_dataset_to_spark_dataframe(spark, SCHEMA, [block.ref for block in blocks])
+
+
+def _application(spark: "SparkSession", access: ClusterAccess, readers_per_node: int | None) -> _Application:
+    key = spark.sparkContext.applicationId, access.cluster_id
+    with _lock:
+        found = _applications.get(key)
+        if found is None:
+            found = _applications[key] = _Application(ReaderPool.start(access, readers_per_node))
+        elif not found.pool.readers:
+            found.pool = ReaderPool.start(access, readers_per_node)  # all of them died
+        return found
