@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         name: str,
         on_error: Callable[[MagnetarError], None],
     ) -> None:
-        """Serve a request that has to wait: what the coroutine returns is written, what it raises goes to `on_error`."""
+        """Serve a request that has to wait: the coroutine's result is written, what it raises goes to `on_error`."""
         if self._requests >= REQUESTS_UNDER_WAY_MAX:
             coroutine.close()
             on_error(TooManyLookupRequestException("too many requests under way on this connection"))

@@ -1,4 +1,5 @@
-"""What a client's consumers say: SUBSCRIBE, FLOW, ACK, REDELIVER…, SEEK, GET_LAST_MESSAGE_ID, UNSUBSCRIBE, CLOSE_CONSUMER."""
+"""What a client's consumers say: SUBSCRIBE, FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, SEEK, GET_LAST_MESSAGE_ID,
+UNSUBSCRIBE, CLOSE_CONSUMER."""
 
 import logging
 from collections.abc import Callable
@@ -73,9 +74,7 @@ class ConsumerCommands:
             connection.error(command.request_id, ServiceUnitNotReady("Consumer is already present on the connection"))
             return
         self._creating[consumer_id] = False
-        connection.start(
-            self._subscribe(command), "subscribe", lambda error: self._subscribe_failed(command, error)
-        )
+        connection.start(self._subscribe(command), "subscribe", lambda error: self._subscribe_failed(command, error))
 
     def _subscribe_failed(self, command: CommandSubscribe, error: MagnetarError) -> None:
         self._creating.pop(command.consumer_id, None)
@@ -287,9 +286,7 @@ def _check(command: CommandSubscribe) -> None:
     if not command.subscription:
         raise NotAllowedError("a subscription needs a name")
     if command.subType not in DISPATCHERS:
-        raise NotAllowedError(
-            f"subscription type {CommandSubscribe.SubType.Name(command.subType)} is not supported"
-        )
+        raise NotAllowedError(f"subscription type {CommandSubscribe.SubType.Name(command.subType)} is not supported")
     if command.read_compacted:
         raise NotAllowedError("reading compacted topics is not supported")
 

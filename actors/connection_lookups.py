@@ -98,6 +98,4 @@ class LookupCommands:
                 topics = await connection.host.lookups.topics(command.namespace)
             return encode(CommandGetTopicsOfNamespaceResponse(request_id=command.request_id, topics=topics))
 
-        connection.start(
-            answer(), "topics of namespace", lambda error: connection.error(command.request_id, error)
-        )
+        connection.start(answer(), "topics of namespace", lambda error: connection.error(command.request_id, error))

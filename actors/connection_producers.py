@@ -59,14 +59,10 @@ class ProducerCommands:
             connection.write(_success(command.request_id, existing))
             return
         if producer_id in self._creating:
-            connection.error(
-                command.request_id, ServiceUnitNotReady("Producer is already present on the connection")
-            )
+            connection.error(command.request_id, ServiceUnitNotReady("Producer is already present on the connection"))
             return
         self._creating[producer_id] = False
-        connection.start(
-            self._create(command), "producer", lambda error: self._create_failed(command, error)
-        )
+        connection.start(self._create(command), "producer", lambda error: self._create_failed(command, error))
 
     def _create_failed(self, command: CommandProducer, error: MagnetarError) -> None:
         self._creating.pop(command.producer_id, None)

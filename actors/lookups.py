@@ -1,7 +1,8 @@
-"""Who serves a topic, how many partitions it has, which topics there are: from what the coordinator pushed, or asked of it.
+"""Who serves a topic, how many partitions it has, which topics there are.
 
-Any broker answers, whether or not it serves the topic. An assignment whose broker is not there (any more) is being moved:
-ServiceUnitNotReady, and the client tries again. The number of questions under way is bounded.
+The answers come from what the coordinator pushed, or are asked of it. Any broker gives them, whether or not it serves
+the topic. An assignment whose broker is not there (any more) is being moved: ServiceUnitNotReady, and the client tries
+again. The number of questions under way is bounded.
 """
 
 from collections.abc import Callable
@@ -25,8 +26,8 @@ class Lookups:
     async def owner_url(self, name: TopicName) -> str:
         """The service URL of the broker that owns the topic, which is assigned (and created) if need be.
 
-        Raises ServiceUnitNotReady while it moves, TopicNotFound for a missing namespace, partition or (without automatic
-        creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
+        Raises ServiceUnitNotReady while it moves, TopicNotFound for a missing namespace, partition or (without
+        automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
         """
         _check_persistent(name)
         coordinator = self._coordinator()

@@ -1,7 +1,8 @@
 """A producer attached to a topic, and one of its publishes under way.
 
 States: *open* → *failed* (one of its entries was not stored: nothing later of this session is acknowledged any more,
-the topic disconnects it) → *closed*; *open* → *refused* (one of its entries cannot be stored as it is) → *closed*; or *open* → *closed* by the client, by its connection's end, or by the topic.
+the topic disconnects it) → *closed*; *open* → *refused* (one of its entries cannot be stored as it is) → *closed*;
+or *open* → *closed* by the client, by its connection's end, or by the topic.
 """
 
 import asyncio

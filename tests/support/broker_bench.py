@@ -2,9 +2,12 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+from memory_managed_ledger import MemoryManagedLedger
+from wire_peer import WirePeer
 
 from magnetar.actors.connection import Connection
 from magnetar.actors.publish_budget import PublishBudget
@@ -14,10 +17,15 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings import Settings
 from magnetar.runtime.tasks import Tasks
-from memory_managed_ledger import MemoryManagedLedger
-from wire_peer import WirePeer
 
 TOPIC = "persistent://public/default/t"
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
+    """Wait for something that nobody announces."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 class FixedLookups:

@@ -29,7 +29,9 @@ def entry(payload: bytes = b"x", *, sequence_id: int = 0, messages: int | None =
 class WirePeer:
     """One connection. `received` keeps every frame that was not waited for."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answer_pings: bool = True) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answer_pings: bool = True
+    ) -> None:
         self.received: list[Frame] = []
         self.ended = asyncio.Event()
         self.requests = 0

@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front
+from broker_bench import TOPIC, broker_front, until
+from wire_peer import WirePeer, entry
+
 from magnetar.protocol.commands import encode, send_header
 from magnetar.protocol.errors import BrokerPersistenceError
 from magnetar.protocol.pulsar_pb2 import (
@@ -18,7 +20,6 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandSuccess,
     ServerError,
 )
-from wire_peer import WirePeer, entry
 
 
 async def published(front, count, **fields):
@@ -94,8 +95,7 @@ async def test_a_peer_that_leaves_in_mid_frame_leaves_nothing_behind():
         await peer.subscribe(TOPIC, "s")
         peer.write(b"\x00\x00\x10\x00\x00")
         await peer.close()
-        while front.connections:
-            await asyncio.sleep(0.001)
+        await until(lambda: not front.connections)
         assert not front.topic.producers and not front.topic.subscriptions["s", True].consumers
         assert len(front.requests) == 0
 
@@ -348,8 +348,7 @@ async def test_publishing_connections_are_not_read_while_the_broker_holds_too_ma
         front.ledger.hold()
         for index in range(64):
             peer.send_entry(entry(bytes(65_536)), index)
-        while front.publish_budget.used_bytes <= 1 << 20:
-            await asyncio.sleep(0.001)
+        await until(lambda: front.publish_budget.used_bytes > 1 << 20)
         used = front.publish_budget.used_bytes
         await asyncio.sleep(0.03)
         assert front.publish_budget.used_bytes == used < 4 << 20

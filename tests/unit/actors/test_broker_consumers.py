@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front
+from broker_bench import TOPIC, broker_front, until
+from wire_peer import entry
+
 from magnetar.protocol.commands import ack
 from magnetar.protocol.errors import BrokerPersistenceError
 from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId
@@ -19,7 +21,6 @@ from magnetar.protocol.pulsar_pb2 import (
     MessageIdData,
     ServerError,
 )
-from wire_peer import entry
 
 SHARED = CommandSubscribe.Shared
 
@@ -122,8 +123,7 @@ async def test_a_consumer_or_producer_closed_while_it_is_created_is_not_left_att
         assert again.error == ServerError.ServiceNotReady
         await peer.request(CommandCloseConsumer(consumer_id=1, request_id=0))
         front.open_gate.set()
-        while TOPIC not in front.topics.loaded or len(front.requests):
-            await asyncio.sleep(0.001)
+        await until(lambda: TOPIC in front.topics.loaded and not len(front.requests))
         assert not front.topic.subscriptions["s", True].consumers
         await peer.close()
 

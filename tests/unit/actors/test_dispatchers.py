@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from magnetar.actors.consumer import Consumer
 from magnetar.actors.dispatcher import Limits
 from magnetar.actors.dispatcher_exclusive import ExclusiveDispatcher
@@ -336,7 +337,9 @@ def test_shared_loses_nothing_and_holds_nothing_twice(steps):
             assert one.unacked_messages == sum(one.pending.values())
         reached = [position for position, _ in entries if position < dispatcher.read_position]
         for position in reached:
-            assert view.is_acknowledged(position) or position in pending or position in dispatcher._replay or not members
+            assert (
+                view.is_acknowledged(position) or position in pending or position in dispatcher._replay or not members
+            )
     last = consumer("last", permits=10_000)
     dispatcher.add(last)
     for one in list(members):

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front
+from broker_bench import TOPIC, broker_front, until
+from wire_peer import entry
+
 from magnetar.protocol.errors import NotAllowedError, RecoveryFailed, ServiceUnitNotReady
 from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
 from magnetar.protocol.topics import TopicName
-from wire_peer import entry
 
 NAME = TopicName.parse(TOPIC)
 
@@ -34,8 +35,7 @@ async def test_loads_are_bounded_and_those_with_a_client_go_first():
         front.open_gate.set()
         await urgent
         assert names[-1] in front.opened[2:4]
-        while len(front.topics.loaded) < 20:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(front.topics.loaded) == 20)
 
 
 async def test_a_caller_that_gives_up_does_not_end_the_load_for_others():
@@ -165,8 +165,7 @@ async def test_a_lost_session_closes_everything():
         for index in range(10):
             name = f"persistent://public/default/m{index}"
             front.topics.assign(name, 1, load=True)
-        while len(front.topics.loaded) < 10:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(front.topics.loaded) == 10)
         await front.topics.close_all()
         assert not front.topics.loaded and not front.topics.owned
         assert all(ledger.closed for ledger in front.ledgers.values())

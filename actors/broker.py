@@ -1,0 +1,204 @@
+"""A broker: the socket that Pulsar's clients speak to, the topics it owns, and its place in the cluster.
+
+States: *stopped* → *listening* (no session: lookups and creations get ServiceNotReady) ⇄ *serving* (registered; the
+topics that the coordinator assigns are loaded) → *closed*. A broker whose session was lost (others may own its topics
+by now) closes all its topics, ends its incarnation and registers as a new one; its sockets stay open meanwhile.
+Losing the connection to the coordinator alone changes nothing: it serves on with what it has.
+
+It keeps nothing that cannot be rebuilt from ledgers and metadata.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from ..protocol.errors import MagnetarError, ServiceUnitNotReady
+from ..protocol.metadata_keys import PRODUCER_COUNTER
+from ..protocol.names import ROLE_BROKER
+from ..protocol.topics import TopicName
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.rpc import Identity, RpcServer
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from ..storage.managed_ledger import ManagedLedger
+from .broker_rpc import BrokerRpc
+from .broker_session import BrokerSession
+from .connection import Connection
+from .coordinator_client import CoordinatorClient
+from .lookups import Lookups
+from .publish_budget import PublishBudget
+from .topics import Topics
+
+logger = logging.getLogger(__name__)
+
+RPC_FRAME_SIZE_MAX = 64 << 20
+SESSION_RETRY_INITIAL_S = 0.1
+SESSION_RETRY_MAXIMUM_S = 5.0
+CLOSE_TIMEOUT_S = 20.0
+
+
+class BrokerService:
+    """See the module. `locate_coordinator` says where the coordinator is now.
+
+    `host` is bound; clients and members are told `advertised_host`, by default the same.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        broker_id: str,
+        cluster_id: str,
+        secret: bytes,
+        settings: Settings,
+        host: str,
+        port: int,
+        locate_coordinator: Callable[[], Awaitable[tuple[str, int]]],
+        advertised_host: str | None = None,
+    ) -> None:
+        self.env = env
+        self.broker_id = broker_id
+        self.settings = settings
+        self.topics = Topics(env, settings, self._open_ledger)
+        self.lookups = Lookups(self._coordinator, settings.lookup_requests_max)
+        self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
+        self.requests = Tasks()
+        self.connections: dict[Connection, None] = {}
+        self._cluster_id = cluster_id
+        self._secret = secret
+        self._host = host
+        self._port = port
+        self._advertised_host = advertised_host or host
+        self._locate_coordinator = locate_coordinator
+        self._session: BrokerSession | None = None
+        self._server: asyncio.Server | None = None
+        self._rpc: RpcServer | None = None
+        self._tasks = Tasks()
+        self._tick: asyncio.TimerHandle | None = None
+        self._name_prefix = ""
+        self._names = 0
+        self._renewing = False
+        self._closed = False
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, then register, however long the coordinator takes. Raises OSError when the address is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), self._host, self._port, backlog=1024)
+        self._port = self._server.sockets[0].getsockname()[1]
+        identity = Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))
+        self._rpc = RpcServer(
+            self.env, identity, self._secret, BrokerRpc(self.topics), frame_size_max=RPC_FRAME_SIZE_MAX
+        )
+        await self._rpc.start(self._advertised_host, 0)
+        await self._begin_session(identity)
+        self._tick = loop.call_later(self.settings.keep_alive_interval_s, self._keep_alive)
+
+    async def close(self) -> None:
+        """Send all clients away, write all cursors, leave the cluster."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._tick is not None:
+            self._tick.cancel()
+        await self._tasks.close()
+        if self._server is not None:
+            self._server.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.topics.close()
+        except TimeoutError:
+            logger.error("%s stops with topics that would not close", self.broker_id)
+        for connection in list(self.connections):
+            connection.close()
+        await self.requests.close()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+        if self._rpc is not None:
+            await self._rpc.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients connect; the port is the real one when 0 was asked for."""
+        return (self._host, self._port)
+
+    @property
+    def service_url(self) -> str:
+        """What LOOKUP answers for topics of this broker."""
+        host = f"[{self._advertised_host}]" if ":" in self._advertised_host else self._advertised_host
+        return f"pulsar://{host}:{self._port}"
+
+    # -- the session -----------------------------------------------------------------------------------------------
+
+    async def _begin_session(self, identity: Identity) -> None:
+        assert self._rpc is not None
+        session = BrokerSession(
+            self.env,
+            identity,
+            self._secret,
+            self.settings,
+            self._locate_coordinator,
+            self.topics,
+            self._session_lost,
+        )
+        self._session = session
+        data = {"url": self.service_url, "rpc": list(self._rpc.address)}
+        await session.start(self._advertised_host, self._port, data)
+        if not self._name_prefix:
+            number = await session.coordinator.metadata.allocate(PRODUCER_COUNTER, 1)
+            self._name_prefix = f"magnetar-{number}"
+
+    def _session_lost(self) -> None:
+        if not self._renewing and not self._closed:
+            self._renewing = True
+            self._tasks.spawn(self._renew(), "renew-session")
+
+    async def _renew(self) -> None:
+        logger.warning("%s lost its session: it closes its topics and registers anew", self.broker_id)
+        backoff = Backoff(self.env.random, SESSION_RETRY_INITIAL_S, SESSION_RETRY_MAXIMUM_S)
+        try:
+            while True:
+                session, self._session = self._session, None
+                await self.topics.close_all()
+                if session is not None:
+                    await session.close()
+                try:
+                    await self._begin_session(
+                        Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))
+                    )
+                    return
+                except MagnetarError as error:
+                    logger.warning("%s cannot register: %s", self.broker_id, error)
+                    await asyncio.sleep(backoff.next_delay_s() or SESSION_RETRY_MAXIMUM_S)
+        finally:
+            self._renewing = False
+
+    def _coordinator(self) -> CoordinatorClient:
+        if self._session is None:
+            raise ServiceUnitNotReady("this broker is joining the cluster")
+        return self._session.coordinator
+
+    async def _open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
+        session = self._session
+        if session is None:
+            raise ServiceUnitNotReady("this broker is joining the cluster")
+        return await session.open_ledger(name, epoch)
+
+    # -- for connections -------------------------------------------------------------------------------------------
+
+    def new_producer_name(self) -> str:
+        """A producer name that nobody else in the cluster has or had."""
+        if not self._name_prefix:
+            raise ServiceUnitNotReady("this broker is joining the cluster")
+        self._names += 1
+        return f"{self._name_prefix}-{self._names}"
+
+    def _keep_alive(self) -> None:
+        for connection in list(self.connections):
+            connection.tick()
+        self.topics.check()
+        self._tick = asyncio.get_running_loop().call_later(self.settings.keep_alive_interval_s, self._keep_alive)

@@ -1,0 +1,139 @@
+"""What members of the cluster ask a broker about its topics: figures, subscriptions, unloading, planning a bulk read.
+
+The admin service, the coordinator and the Spark bridge call these over the internal RPC. Each raises
+ServiceUnitNotReady for a topic that this broker does not own, so that the caller asks the coordinator again.
+"""
+
+from typing import Any
+
+from ..protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
+from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
+from ..protocol.topics import TopicName
+from ..runtime.rpc import RpcConnection, RpcService
+from .subscription import Subscription
+from .topic import SubscriptionStart, Topic
+from .topics import Topics
+
+PIN_TTL_DEFAULT_S = 600.0
+PIN_TTL_MAX_S = 24 * 3600.0
+
+Point = str | int | list[int]
+"""A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
+
+
+class BrokerRpc(RpcService):
+    """The internal side of one broker. Topics are named in full."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
+        """Pulsar's topic statistics."""
+        return (await self._topic(topic)).stats()
+
+    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
+        """Pulsar's internal statistics: ledgers and cursors."""
+        return (await self._topic(topic)).internal_stats()
+
+    async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
+        """Ledger, entry, partition and batch index of the last message, −1 each where there is none."""
+        last = await (await self._topic(topic)).last_message_id()
+        return [last.ledger_id, last.entry_id, last.partition, last.batch_index]
+
+    # -- subscriptions -------------------------------------------------------------------------------------------
+
+    async def rpc_create_subscription(
+        self, connection: RpcConnection, topic: str, subscription: str, position: Point = "latest"
+    ) -> None:
+        """Create a durable subscription at a place. Raises NotAllowedError when it exists."""
+        if not subscription:
+            raise InvalidConfiguration("a subscription needs a name")
+        owner = await self._topic(topic)
+        if (subscription, True) in owner.subscriptions:
+            raise NotAllowedError(f"Subscription {subscription} already exists", exists=True)
+        start = SubscriptionStart(earliest=position == "earliest")
+        created = await owner.subscription(subscription, durable=True, start=start)
+        if position not in ("earliest", "latest"):
+            await self._seek(owner, created, position)
+
+    async def rpc_delete_subscription(
+        self, connection: RpcConnection, topic: str, subscription: str, force: bool = False
+    ) -> None:
+        """Raises SubscriptionNotFound; BrokerMetadataError while consumers are connected, unless forced."""
+        await (await self._topic(topic)).delete_subscription(subscription, force=force)
+
+    async def rpc_reset_cursor(self, connection: RpcConnection, topic: str, subscription: str, position: Point) -> None:
+        """Move a subscription to a place (inclusive), as a consumer's seek does. Raises SubscriptionNotFound."""
+        owner = await self._topic(topic)
+        await self._seek(owner, _find(owner, subscription), position)
+
+    async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
+        """Acknowledge the whole backlog. Raises SubscriptionNotFound."""
+        owner = await self._topic(topic)
+        await self._seek(owner, _find(owner, subscription), "latest")
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    async def rpc_unload(self, connection: RpcConnection, topic: str) -> None:
+        """Close a topic that is about to move. It is refused here until its assignment changes."""
+        await self._topics.release(topic)
+
+    async def rpc_delete_topic(self, connection: RpcConnection, topic: str, force: bool = False) -> None:
+        """Delete a topic's data. Raises NotAllowedError while it has clients or subscriptions in use, unless forced."""
+        await self._topics.delete(TopicName.parse(topic), force=force)
+
+    # -- bulk reads ----------------------------------------------------------------------------------------------
+
+    async def rpc_plan_read(
+        self,
+        connection: RpcConnection,
+        topic: str,
+        start: Point = "earliest",
+        end: Point = "latest",
+        ttl_s: float = PIN_TTL_DEFAULT_S,
+    ) -> dict[str, Any]:
+        """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
+
+        `start` and `end` narrow the plan down, both inclusive; an end in time is the last message before that time.
+        Nothing is fenced. Raises NotAllowedError for a non-persistent topic.
+        """
+        name = TopicName.parse(topic)
+        if not name.persistent:
+            raise NotAllowedError("a non-persistent topic has no stored messages to read")
+        if not 0 < ttl_s <= PIN_TTL_MAX_S:
+            raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
+        return await (await self._topics.get(name)).plan_read(start, end, ttl_s)
+
+    async def rpc_unpin(self, connection: RpcConnection, topic: str, pin: str) -> None:
+        """The planned read has ended. Nothing happens when the pin has expired."""
+        await (await self._topic(topic)).ledger.unpin(pin)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _topic(self, topic: str) -> Topic:
+        return await self._topics.get(TopicName.parse(topic))
+
+    async def _seek(self, topic: Topic, subscription: Subscription, place: Point) -> None:
+        if isinstance(place, int):
+            await topic.seek(subscription, publish_time_ms=place)
+        else:
+            await topic.seek(subscription, position=_position(place))
+
+
+def _find(topic: Topic, name: str) -> Subscription:
+    found = topic.subscriptions.get((name, True))
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} of {topic.name.full} does not exist")
+    return found
+
+
+def _position(place: str | list[int]) -> Position:
+    if place == "earliest":
+        return EARLIEST_POSITION
+    if place == "latest":
+        return LATEST_POSITION
+    if isinstance(place, list) and len(place) == 2 and all(isinstance(part, int) for part in place):
+        return (place[0], place[1])
+    raise InvalidConfiguration(f"not a place in a topic: {place!r}")

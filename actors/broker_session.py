@@ -1,0 +1,69 @@
+"""One incarnation of a broker: the identity under which it is registered, and everything that hangs on that.
+
+It follows the coordinator's word on assignments: what names this incarnation is owned, everything else is not. Topics
+that had another owner before, and all that are assigned when it registers, are loaded in advance, so that a failover
+does not wait for clients.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..protocol.topics import TopicName
+from ..runtime.environment import Environment
+from ..runtime.rpc import Identity
+from ..runtime.settings import Settings
+from ..storage.bookie_client import BookieClient
+from ..storage.entry_cache import EntryCache
+from ..storage.ledgers import Ledgers
+from ..storage.managed_ledger import ManagedLedger
+from .coordinator_client import CoordinatorClient
+from .topics import Topics
+
+
+class BrokerSession:
+    """See the module. `on_lost` is called once if the coordinator declares this incarnation over."""
+
+    def __init__(
+        self,
+        env: Environment,
+        identity: Identity,
+        secret: bytes,
+        settings: Settings,
+        locate_coordinator: Callable[[], Awaitable[tuple[str, int]]],
+        topics: Topics,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.identity = identity
+        self.coordinator = CoordinatorClient(env, identity, secret, settings, locate_coordinator)
+        self._env = env
+        self._settings = settings
+        self._topics = topics
+        self._bookies = BookieClient(env, identity, secret, settings, self.coordinator.bookies)
+        self._ledgers = Ledgers(env, self.coordinator.metadata, self._bookies, settings)
+        self._cache = EntryCache(settings.cache_size_mb << 20)
+        self.coordinator.on_assignments.append(self._assigned)
+        self.coordinator.on_session_lost.append(on_lost)
+
+    async def start(self, host: str, port: int, data: dict[str, Any]) -> None:
+        """Connect and register. Raises StaleEpoch, HandshakeRefused, CoordinatorUnavailable."""
+        await self.coordinator.start()
+        await self.coordinator.register(host, port, data)
+
+    async def open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
+        """Open a topic's managed ledger as its owner under `epoch`; recovers what the previous owner left open."""
+        return await ManagedLedger.open(
+            self._env, self._ledgers, self.coordinator.metadata, name.path, epoch, self._settings, cache=self._cache
+        )
+
+    async def close(self) -> None:
+        """Leave the cluster. The topics must be closed by then."""
+        await self._bookies.close()
+        await self.coordinator.close()
+
+    def _assigned(self, changes: list[dict[str, Any]]) -> None:
+        for change in changes:
+            topic = change["topic"]
+            if change["broker"] == self.identity.node_id and change["incarnation"] == self.identity.incarnation:
+                self._topics.assign(topic, change["epoch"], load=True)
+            else:
+                self._topics.revoke(topic)
