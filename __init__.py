@@ -18,25 +18,135 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import spark as spark
+    from .client.async_consumer import AsyncConsumer as AsyncConsumer
+    from .client.async_producer import AsyncProducer as AsyncProducer
+    from .client.blocking import Client as Client
+    from .client.blocking_consumer import Consumer as Consumer
+    from .client.blocking_consumer import Reader as Reader
+    from .client.blocking_producer import Producer as Producer
+    from .client.client import AsyncClient as AsyncClient
+    from .client.configuration import BatchingType as BatchingType
+    from .client.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
+    from .client.configuration import ConsumerType as ConsumerType
+    from .client.configuration import HashingScheme as HashingScheme
+    from .client.configuration import InitialPosition as InitialPosition
+    from .client.configuration import PartitionsRoutingMode as PartitionsRoutingMode
+    from .client.message import Message as Message
+    from .client.message_id import MessageId as MessageId
+    from .client.reader import AsyncReader as AsyncReader
+    from .client.results import Result as Result
+    from .cluster.handle import Cluster as Cluster
     from .cluster.starting import connect as connect
     from .cluster.starting import start as start
+    from .protocol.compression import CompressionType as CompressionType
+    from .protocol.errors import AlreadyClosed as AlreadyClosed
+    from .protocol.errors import AuthenticationError as AuthenticationError
+    from .protocol.errors import AuthorizationError as AuthorizationError
+    from .protocol.errors import BrokerMetadataError as BrokerMetadataError
+    from .protocol.errors import BrokerPersistenceError as BrokerPersistenceError
+    from .protocol.errors import ChecksumError as ChecksumError
+    from .protocol.errors import ClusterError as ClusterError
+    from .protocol.errors import ConnectError as ConnectError
+    from .protocol.errors import ConsumerBusy as ConsumerBusy
+    from .protocol.errors import DirectoryLocked as DirectoryLocked
+    from .protocol.errors import InvalidConfiguration as InvalidConfiguration
+    from .protocol.errors import InvalidTopicName as InvalidTopicName
+    from .protocol.errors import InvalidUrl as InvalidUrl
+    from .protocol.errors import LookupError as LookupError
+    from .protocol.errors import MagnetarError as MagnetarError
+    from .protocol.errors import MagnetarError as PulsarException  # noqa: F401
+    from .protocol.errors import MessageTooBig as MessageTooBig
+    from .protocol.errors import NotAllowedError as NotAllowedError
+    from .protocol.errors import NotConnected as NotConnected
+    from .protocol.errors import OperationNotSupported as OperationNotSupported
+    from .protocol.errors import ProducerBusy as ProducerBusy
+    from .protocol.errors import ProducerFenced as ProducerFenced
+    from .protocol.errors import ProducerQueueIsFull as ProducerQueueIsFull
+    from .protocol.errors import ServiceUnitNotReady as ServiceUnitNotReady
+    from .protocol.errors import SettingError as SettingError
+    from .protocol.errors import SparkUnavailable as SparkUnavailable
+    from .protocol.errors import SubscriptionNotFound as SubscriptionNotFound
+    from .protocol.errors import Timeout as Timeout
+    from .protocol.errors import TooManyLookupRequestException as TooManyLookupRequestException
+    from .protocol.errors import TopicNotFound as TopicNotFound
+    from .protocol.errors import TopicTerminated as TopicTerminated
+    from .protocol.errors import UnknownError as UnknownError
+    from .protocol.errors import UnsupportedVersionError as UnsupportedVersionError
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "start": ".cluster.starting",
-    "connect": ".cluster.starting",
+_HOMES: dict[str, tuple[str, ...]] = {
+    "client.async_consumer": ("AsyncConsumer",),
+    "client.async_producer": ("AsyncProducer",),
+    "client.blocking": ("Client",),
+    "client.blocking_consumer": ("Consumer", "Reader"),
+    "client.blocking_producer": ("Producer",),
+    "client.client": ("AsyncClient",),
+    "client.configuration": (
+        "BatchingType",
+        "ConsumerBatchReceivePolicy",
+        "ConsumerType",
+        "HashingScheme",
+        "InitialPosition",
+        "PartitionsRoutingMode",
+    ),
+    "client.message": ("Message",),
+    "client.message_id": ("MessageId",),
+    "client.reader": ("AsyncReader",),
+    "client.results": ("Result",),
+    "cluster.handle": ("Cluster",),
+    "cluster.starting": ("connect", "start"),
+    "protocol.compression": ("CompressionType",),
+    "protocol.errors": (
+        "AlreadyClosed",
+        "AuthenticationError",
+        "AuthorizationError",
+        "BrokerMetadataError",
+        "BrokerPersistenceError",
+        "ChecksumError",
+        "ClusterError",
+        "ConnectError",
+        "ConsumerBusy",
+        "DirectoryLocked",
+        "InvalidConfiguration",
+        "InvalidTopicName",
+        "InvalidUrl",
+        "LookupError",
+        "MagnetarError",
+        "MessageTooBig",
+        "NotAllowedError",
+        "NotConnected",
+        "OperationNotSupported",
+        "ProducerBusy",
+        "ProducerFenced",
+        "ProducerQueueIsFull",
+        "ServiceUnitNotReady",
+        "SettingError",
+        "SparkUnavailable",
+        "SubscriptionNotFound",
+        "Timeout",
+        "TooManyLookupRequestException",
+        "TopicNotFound",
+        "TopicTerminated",
+        "UnknownError",
+        "UnsupportedVersionError",
+    ),
 }
-_MODULES = {"spark"}
+_MODULES = ("spark",)
+_ALIASES = {"PulsarException": "MagnetarError"}
+"""The official client's name for the root of all errors."""
 
-__all__ = ["connect", "spark", "start"]
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, *_MODULES, *_ALIASES])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name], __name__), name)
-    elif name in _MODULES:
-        value = import_module(f".{name}", __name__)
+    wanted = _ALIASES.get(name, name)
+    if wanted in _HOME_OF:
+        value = getattr(import_module(f".{_HOME_OF[wanted]}", __name__), wanted)
+    elif wanted in _MODULES:
+        value = import_module(f".{wanted}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

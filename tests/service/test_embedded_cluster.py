@@ -1,0 +1,137 @@
+"""A whole cluster in this process: what it keeps over a restart, what it refuses, what it says about itself."""
+
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import magnetar
+from magnetar.cluster.handle import Cluster
+from magnetar.protocol.errors import ClusterError, SettingError
+
+
+def start(directory: Path, **options: object) -> Cluster:
+    return magnetar.start(embedded=True, data_dir=directory, **{"port": 0, "admin_port": 0, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with start(tmp_path / "data") as running:
+        yield running
+
+
+def test_messages_and_subscriptions_survive_a_restart(tmp_path: Path) -> None:
+    with start(tmp_path) as cluster, cluster.client() as client:
+        client.subscribe("kept", "readers").close()
+        producer = client.create_producer("kept")
+        for number in range(10):
+            producer.send(f"message {number}".encode())
+        consumer = client.subscribe("kept", "readers")
+        first = consumer.receive(timeout_millis=10_000)
+        assert first.data() == b"message 0"
+        consumer.acknowledge(first)
+        identity = cluster.cluster_id
+    with start(tmp_path) as cluster, cluster.client() as client:
+        assert cluster.cluster_id == identity
+        consumer = client.subscribe("kept", "readers")
+        received = [consumer.receive(timeout_millis=10_000).data() for _ in range(9)]
+        assert received == [f"message {number}".encode() for number in range(1, 10)]
+
+
+def test_the_layout_is_the_one_of_ray(tmp_path: Path) -> None:
+    with start(tmp_path):
+        pass
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"cluster.json", "coordinator/metadata.db"} <= found
+    assert {f"bookie-{number}/cookie" for number in (1, 2, 3)} <= found
+    assert "run.json" not in found
+    identity = json.loads((tmp_path / "cluster.json").read_text())
+    assert identity["state"] == "ready"
+    assert json.loads((tmp_path / "bookie-1" / "cookie").read_text())["cluster_id"] == identity["cluster_id"]
+
+
+def test_one_cluster_a_directory(tmp_path: Path) -> None:
+    with start(tmp_path), pytest.raises(ClusterError, match="in use by another"):
+        start(tmp_path)
+    start(tmp_path).stop()
+
+
+def test_the_services_lock_their_directories_themselves(tmp_path: Path) -> None:
+    with start(tmp_path):
+        (tmp_path / "lock").unlink()  # somebody gets round the directory's own lock
+        with pytest.raises(magnetar.DirectoryLocked):
+            start(tmp_path)
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ClusterError, match=rf"port {port} .*broker-1.*--port"):
+            start(tmp_path, port=port)
+    assert not (tmp_path / "cluster.json").exists(), "a refused start leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"settings": {"maxMessageSise": 5}}, "maxMessageSize"),
+        ({"settings": {"maxMessageSize": "many"}}, "maxMessageSize"),
+        ({"ensemble": "3/2"}, "3/3/2"),
+        ({"ensemble": "2/3/2"}, "ensemble >= write quorum"),
+        ({"ensemble": "3/3/1"}, "survives no failure"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path: Path, options: dict[str, object], complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        start(tmp_path, **options)
+
+
+def test_too_few_bookies_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="cannot acknowledge"):
+        start(tmp_path, bookies=1)
+
+
+def test_the_bookies_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    start(tmp_path / "one").stop()
+    start(tmp_path / "two").stop()
+    (tmp_path / "one" / "bookie-2").rename(tmp_path / "gone")
+    (tmp_path / "two" / "bookie-2").rename(tmp_path / "one" / "bookie-2")
+    with pytest.raises(ClusterError, match=r"bookie-2.*belongs to cluster"):
+        start(tmp_path / "one")
+
+
+def test_a_bookie_whose_directory_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    start(tmp_path).stop()
+    (tmp_path / "bookie-3").rename(tmp_path / "elsewhere")
+    with start(tmp_path) as cluster, cluster.client() as client:
+        assert not (tmp_path / "bookie-3").exists()
+        client.create_producer("two-are-enough").send(b"still acknowledged")
+
+
+def test_status_shows_actors_and_topics(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        client.create_producer("seen").send(b"x")
+        status = cluster.status()
+    assert status["cluster_id"] == cluster.cluster_id
+    assert {bookie["node_id"] for bookie in status["bookies"]} == {"bookie-1", "bookie-2", "bookie-3"}
+    assert {broker["node_id"] for broker in status["brokers"]} == {"broker-1", "broker-2"}
+    assert json.loads(json.dumps(status)) == status, "plain values only"
+
+
+def test_the_admin_answers_at_its_url(cluster: Cluster) -> None:
+    with urllib.request.urlopen(f"{cluster.admin_url}/admin/v2/clusters", timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_stopping_twice_is_fine_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    cluster = start(tmp_path)
+    cluster.stop()
+    cluster.stop()
+    assert {thread.name for thread in threading.enumerate()} <= before
+    with pytest.raises(ClusterError, match="stopped"):
+        cluster.status()
