@@ -1,0 +1,142 @@
+"""The asyncio face of a consumer."""
+
+import asyncio
+from collections.abc import Iterable
+
+from ..protocol.errors import Timeout
+from .configuration import ConsumerBatchReceivePolicy
+from .core import Core
+from .handover import LoopSignal
+from .message import Message
+from .message_id import MessageId
+from .topic_consumer import TopicConsumer
+
+
+class AsyncConsumer:
+    """Consumes one topic under a subscription. Made by `AsyncClient.subscribe`."""
+
+    def __init__(self, core: Core, consumer: TopicConsumer) -> None:
+        self._core = core
+        self._consumer = consumer
+        self._inbox = consumer.inbox
+
+    async def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message. Raises Timeout if none comes in time, AlreadyClosed, or why the subscription ended."""
+        message = self._inbox.take()
+        if message is not None and self._inbox.failure is None:
+            return message
+        try:
+            async with asyncio.timeout(None if timeout_millis is None else timeout_millis / 1000):
+                while True:
+                    await self._arrival()
+                    message = self._inbox.take()
+                    if message is not None:
+                        return message
+        except TimeoutError:
+            raise Timeout(f"no message within {timeout_millis} ms") from None
+
+    async def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> list[Message]:
+        """At least one message and at most `messages_max`: what is here, or the first to come.
+
+        Raises as `receive`.
+        """
+        messages = self._inbox.take_many(messages_max)
+        if not messages or self._inbox.failure is not None:
+            messages = [await self.receive(timeout_millis)]
+            messages += self._inbox.take_many(messages_max - 1)
+        return messages
+
+    async def batch_receive(self) -> list[Message]:
+        """Messages until one limit of the `batch_receive_policy` is reached; empty if its time passes without any."""
+        policy = self._consumer.configuration.batch_receive_policy or ConsumerBatchReceivePolicy()
+        messages: list[Message] = []
+        size = 0
+        try:
+            async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None):
+                while not is_enough(policy, len(messages), size):
+                    message = await self.receive()
+                    messages.append(message)
+                    size += len(message.data())
+        except TimeoutError:
+            pass  # the policy's time is one of its limits
+        return messages
+
+    async def acknowledge(self, message: Message | MessageId) -> None:
+        """The message is done. Sent within the grouping time, together with others."""
+        self._consumer.acknowledge(message)
+
+    async def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        """All these messages are done."""
+        self._consumer.acknowledge_many(messages)
+
+    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Everything up to the message is done. Raises CumulativeAcknowledgementNotAllowedError on Shared."""
+        self._consumer.acknowledge_cumulative(message)
+
+    async def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Have the message delivered again after `negative_ack_redelivery_delay_ms`."""
+        self._consumer.negative_acknowledge(message)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything unacknowledged delivered again."""
+        self._consumer.redeliver_unacknowledged_messages()
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Move the subscription to a message id, or to a publish time in milliseconds.
+
+        The next message is the one after the id, or the one of that id with `start_message_id_inclusive`.
+        """
+        await self._consumer.seek(messageid)
+
+    async def get_last_message_id(self) -> MessageId:
+        """The id of the topic's last message; `MessageId.earliest` if it has none."""
+        return await self._consumer.get_last_message_id()
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription and close."""
+        await self._consumer.unsubscribe()
+
+    async def close(self) -> None:
+        """Send waiting acknowledgements and close. May be called twice."""
+        await self._consumer.close()
+
+    def topic(self) -> str:
+        """The topic in full."""
+        return self._consumer.topic.full
+
+    def subscription_name(self) -> str:
+        """The subscription's name."""
+        return self._consumer.configuration.subscription_name
+
+    def consumer_name(self) -> str:
+        """The consumer's name, empty if none was given."""
+        return self._consumer.consumer_name
+
+    def is_connected(self) -> bool:
+        """Whether the subscription is in place on every partition."""
+        return self._consumer.is_connected
+
+    async def _arrival(self) -> None:
+        """Until there may be a message. Raises why there will be none."""
+        inbox = self._inbox
+        if inbox.failure is not None:
+            raise inbox.failure
+        if not inbox.is_empty():
+            return
+        signal = inbox.arrival
+        assert isinstance(signal, LoopSignal)
+        self._consumer.ask_for_one()
+        inbox.waiting += 1
+        try:
+            await signal.wait()
+        finally:
+            inbox.waiting -= 1
+        if inbox.failure is not None:
+            raise inbox.failure
+
+
+def is_enough(policy: ConsumerBatchReceivePolicy, messages: int, size_bytes: int) -> bool:
+    """Whether one of the policy's limits is reached."""
+    if 0 < policy.max_num_message <= messages:
+        return True
+    return 0 < policy.max_num_bytes <= size_bytes

@@ -1,0 +1,204 @@
+"""The asyncio face of a producer."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from ..protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
+from .batching import Outbox, SendCallback, ignore
+from .core import Core
+from .handover import LoopSignal
+from .message_id import MessageId
+from .outcomes import Outcome
+from .partitioned import TopicProducer, as_bytes, check_attributes
+from .producer import Failing
+from .results import Result
+
+
+class AsyncProducer:
+    """Publishes to one topic. Made by `AsyncClient.create_producer`."""
+
+    def __init__(self, core: Core, producer: TopicProducer) -> None:
+        self._core = core
+        self._producer = producer
+        self._blocks = producer.configuration.block_if_queue_full
+        self._sealing = False
+        self._closed = False
+
+    async def send(
+        self,
+        content: bytes | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+    ) -> MessageId:
+        """Publish a message (None: a null value) and return its id once it is stored.
+
+        Does not wait for the batching delay; what tasks send at the same moment still shares a batch. Raises
+        ProducerQueueIsFull (unless `block_if_queue_full`), MessageTooBig, Timeout and what the broker answers.
+        """
+        outcome, future = self._outcome(1)
+        while True:
+            outbox = self._enqueue(
+                content, outcome, properties, partition_key, ordering_key, sequence_id, event_timestamp
+            )
+            if outbox is None:
+                break
+            await self._space(outbox)
+        self._seal_soon()
+        await future
+        return outcome.ids[0]
+
+    def send_async(
+        self,
+        content: bytes | None,
+        callback: SendCallback | None = None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+    ) -> None:
+        """Queue a message and return at once; `callback(result, message_id)` is called on the loop.
+
+        A full queue is reported to the callback as Result.ProducerQueueIsFull, or raised without one: this never waits.
+        """
+        outbox = self._enqueue(
+            content, callback or ignore, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        )
+        if outbox is not None:
+            report(callback, outbox.failure or queue_is_full())
+
+    async def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
+        """Publish plain messages, all to one partition if they have to choose.
+
+        Without a callback: returns their ids, in order, once all are stored, or raises the first failure. With one: it
+        is called for each message, and this returns an empty list as soon as all are queued. Waits for space anyway.
+        """
+        payloads = [as_bytes(payload) for payload in payloads]
+        if not payloads:
+            return []
+        outcome, future = self._outcome(len(payloads))
+        start = 0
+        while start < len(payloads):
+            outbox = self._outbox(b"", None, None, None, None)
+            accepted = outbox.extend(payloads, start, callback or outcome)
+            start += accepted
+            if not accepted:
+                await self._space(outbox, wait=True)
+        if callback is not None:
+            return []
+        self._producer.seal()
+        await future
+        return outcome.ids
+
+    async def flush(self) -> None:
+        """Until everything sent so far is stored. Raises the first failure."""
+        await self._producer.flush()
+
+    async def close(self) -> None:
+        """Send what is pending, then close. May be called twice."""
+        self._closed = True
+        await self._producer.close()
+
+    def topic(self) -> str:
+        """The topic in full."""
+        return self._producer.topic.full
+
+    def producer_name(self) -> str:
+        """The name given at creation, or by the broker."""
+        return self._producer.producer_name
+
+    def last_sequence_id(self) -> int:
+        """The last sequence id that was stored, −1 if none."""
+        return self._producer.last_sequence_id
+
+    def is_connected(self) -> bool:
+        """Whether every partition is connected."""
+        return self._producer.is_connected
+
+    def _outcome(self, expected: int) -> tuple[Outcome, "asyncio.Future[None]"]:
+        future: asyncio.Future[None] = self._core.loop.create_future()
+
+        def done() -> None:
+            if future.done():
+                return
+            if outcome.error is not None:
+                future.set_exception(outcome.error)
+            else:
+                future.set_result(None)
+
+        outcome = Outcome(expected, done)
+        return outcome, future
+
+    def _outbox(
+        self,
+        content: bytes | None,
+        properties: Mapping[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        event_timestamp: int | None,
+    ) -> Outbox:
+        if self._closed:
+            raise AlreadyClosed("the producer is closed")
+        return self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
+
+    def _enqueue(
+        self,
+        content: bytes | None,
+        callback: SendCallback,
+        properties: Mapping[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        event_timestamp: int | None,
+    ) -> Outbox | None:
+        """None if the message was accepted, else the outbox that has no space for it."""
+        data = b"" if content is None else as_bytes(content)
+        attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
+        outbox = self._outbox(content, properties, partition_key, ordering_key, event_timestamp)
+        accepted = outbox.add(data, callback) if attributes is None else outbox.add_with(data, attributes, callback)
+        return None if accepted else outbox
+
+    async def _space(self, outbox: Outbox, *, wait: bool = False) -> None:
+        """Until `outbox` has space. Raises ProducerQueueIsFull at once if this producer does not wait."""
+        if outbox.failure is not None:
+            raise outbox.failure
+        if not (wait or self._blocks):
+            raise queue_is_full()
+        outbox.seal()
+        signal = outbox.space
+        assert isinstance(signal, LoopSignal)
+        outbox.waiting += 1
+        try:
+            while not outbox.has_room():
+                await signal.wait()
+        finally:
+            outbox.waiting -= 1
+        if outbox.failure is not None:
+            raise outbox.failure
+
+    def _seal_soon(self) -> None:
+        if not self._sealing:
+            self._sealing = True
+            self._core.loop.call_soon(self._seal)
+
+    def _seal(self) -> None:
+        self._sealing = False
+        self._producer.seal()
+
+
+def queue_is_full() -> ProducerQueueIsFull:
+    """The error of a producer that does not wait."""
+    return ProducerQueueIsFull("as many messages are pending as max_pending_messages allows")
+
+
+def report(callback: SendCallback | None, error: MagnetarError) -> None:
+    """Tell the callback that its message was not accepted; raise without one."""
+    if callback is None:
+        raise error
+    if isinstance(callback, Failing):
+        callback.fail(error)
+    else:
+        callback(Result.of(error), MessageId())

@@ -1,0 +1,358 @@
+"""The outbox of one partition's producer: messages become batches here, on the caller's thread.
+
+Per message it costs two list appends, a sum and a comparison under one lock; encoding waits until the loop takes the
+batch. Plain payloads stay as they are until then and are encoded together; from the first message with a key or
+properties on, the pieces of that batch are encoded as they come.
+
+Invariants:
+- batches leave in the order in which their first messages came, and messages keep their order within a batch;
+- `pending` counts the messages that were accepted and not yet `release`d, and never exceeds `pending_max`;
+- a message lies in the open batch only while `ticking` is set or the loop has been told to look (`_told`), so that no
+  message can be forgotten there.
+
+Key-based batching is another outbox (`keyed_batching.py`). What becomes of a batch is left to the producer.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, repeat
+from typing import Any
+
+from ..protocol.batches import encode_batch, encode_single
+from ..protocol.errors import MagnetarError
+from .handover import Handover
+from .message_id import MessageId
+from .results import Result
+
+SendCallback = Callable[[Result, MessageId], object]
+
+MESSAGE_OVERHEAD_BYTES = 10
+"""Counted for each plain payload: the size in front of its metadata, and the metadata."""
+
+
+def ignore(result: Result, message_id: MessageId) -> None:
+    """The callback of those who asked for none."""
+
+
+class Attributes:
+    """What a message may carry beside its payload. `content` None is a null value (a tombstone)."""
+
+    __slots__ = ("event_timestamp", "null_value", "ordering_key", "partition_key", "properties", "sequence_id")
+
+    def __init__(
+        self,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+        null_value: bool = False,
+    ) -> None:
+        self.properties = properties
+        self.partition_key = partition_key
+        self.ordering_key = ordering_key
+        self.sequence_id = sequence_id
+        self.event_timestamp = event_timestamp
+        self.null_value = null_value
+
+    def encode(self, content: bytes) -> bytes:
+        """The message as a piece of a batch."""
+        return encode_single(
+            content,
+            properties=self.properties,
+            partition_key=self.partition_key,
+            event_time=self.event_timestamp or 0,
+            sequence_id=self.sequence_id,
+            ordering_key=self.ordering_key.encode() if self.ordering_key is not None else None,
+            null_value=self.null_value,
+        )
+
+
+class Batch:
+    """Messages that travel as one entry, from the outbox until their receipt or failure."""
+
+    __slots__ = (
+        "attributes",
+        "batched",
+        "callbacks",
+        "deadline",
+        "encoded",
+        "entry",
+        "first_sequence_id",
+        "flushes",
+        "last_sequence_id",
+        "payloads",
+    )
+
+    def __init__(
+        self,
+        payloads: list[bytes],
+        callbacks: list[SendCallback],
+        first_sequence_id: int,
+        last_sequence_id: int,
+        *,
+        batched: bool,
+        encoded: bool,
+        attributes: Attributes | None,
+    ) -> None:
+        self.payloads = payloads
+        """Plain payloads, or encoded pieces of the batch if `encoded`."""
+        self.callbacks = callbacks
+        """One for each message."""
+        self.first_sequence_id = first_sequence_id
+        self.last_sequence_id = last_sequence_id
+        self.batched = batched
+        """False: one message, sent as an entry of its own without a batch around it."""
+        self.encoded = encoded
+        self.attributes = attributes
+        """Of the message (unbatched) or of the batch's first message, whose key the entry shows."""
+        self.entry = b""
+        self.deadline = 0.0
+        self.flushes: list[Any] | None = None
+
+    def payload(self) -> bytes:
+        """The uncompressed payload of the entry."""
+        if not self.batched:
+            return self.payloads[0]
+        return b"".join(self.payloads) if self.encoded else encode_batch(self.payloads)
+
+
+class Outbox:
+    """See the module. All methods may be called from any thread; `on_work` is called on the loop."""
+
+    def __init__(
+        self,
+        handover: Handover,
+        on_work: Callable[[], object],
+        *,
+        pending_max: int,
+        batching: bool,
+        messages_max: int,
+        bytes_max: int,
+    ) -> None:
+        self.lock = handover.lock()
+        self.space = handover.signal(self.lock)
+        self.pending = 0
+        self.pending_max = pending_max
+        self.waiting = 0
+        """Callers that wait for space; changed under the lock."""
+        self.ticking = False
+        """Whether the delay timer looks after this outbox."""
+        self.failure: MagnetarError | None = None
+        """Why nothing is accepted any more."""
+        self.next_sequence_id = 0
+        self._wake = handover.wake
+        self._on_work = on_work
+        self._batching = batching
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._told = False
+        self._sealed: list[Batch] = []
+        self._open()
+
+    def _open(self) -> None:
+        self._payloads: list[bytes] = []
+        self._callbacks: list[SendCallback] = []
+        self._size = 0
+        self._encoded = False
+        self._first: Attributes | None = None
+        self._numbered = 0
+        self._last_number: int | None = None
+
+    # ---- Putting in ----
+
+    def add(self, content: bytes, callback: SendCallback) -> bool:
+        """Accept a plain payload. False if there is no space, or nothing is accepted any more."""
+        with self.lock:
+            if self.pending >= self.pending_max:
+                return False
+            self.pending += 1
+            if self._batching:
+                size = self._size + len(content) + MESSAGE_OVERHEAD_BYTES
+                if size > self._bytes_max and self._callbacks:
+                    self._seal()
+                    size = len(content) + MESSAGE_OVERHEAD_BYTES
+                self._size = size
+                if self._encoded:
+                    content = encode_single(content)
+                    self._last_number = None
+                self._payloads.append(content)
+                callbacks = self._callbacks
+                callbacks.append(callback)
+                if len(callbacks) >= self._messages_max or size >= self._bytes_max:
+                    self._seal()
+                elif self.ticking and not self._sealed:
+                    return True
+            else:
+                self._seal_one(content, callback, None)
+            if self._told:
+                return True
+            self._told = True
+        self._wake(self._on_work)
+        return True
+
+    def add_with(self, content: bytes, attributes: Attributes, callback: SendCallback) -> bool:
+        """Accept a message with attributes. False as in `add`."""
+        piece = attributes.encode(content) if self._batching else content
+        with self.lock:
+            if self.pending >= self.pending_max:
+                return False
+            self.pending += 1
+            if not self._batching:
+                self._seal_one(content, callback, attributes)
+            else:
+                if self._size + len(piece) > self._bytes_max and self._callbacks:
+                    self._seal()
+                if not self._encoded:
+                    if self._payloads:
+                        self._payloads = [encode_batch(self._payloads)]
+                    else:
+                        self._first = attributes
+                    self._encoded = True
+                self._payloads.append(piece)
+                self._callbacks.append(callback)
+                self._size += len(piece)
+                self._last_number = attributes.sequence_id
+                if attributes.sequence_id is not None:
+                    self._numbered += 1
+                if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
+                    self._seal()
+                elif self.ticking and not self._sealed:
+                    return True
+            if self._told:
+                return True
+            self._told = True
+        self._wake(self._on_work)
+        return True
+
+    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback) -> int:
+        """Accept plain payloads from `contents[start:]` on, as many as there is space for; returns how many."""
+        with self.lock:
+            room = min(self.pending_max - self.pending, len(contents) - start)
+            if room <= 0:
+                return 0
+            self.pending += room
+            end = start + room
+            if self._batching:
+                while start < end:
+                    start += self._extend_open(contents[start : min(end, start + self._messages_max)], callback)
+            else:
+                for content in contents[start:end]:
+                    self._seal_one(content, callback, None)
+            if self._told or (self.ticking and not self._sealed):
+                return room
+            self._told = True
+        self._wake(self._on_work)
+        return room
+
+    def _extend_open(self, contents: Sequence[bytes], callback: SendCallback) -> int:
+        """Put a first part of `contents` into the open batch, sealing when it is full; returns how many went in."""
+        contents = contents[: self._messages_max - len(self._callbacks)]
+        size = sum(map(len, contents)) + MESSAGE_OVERHEAD_BYTES * len(contents)
+        if self._size + size > self._bytes_max:
+            sizes = list(
+                accumulate(map(len, contents), lambda total, one: total + one + MESSAGE_OVERHEAD_BYTES, initial=0)
+            )
+            fitting = bisect_right(sizes, self._bytes_max - self._size) - 1
+            if not fitting:
+                if self._callbacks:
+                    self._seal()
+                    return 0
+                fitting = 1
+            contents = contents[:fitting]
+            size = sizes[fitting]
+        if self._encoded:
+            self._payloads.append(encode_batch(contents))
+            self._last_number = None
+        else:
+            self._payloads.extend(contents)
+        self._callbacks.extend(repeat(callback, len(contents)))
+        self._size += size
+        if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
+            self._seal()
+        return len(contents)
+
+    def _seal_one(self, content: bytes, callback: SendCallback, attributes: Attributes | None) -> None:
+        number = attributes.sequence_id if attributes is not None else None
+        if number is None:
+            number = self.next_sequence_id
+            self.next_sequence_id = number + 1
+        self._sealed.append(
+            Batch([content], [callback], number, number, batched=False, encoded=False, attributes=attributes)
+        )
+
+    def _seal(self) -> None:
+        """Close the open batch. Messages without a number of their own take the next ones."""
+        own = len(self._callbacks) - self._numbered
+        following = self.next_sequence_id + own
+        first = self._first.sequence_id if self._first is not None else None
+        last = self._last_number if self._last_number is not None else following - 1
+        self._sealed.append(
+            Batch(
+                self._payloads,
+                self._callbacks,
+                first if first is not None else self.next_sequence_id,
+                last,
+                batched=True,
+                encoded=self._encoded,
+                attributes=self._first,
+            )
+        )
+        self.next_sequence_id = following
+        self._open()
+
+    # ---- Taking out ----
+
+    def seal(self) -> None:
+        """Let the open batch go now, whatever its size."""
+        with self.lock:
+            if self._callbacks:
+                self._seal()
+            if self._told or not self._sealed:
+                return
+            self._told = True
+        self._wake(self._on_work)
+
+    def tick(self) -> bool:
+        """The delay has passed: close the open batch. False if there was none; the timer need not come back then."""
+        with self.lock:
+            if self._callbacks:
+                self._seal()
+                return True
+            self.ticking = False
+            return False
+
+    def take(self) -> tuple[list[Batch], bool]:
+        """All closed batches, and whether the delay timer has to start for an open one."""
+        with self.lock:
+            self._told = False
+            sealed, self._sealed = self._sealed, []
+            start = bool(self._callbacks) and not self.ticking
+            if start:
+                self.ticking = True
+            return sealed, start
+
+    def release(self, messages: int) -> None:
+        """So many messages have their receipt or have failed: there is space for others."""
+        with self.lock:
+            self.pending -= messages
+            if self.waiting:
+                self.space.notify_all()
+
+    def limit_bytes(self, bytes_max: int) -> None:
+        """Keep batches below what the broker takes, whatever was configured."""
+        with self.lock:
+            self._bytes_max = max(1, min(self._bytes_max, bytes_max))
+
+    def has_room(self) -> bool:
+        """Whether `add` would accept a message, or fail for good; to be called under the lock."""
+        return self.pending < self.pending_max or self.failure is not None
+
+    def refuse(self, failure: MagnetarError) -> None:
+        """Accept nothing any more; waiting callers get `failure`."""
+        with self.lock:
+            if self.failure is None:
+                self.failure = failure
+            self.pending_max = 0
+            if self.waiting:
+                self.space.notify_all()

@@ -1,0 +1,255 @@
+"""The blocking client: the public `Client`, with the names and defaults of the official Python client."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..protocol.errors import AlreadyClosed
+from .blocking_consumer import Consumer, Reader
+from .blocking_loop import obtain
+from .blocking_producer import Producer
+from .client import topic_partitions
+from .configuration import (
+    BatchingType,
+    ClientConfiguration,
+    CompressionType,
+    ConsumerBatchReceivePolicy,
+    ConsumerConfiguration,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerConfiguration,
+    ReaderConfiguration,
+)
+from .core import Closeable
+from .message import Message
+from .message_id import MessageId
+from .partitioned import TopicProducer
+from .reader import TopicReader
+from .routing import OutgoingMessage
+from .topic_consumer import TopicConsumer
+
+
+class Client:
+    """A client for ordinary code, usable from any thread.
+
+    All network work happens on one thread of its own; inside Ray tasks and actors, clients with equal arguments share
+    it, and their connections, for the life of the process. Pickles as its arguments. Also a context manager.
+    """
+
+    def __init__(
+        self,
+        service_url: str | None = None,
+        *,
+        operation_timeout_seconds: int = 30,
+        concurrent_lookup_requests: int = 50_000,
+        connection_timeout_ms: int = 10_000,
+        **options: Any,
+    ) -> None:
+        """`service_url`: `pulsar://host:port`, several as `pulsar://a:1,b:2`, or None to find the cluster through Ray.
+
+        `options` are the other fields of `ClientConfiguration`. Raises InvalidConfiguration; a URL that leads nowhere
+        shows when it is first used.
+        """
+        self.configuration = ClientConfiguration(
+            service_url=service_url,
+            operation_timeout_seconds=operation_timeout_seconds,
+            concurrent_lookup_requests=concurrent_lookup_requests,
+            connection_timeout_ms=connection_timeout_ms,
+            **options,
+        )
+        self.running, self._shared = obtain(self.configuration)
+        self._made: dict[Closeable, None] = {}
+        self._closed = False
+        if not self._shared:
+            # For clients that nobody closes: end the thread before the interpreter goes.
+            self._finalizer = weakref.finalize(self, self.running.stop)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_client, (asdict(self.configuration),))
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30_000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1_000,
+        max_pending_messages_across_partitions: int = 50_000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = False,
+        batching_max_messages: int = 1_000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        properties: Mapping[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        message_router: Callable[[OutgoingMessage, int], int] | None = None,
+        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+    ) -> Producer:
+        """A producer on a topic, which is created if need be; batching is off unless asked for.
+
+        Raises InvalidConfiguration, InvalidTopicName, ProducerBusy, ConnectError, Timeout, or what the broker answers.
+        """
+        return self.open_producer(
+            ProducerConfiguration(
+                topic=topic,
+                producer_name=producer_name,
+                initial_sequence_id=initial_sequence_id,
+                send_timeout_millis=send_timeout_millis,
+                compression_type=compression_type,
+                max_pending_messages=max_pending_messages,
+                max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+                block_if_queue_full=block_if_queue_full,
+                batching_enabled=batching_enabled,
+                batching_max_messages=batching_max_messages,
+                batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+                batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+                message_routing_mode=message_routing_mode,
+                hashing_scheme=hashing_scheme,
+                properties=dict(properties or {}),
+                batching_type=batching_type,
+                message_router=message_router,
+            )
+        )
+
+    def subscribe(
+        self,
+        topic: str,
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        message_listener: Callable[[Consumer, Message], Any] | None = None,
+        receiver_queue_size: int = 1_000,
+        max_total_receiver_queue_size_across_partitions: int = 50_000,
+        consumer_name: str | None = None,
+        negative_ack_redelivery_delay_ms: int = 60_000,
+        properties: Mapping[str, str] | None = None,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+    ) -> Consumer:
+        """A consumer on a topic; the subscription is created if need be, at `initial_position`.
+
+        A `message_listener(consumer, message)` is called on a thread of its own, one message after the other.
+        Raises InvalidConfiguration, InvalidTopicName, ConsumerBusy, ConnectError, Timeout, or what the broker answers.
+        """
+        return self.open_consumer(
+            ConsumerConfiguration(
+                topic=topic,
+                subscription_name=subscription_name,
+                consumer_type=consumer_type,
+                message_listener=message_listener,
+                receiver_queue_size=receiver_queue_size,
+                max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+                consumer_name=consumer_name,
+                negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+                properties=dict(properties or {}),
+                initial_position=initial_position,
+                start_message_id_inclusive=start_message_id_inclusive,
+                batch_receive_policy=batch_receive_policy,
+            )
+        )
+
+    def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        reader_listener: Callable[[Reader, Message], Any] | None = None,
+        receiver_queue_size: int = 1_000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        start_message_id_inclusive: bool = False,
+    ) -> Reader:
+        """A reader that begins behind `start_message_id`, or with it if `start_message_id_inclusive`.
+
+        Raises as `subscribe`.
+        """
+        return self.open_reader(
+            ReaderConfiguration(
+                topic=topic,
+                start_message_id=start_message_id,
+                reader_listener=reader_listener,
+                receiver_queue_size=receiver_queue_size,
+                reader_name=reader_name,
+                subscription_role_prefix=subscription_role_prefix,
+                start_message_id_inclusive=start_message_id_inclusive,
+            )
+        )
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The names of the topic's partitions, or its own name if it has none."""
+        self._check_open()
+        return self.running.run(topic_partitions(self.running.core, topic))
+
+    def close(self) -> None:
+        """Close everything this client made: pending messages are sent, acknowledgements too. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._shared:
+            for made in list(self._made):
+                self.close_one(made)
+        else:
+            self.running.close()
+            self._finalizer.detach()
+
+    def shutdown(self) -> None:
+        """End at once, without waiting for anything: what is pending may or may not have been sent."""
+        if self._shared:
+            self.close()
+            return
+        self._closed = True
+        self.running.stop()
+        self._finalizer.detach()
+
+    # ---- For the faces of producers, consumers and readers ----
+
+    def open_producer(self, configuration: ProducerConfiguration) -> Producer:
+        """A producer of a ready-made configuration."""
+        self._check_open()
+        producer = TopicProducer(self.running.core, configuration)
+        self.running.run(producer.open())
+        self._made[producer] = None
+        return Producer(self, producer)
+
+    def open_consumer(self, configuration: ConsumerConfiguration) -> Consumer:
+        """A consumer of a ready-made configuration."""
+        self._check_open()
+        consumer = TopicConsumer(self.running.core, configuration)
+        self.running.run(consumer.open())
+        self._made[consumer] = None
+        return Consumer(self, consumer)
+
+    def open_reader(self, configuration: ReaderConfiguration) -> Reader:
+        """A reader of a ready-made configuration."""
+        self._check_open()
+        reader = TopicReader(self.running.core, configuration)
+        self.running.run(reader.open())
+        self._made[reader.consumer] = None
+        return Reader(self, reader)
+
+    def close_one(self, made: Closeable) -> None:
+        """Close a producer or consumer of this client; nothing happens if it is closed."""
+        if self._made.pop(made, None) is None and made not in self.running.core.opened:
+            return
+        try:
+            self.running.run(made.close())  # pyright: ignore[reportArgumentType]
+        except AlreadyClosed:
+            return  # with its client
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+
+
+def _client(options: dict[str, Any]) -> Client:
+    return Client(**options)

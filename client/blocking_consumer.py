@@ -1,0 +1,308 @@
+"""The blocking faces of consumer and reader, and the thread that calls listeners."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
+from .async_consumer import is_enough
+from .configuration import ConsumerBatchReceivePolicy
+from .message import Message
+from .message_id import MessageId
+from .reader import TopicReader
+from .topic_consumer import TopicConsumer
+
+if TYPE_CHECKING:
+    from .blocking import Client
+    from .blocking_loop import Running
+
+logger = logging.getLogger(__name__)
+
+LISTENER_STOP_TIMEOUT_S = 5.0
+
+
+class Receiver:
+    """Taking messages from an inbox, waiting if there are none."""
+
+    def __init__(self, running: "Running", consumer: TopicConsumer) -> None:
+        self._running = running
+        self._consumer = consumer
+        self._inbox = consumer.inbox
+        self._wake = consumer.core.handover.wake
+
+    def receive(self, timeout_millis: int | None) -> Message:
+        """The next message. Raises Timeout, or why there will be none."""
+        if self._running.is_here():
+            raise OperationNotSupported("receiving in a callback would wait for itself; use another thread")
+        end = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
+        inbox = self._inbox
+        while True:
+            if inbox.failure is not None:
+                raise inbox.failure
+            message = inbox.take()
+            if message is not None:
+                return message
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise Timeout(f"no message within {timeout_millis} ms")
+            if not self._consumer.configuration.receiver_queue_size:
+                self._wake(self._consumer.ask_for_one)
+            arrival = inbox.arrival
+            assert isinstance(arrival, threading.Condition)
+            with arrival:
+                inbox.waiting += 1
+                try:
+                    if not inbox.has_more() and inbox.failure is None:
+                        arrival.wait(left)
+                finally:
+                    inbox.waiting -= 1
+
+
+class Consumer:
+    """Consumes one topic under a subscription, from any thread. Made by `Client.subscribe`.
+
+    Pickles as its client and configuration: unpickling subscribes anew.
+    """
+
+    def __init__(self, client: "Client", consumer: TopicConsumer) -> None:
+        self._client = client
+        self._running = client.running
+        self._consumer = consumer
+        self._inbox = consumer.inbox
+        self._messages = consumer.inbox.messages
+        self._receiver = Receiver(client.running, consumer)
+        self._listener: Listener | None = None
+        listener = consumer.configuration.message_listener
+        if listener is not None:
+            self._listener = Listener(consumer.topic.full, self._next, lambda message: listener(self, message))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_subscribe, (self._client, self._consumer.configuration))
+
+    def __enter__(self) -> "Consumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self, timeout_millis: int | None = None) -> Message:
+        return self._receiver.receive(timeout_millis)
+
+    def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message, waiting for it. Raises Timeout, AlreadyClosed, or why the subscription ended."""
+        if self._listener is None:
+            try:
+                return self._messages.popleft()
+            except IndexError:
+                return self._receiver.receive(timeout_millis)
+        raise InvalidConfiguration("this consumer's messages go to its listener")
+
+    def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> list[Message]:
+        """At least one message and at most `messages_max`: what is here, or the first to come. Raises as `receive`."""
+        if self._listener is not None:
+            raise InvalidConfiguration("this consumer's messages go to its listener")
+        messages = self._inbox.take_many(messages_max)
+        if not messages:
+            messages = [self._receiver.receive(timeout_millis)]
+            messages += self._inbox.take_many(messages_max - 1)
+        return messages
+
+    def batch_receive(self) -> list[Message]:
+        """Messages until one limit of the `batch_receive_policy` is reached; empty if its time passes without any."""
+        policy = self._consumer.configuration.batch_receive_policy or ConsumerBatchReceivePolicy()
+        end = time.monotonic() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
+        messages: list[Message] = []
+        size = 0
+        while not is_enough(policy, len(messages), size):
+            left = None if end is None else max(0, int((end - time.monotonic()) * 1000))
+            try:
+                message = self.receive(left)
+            except Timeout:
+                break
+            messages.append(message)
+            size += len(message.data())
+        return messages
+
+    def acknowledge(self, message: Message | MessageId) -> None:
+        """The message is done. Sent within the grouping time, together with others."""
+        self._consumer.acknowledge(message)
+
+    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        """All these messages are done."""
+        self._consumer.acknowledge_many(messages)
+
+    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Everything up to the message is done. Raises CumulativeAcknowledgementNotAllowedError on Shared."""
+        self._consumer.acknowledge_cumulative(message)
+
+    def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Have the message delivered again after `negative_ack_redelivery_delay_ms`."""
+        self._consumer.negative_acknowledge(message)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything unacknowledged delivered again."""
+        self._running.run(_later(self._consumer.redeliver_unacknowledged_messages))
+
+    def pause_message_listener(self) -> None:
+        """Let the listener rest after the message it has."""
+        self._the_listener().pause()
+
+    def resume_message_listener(self) -> None:
+        """Let the listener go on."""
+        self._the_listener().resume()
+
+    def _the_listener(self) -> "Listener":
+        if self._listener is None:
+            raise InvalidConfiguration("this consumer has no listener")
+        return self._listener
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """Move the subscription to a message id, or to a publish time in milliseconds.
+
+        The next message is the one after the id, or the one of that id with `start_message_id_inclusive`.
+        """
+        self._running.run(self._consumer.seek(messageid))
+
+    def get_last_message_id(self) -> MessageId:
+        """The id of the topic's last message; `MessageId.earliest` if it has none."""
+        return self._running.run(self._consumer.get_last_message_id())
+
+    def unsubscribe(self) -> None:
+        """Delete the subscription and close."""
+        self._running.run(self._consumer.unsubscribe())
+        self.close()
+
+    def close(self) -> None:
+        """Send waiting acknowledgements and close. May be called twice."""
+        self._client.close_one(self._consumer)
+        if self._listener is not None:
+            self._listener.stop()
+
+    def topic(self) -> str:
+        """The topic in full."""
+        return self._consumer.topic.full
+
+    def subscription_name(self) -> str:
+        """The subscription's name."""
+        return self._consumer.configuration.subscription_name
+
+    def consumer_name(self) -> str:
+        """The consumer's name, empty if none was given."""
+        return self._consumer.consumer_name
+
+    def is_connected(self) -> bool:
+        """Whether the subscription is in place on every partition."""
+        return self._consumer.is_connected
+
+
+class Reader:
+    """Reads one topic from a given position. Made by `Client.create_reader`."""
+
+    def __init__(self, client: "Client", reader: TopicReader) -> None:
+        self._client = client
+        self._running = client.running
+        self._reader = reader
+        self._receiver = Receiver(client.running, reader.consumer)
+        self._listener: Listener | None = None
+        listener = reader.configuration.reader_listener
+        if listener is not None:
+            topic = reader.consumer.topic.full
+            self._listener = Listener(topic, self._next, lambda message: listener(self, message))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_read, (self._client, self._reader.configuration))
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self, timeout_millis: int | None = None) -> Message:
+        message = self._receiver.receive(timeout_millis)
+        self._reader.took(message)
+        return message
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message, waiting for it. Raises Timeout, AlreadyClosed, or why the reader ended."""
+        if self._listener is not None:
+            raise InvalidConfiguration("this reader's messages go to its listener")
+        return self._next(timeout_millis)
+
+    def has_message_available(self) -> bool:
+        """Whether there is a message behind the reader's position now."""
+        return self._running.run(self._reader.has_message_available())
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """Move to a message id (the next message is the one after it, or it with `start_message_id_inclusive`), or to
+        a publish time in milliseconds."""
+        self._running.run(self._reader.seek(messageid))
+
+    def close(self) -> None:
+        """Close. May be called twice."""
+        self._client.close_one(self._reader.consumer)
+        if self._listener is not None:
+            self._listener.stop()
+
+    def topic(self) -> str:
+        """The topic in full."""
+        return self._reader.consumer.topic.full
+
+    def is_connected(self) -> bool:
+        """Whether the reader is connected to every partition's broker."""
+        return self._reader.consumer.is_connected
+
+
+class Listener:
+    """A thread that hands messages to the application, one at a time, until its consumer ends."""
+
+    def __init__(self, topic: str, receive: Callable[[], Message], handle: Callable[[Message], Any]) -> None:
+        self._topic = topic
+        self._receive = receive
+        self._handle = handle
+        self._going = threading.Event()
+        self._going.set()
+        self._thread = threading.Thread(target=self._serve, name=f"magnetar-listener {topic}", daemon=True)
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Rest after the message that is being handled."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._going.set()
+
+    def stop(self) -> None:
+        """Wait for the end, after the consumer was closed."""
+        self._going.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(LISTENER_STOP_TIMEOUT_S)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._going.wait()
+                message = self._receive()
+                self._going.wait()
+            except MagnetarError as error:
+                logger.info("the listener on %s ends: %s", self._topic, error)
+                return
+            try:
+                self._handle(message)
+            except Exception:  # the application's, and there is nobody else to hand it to
+                logger.exception("a listener on %s failed", self._topic)
+
+
+async def _later(function: Callable[[], None]) -> None:
+    function()
+
+
+def _subscribe(client: "Client", configuration: Any) -> Consumer:
+    return client.open_consumer(configuration)
+
+
+def _read(client: "Client", configuration: Any) -> Reader:
+    return client.open_reader(configuration)

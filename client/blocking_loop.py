@@ -1,0 +1,130 @@
+"""The event loop behind blocking clients: one thread, and how other threads meet it.
+
+Inside Ray's workers, tasks and actors of one process share it (and with it connections) for equal configurations;
+there it lives as long as the process.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from ..protocol.errors import AlreadyClosed, OperationNotSupported
+from ..runtime.environment import Environment
+from .configuration import ClientConfiguration
+from .core import Core
+from .discovery import in_ray_worker, service_url_source
+
+T = TypeVar("T")
+
+STOP_TIMEOUT_S = 5.0
+
+
+class TwoThreads:
+    """The handover between a loop's thread and all others."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._loop_thread = threading.get_ident()
+
+    def lock(self) -> threading.Lock:
+        return threading.Lock()
+
+    def signal(self, lock: threading.Lock) -> threading.Condition:
+        return threading.Condition(lock)
+
+    def wake(self, function: Callable[..., object], *arguments: object) -> None:
+        if threading.get_ident() == self._loop_thread:
+            self._loop.call_soon(function, *arguments)
+            return
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            raise AlreadyClosed("the client is closed") from None
+
+
+class Running:
+    """A core on a loop on a thread of its own."""
+
+    def __init__(self, configuration: ClientConfiguration) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="magnetar-client", daemon=True)
+        self._thread.start()
+        self._environment = Environment.real(threads_max=1)
+        self.core: Core = self.run(self._make_core(configuration))
+
+    async def _make_core(self, configuration: ClientConfiguration) -> Core:
+        discover = service_url_source(self._environment, configuration)
+        return Core(self._environment, configuration, TwoThreads(self._loop), discover)
+
+    def is_here(self) -> bool:
+        """Whether the caller is on the loop's thread (in a callback), where nothing may block."""
+        return threading.get_ident() == self._thread.ident
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine on the loop. Raises OperationNotSupported on the loop's own thread."""
+        if self.is_here():
+            coroutine.close()
+            raise OperationNotSupported("a blocking call from a callback would wait for itself; use another thread")
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise AlreadyClosed("the client is closed") from None
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # without effect unless this thread was interrupted
+            raise
+
+    def close(self) -> None:
+        """Close everything, end the loop and its thread. May be called twice."""
+        if not self._loop.is_closed():
+            self.run(self.core.close())
+            self.stop()
+
+    def stop(self) -> None:
+        """End the loop and its thread as they are."""
+        if self._thread.is_alive() and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            except RuntimeError:
+                return
+            if not self.is_here():
+                self._thread.join(STOP_TIMEOUT_S)
+        self._environment.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+class SharedLoops:
+    """The loops that this process shares, by configuration."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[ClientConfiguration, Running] = {}
+
+    def get(self, configuration: ClientConfiguration) -> Running:
+        """The one loop for this configuration."""
+        with self._lock:
+            running = self._running.get(configuration)
+            if running is None:
+                running = self._running[configuration] = Running(configuration)
+            return running
+
+
+_shared = SharedLoops()
+
+
+def obtain(configuration: ClientConfiguration) -> tuple[Running, bool]:
+    """A loop for a client, and whether it is shared (and must be left running)."""
+    if in_ray_worker():
+        return _shared.get(configuration), True
+    return Running(configuration), False

@@ -1,0 +1,232 @@
+"""The blocking face of a producer.
+
+`send_async` is the hot path: for a plain payload it does no more than find the partition and append to its outbox. The
+loop is woken once per batch.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..protocol.errors import OperationNotSupported
+from .async_producer import queue_is_full, report
+from .batching import Outbox, SendCallback, ignore
+from .message_id import MessageId
+from .outcomes import Outcome
+from .partitioned import TopicProducer, as_bytes, check_attributes
+
+if TYPE_CHECKING:
+    from .blocking import Client
+
+
+class Producer:
+    """Publishes to one topic, from any thread. Made by `Client.create_producer`.
+
+    Pickles as its client and configuration: unpickling creates a new producer like it.
+    """
+
+    def __init__(self, client: "Client", producer: TopicProducer) -> None:
+        self._client = client
+        self._running = client.running
+        self._producer = producer
+        self._blocks = producer.configuration.block_if_queue_full
+        self._router = producer.router
+        self._outboxes = [one.outbox for one in producer.producers]
+        self._outbox = self._outboxes[0]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_create, (self._client, self._producer.configuration))
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(
+        self,
+        content: bytes | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+    ) -> MessageId:
+        """Publish a message (None: a null value), return its id once it is stored. Sends the open batch at once.
+
+        Raises ProducerQueueIsFull (unless `block_if_queue_full`), MessageTooBig, Timeout and what the broker answers.
+        """
+        self._refuse_on_loop()
+        data = b"" if content is None else as_bytes(content)
+        attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
+        done = _Gate()
+        outcome = Outcome(1, done.open)
+        while True:
+            outbox = self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
+            if attributes is None:
+                accepted = outbox.add(data, outcome)
+            else:
+                accepted = outbox.add_with(data, attributes, outcome)
+            if accepted:
+                break
+            self._wait_for_space(outbox, self._blocks)
+        outbox.seal()
+        done.wait()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.ids[0]
+
+    def send_async(
+        self,
+        content: bytes | None,
+        callback: SendCallback | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+    ) -> None:
+        """Queue a message and return. `callback(result, message_id)` is called on the client's thread, one message
+        after the other; it must not block.
+
+        With a full queue this waits (`block_if_queue_full`) or calls back with Result.ProducerQueueIsFull.
+        """
+        if (
+            properties is None
+            and partition_key is None
+            and ordering_key is None
+            and sequence_id is None
+            and event_timestamp is None
+            and content.__class__ is bytes
+        ):
+            router = self._router
+            if router is None:
+                outbox = self._outbox
+            elif router.current >= 0:
+                outbox = self._outboxes[router.current]
+            else:
+                outbox = self._producer.choose(content, None, None, None, None)
+            if outbox.add(content, callback or ignore):  # pyright: ignore[reportArgumentType] - checked above
+                return
+        self._send_async_with(
+            content, callback or ignore, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        )
+
+    def _send_async_with(
+        self,
+        content: bytes | None,
+        callback: SendCallback,
+        properties: Mapping[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        event_timestamp: int | None,
+    ) -> None:
+        data = b"" if content is None else as_bytes(content)
+        attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
+        while True:
+            outbox = self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
+            if attributes is None:
+                accepted = outbox.add(data, callback)
+            else:
+                accepted = outbox.add_with(data, attributes, callback)
+            if accepted:
+                return
+            if outbox.failure is not None or not self._blocks or self._running.is_here():
+                report(callback, outbox.failure or queue_is_full())
+                return
+            self._wait_for_space(outbox, True)
+
+    def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
+        """Publish plain messages at the cost of a few list operations for all of them.
+
+        Without a callback: returns their ids, in order, once all are stored, or raises the first failure. With one: it
+        is called for each message as by `send_async`, and this returns an empty list as soon as all are queued. Waits
+        for space either way. Keyless as they are, they go to the partition whose turn it is.
+        """
+        self._refuse_on_loop()
+        if set(map(type, payloads)) != {bytes}:
+            payloads = [as_bytes(payload) for payload in payloads]
+            if not payloads:
+                return []
+        count = len(payloads)
+        done = _Gate()
+        outcome = Outcome(count, done.open)
+        start = 0
+        while start < count:
+            outbox = self._producer.choose(b"", None, None, None, None)
+            accepted = outbox.extend(payloads, start, callback or outcome)
+            start += accepted
+            if start < count:
+                self._wait_for_space(outbox, True)
+        if callback is not None:
+            return []
+        for outbox in self._outboxes:
+            outbox.seal()
+        done.wait()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.ids
+
+    def flush(self) -> None:
+        """Until everything sent so far is stored. Raises the first failure."""
+        self._running.run(self._producer.flush())
+
+    def close(self) -> None:
+        """Send what is pending, then close. May be called twice."""
+        self._client.close_one(self._producer)
+
+    def topic(self) -> str:
+        """The topic in full."""
+        return self._producer.topic.full
+
+    def producer_name(self) -> str:
+        """The name given at creation, or by the broker."""
+        return self._producer.producer_name
+
+    def last_sequence_id(self) -> int:
+        """The last sequence id that was stored, −1 if none."""
+        return self._producer.last_sequence_id
+
+    def is_connected(self) -> bool:
+        """Whether every partition is connected."""
+        return self._producer.is_connected
+
+    def _refuse_on_loop(self) -> None:
+        if self._running.is_here():
+            raise OperationNotSupported("a blocking send from a callback would wait for itself; use send_async")
+
+    def _wait_for_space(self, outbox: Outbox, blocks: bool) -> None:
+        """Until `outbox` has space. Raises why it never will, or ProducerQueueIsFull if this is not to wait."""
+        if outbox.failure is not None:
+            raise outbox.failure
+        if not blocks:
+            raise queue_is_full()
+        outbox.seal()
+        space = outbox.space
+        assert isinstance(space, threading.Condition)
+        with space:
+            outbox.waiting += 1
+            try:
+                while not outbox.has_room():
+                    space.wait()
+            finally:
+                outbox.waiting -= 1
+        if outbox.failure is not None:
+            raise outbox.failure
+
+
+class _Gate:
+    """Opens once; a lock is the cheapest event there is."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.open = self._lock.release
+
+    def wait(self) -> None:
+        self._lock.acquire()
+
+
+def _create(client: "Client", configuration: object) -> Producer:
+    return client.open_producer(configuration)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,275 @@
+"""One connection to a broker.
+
+States: CONNECTING (CONNECT is sent) → READY (CONNECTED has come) → CLOSED. In READY requests are matched with their
+answers by request id, and what concerns a producer or a consumer goes to the one registered under its id. When the
+connection ends, every open request fails with ConnectionClosed and every registered endpoint hears of it once.
+
+A silent peer is found out by PINGs. While a producer waits for receipts or a consumer for messages the patience is
+shorter, because a stopped process keeps its sockets open.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from google.protobuf.message import Message as WireMessage
+
+from ..protocol.commands import encode, ping, pong
+from ..protocol.errors import ConnectError, ConnectionClosed, MagnetarError, ProtocolError, exception_for_server_error
+from ..protocol.frames import FRAME_PADDING_BYTES, FrameDecoder
+from ..protocol.names import CLIENT_VERSION, PROTOCOL_VERSION
+from ..protocol.pulsar_pb2 import BaseCommand, CommandConnect
+from .configuration import ClientConfiguration
+from .service_url import Address, format_address
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_SIZE_DEFAULT_BYTES = 5 * 1024 * 1024
+HANDSHAKE_FRAME_MAX_BYTES = 64 * 1024 * 1024
+
+
+class Endpoint(Protocol):
+    """A producer or consumer that lives on a connection."""
+
+    def connection_lost(self, connection: "Connection", reason: MagnetarError) -> None: ...
+    def closed_by_broker(self, connection: "Connection") -> None: ...
+
+
+class ProducerEndpoint(Endpoint, Protocol):
+    @property
+    def waiting_for_receipts(self) -> bool: ...
+    def receipt(self, command: Any) -> None: ...
+    def send_error(self, command: Any) -> None: ...
+
+
+class ConsumerEndpoint(Endpoint, Protocol):
+    def message(self, command: Any, entry: bytes) -> None: ...
+
+
+_ANSWERS = {
+    BaseCommand.SUCCESS: "success",
+    BaseCommand.PRODUCER_SUCCESS: "producer_success",
+    BaseCommand.PARTITIONED_METADATA_RESPONSE: "partitionMetadataResponse",
+    BaseCommand.LOOKUP_RESPONSE: "lookupTopicResponse",
+    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
+    BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: "getTopicsOfNamespaceResponse",
+    BaseCommand.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
+    BaseCommand.ACK_RESPONSE: "ackResponse",
+}
+
+
+class Connection(asyncio.Protocol):
+    """See the module. Made by `connect`; all methods are for the loop's thread."""
+
+    def __init__(self, configuration: ClientConfiguration, address: Address, proxied: Address | None) -> None:
+        self.address = address
+        self.producers: dict[int, ProducerEndpoint] = {}
+        self.consumers: dict[int, ConsumerEndpoint] = {}
+        self.message_size_max_bytes = MESSAGE_SIZE_DEFAULT_BYTES
+        self.closed = False
+        self._configuration = configuration
+        self._proxied = proxied
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX_BYTES)
+        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._request_id = 0
+        self._transport: asyncio.Transport | None = None
+        self._heard = False
+        self._silent_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._handlers: dict[int, Callable[[BaseCommand, bytes | None], None]] = {
+            BaseCommand.SEND_RECEIPT: self._on_receipt,
+            BaseCommand.MESSAGE: self._on_message,
+            BaseCommand.CONNECTED: self._on_connected,
+            BaseCommand.ERROR: self._on_error,
+            BaseCommand.SEND_ERROR: self._on_send_error,
+            BaseCommand.CLOSE_PRODUCER: self._on_close_producer,
+            BaseCommand.CLOSE_CONSUMER: self._on_close_consumer,
+            BaseCommand.PING: self._on_ping,
+        }
+        self._handlers.update(dict.fromkeys(_ANSWERS, self._on_answer))
+
+    # ---- For those who use it ----
+
+    def next_request_id(self) -> int:
+        """A request id that this connection has not used."""
+        self._request_id += 1
+        return self._request_id
+
+    async def request(self, command: WireMessage, request_id: int, timeout_s: float) -> Any:
+        """Send `command`, which carries `request_id`, and return the answer with that id.
+
+        Raises the broker's error, ConnectionClosed, or TimeoutError.
+        """
+        if self.closed:
+            raise ConnectionClosed(f"the connection to {format_address(self.address)} is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._requests[request_id] = future
+        try:
+            self.write(encode(command))
+            async with asyncio.timeout(timeout_s):
+                return await future
+        finally:
+            self._requests.pop(request_id, None)
+
+    def write(self, data: bytes) -> None:
+        """Send one frame; without effect on a closed connection."""
+        if self._transport is not None and not self.closed:
+            self._transport.write(data)
+
+    def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send many frames at once; without effect on a closed connection."""
+        if self._transport is not None and not self.closed:
+            self._transport.writelines(parts)
+
+    def close(self, reason: MagnetarError | None = None) -> None:
+        """End the connection; everybody on it hears `reason`."""
+        if self.closed:
+            return
+        self.closed = True
+        reason = reason or ConnectionClosed(f"the connection to {format_address(self.address)} was closed")
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            # Not `close`, which would first wait for a peer that may have stopped reading.
+            self._transport.abort()
+        if not self._ready.done():
+            self._ready.set_exception(ConnectError(str(reason)))
+        for future in list(self._requests.values()):
+            if not future.done():
+                future.set_exception(ConnectionClosed(str(reason)))
+        endpoints: list[Endpoint] = [*self.producers.values(), *self.consumers.values()]
+        self.producers.clear()
+        self.consumers.clear()
+        for endpoint in endpoints:
+            endpoint.connection_lost(self, reason)
+
+    async def wait_ready(self) -> None:
+        """Until the broker has answered CONNECT. Raises ConnectError."""
+        await self._ready
+
+    # ---- asyncio.Protocol ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        command = CommandConnect(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
+        if self._proxied is not None:
+            command.proxy_to_broker_url = format_address(self._proxied)
+        self.write(encode(command))
+        self._schedule_check()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        detail = f": {exc}" if exc else ""
+        self.close(ConnectionClosed(f"the broker at {format_address(self.address)} closed the connection{detail}"))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            for command, entry in self._decoder.feed(data):
+                handler = self._handlers.get(command.type)
+                if handler is not None:
+                    handler(command, entry)
+        except MagnetarError as error:
+            logger.warning("bad frame from %s: %s", format_address(self.address), error)
+            self.close(error)
+
+    # ---- Keep-alive ----
+
+    def _schedule_check(self) -> None:
+        waiting = bool(self.consumers) or any(producer.waiting_for_receipts for producer in self.producers.values())
+        interval = self._configuration.keep_alive_interval_s
+        period = min(self._configuration.probe_interval_s, interval)
+        self._timer = self._loop.call_later(period, self._check, period, period if waiting else interval)
+
+    def _check(self, period_s: float, patience_s: float) -> None:
+        if self._heard:
+            self._heard = False
+            self._silent_s = 0.0
+        else:
+            self._silent_s += period_s
+            if self._silent_s >= 2 * patience_s:
+                self.close(ConnectionClosed(f"the broker at {format_address(self.address)} does not answer"))
+                return
+            if self._silent_s >= patience_s and self._ready.done():
+                self.write(ping())
+        self._schedule_check()
+
+    # ---- Frames ----
+
+    def _on_connected(self, command: BaseCommand, entry: bytes | None) -> None:
+        if command.connected.max_message_size > 0:
+            self.message_size_max_bytes = command.connected.max_message_size
+        if not self._decoder.buffered_bytes:  # no frame has begun that the old decoder would have to end
+            self._decoder = FrameDecoder(self.message_size_max_bytes + FRAME_PADDING_BYTES)
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def _on_ping(self, command: BaseCommand, entry: bytes | None) -> None:
+        self.write(pong())
+
+    def _on_answer(self, command: BaseCommand, entry: bytes | None) -> None:
+        answer = getattr(command, _ANSWERS[command.type])
+        future = self._requests.get(answer.request_id)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _on_error(self, command: BaseCommand, entry: bytes | None) -> None:
+        error = exception_for_server_error(command.error.error, command.error.message)
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            return
+        future = self._requests.get(command.error.request_id)
+        if future is not None and not future.done():
+            future.set_exception(error)
+
+    def _on_receipt(self, command: BaseCommand, entry: bytes | None) -> None:
+        producer = self.producers.get(command.send_receipt.producer_id)
+        if producer is not None:
+            producer.receipt(command.send_receipt)
+
+    def _on_send_error(self, command: BaseCommand, entry: bytes | None) -> None:
+        producer = self.producers.get(command.send_error.producer_id)
+        if producer is not None:
+            producer.send_error(command.send_error)
+
+    def _on_message(self, command: BaseCommand, entry: bytes | None) -> None:
+        if entry is None:
+            raise ProtocolError("a MESSAGE without an entry")
+        consumer = self.consumers.get(command.message.consumer_id)
+        if consumer is not None:
+            consumer.message(command.message, entry)
+
+    def _on_close_producer(self, command: BaseCommand, entry: bytes | None) -> None:
+        producer = self.producers.pop(command.close_producer.producer_id, None)
+        if producer is not None:
+            producer.closed_by_broker(self)
+
+    def _on_close_consumer(self, command: BaseCommand, entry: bytes | None) -> None:
+        consumer = self.consumers.pop(command.close_consumer.consumer_id, None)
+        if consumer is not None:
+            consumer.closed_by_broker(self)
+
+
+async def connect(configuration: ClientConfiguration, address: Address, broker: Address | None = None) -> Connection:
+    """A ready connection to `address`, behind which a proxy leads to `broker` if that is given. Raises ConnectError."""
+    loop = asyncio.get_running_loop()
+    connection: Connection | None = None
+    try:
+        async with asyncio.timeout(configuration.connection_timeout_ms / 1000):
+            _, connection = await loop.create_connection(lambda: Connection(configuration, address, broker), *address)
+            await connection.wait_ready()
+    except (OSError, TimeoutError) as error:
+        reason = ConnectError(f"cannot connect to {format_address(address)}: {error or 'no answer in time'}")
+        if connection is not None:
+            connection.close(reason)
+        raise reason from error
+    except BaseException:
+        if connection is not None:
+            connection.close()
+        raise
+    return connection

@@ -1,0 +1,395 @@
+"""The consumer of one topic or partition, on the loop: permits out, entries in, acknowledgements out.
+
+States and what leads from one to the other:
+
+- CONNECTING: no subscription at a broker. → READY when the broker answered SUBSCRIBE; permits for the free part of the
+  queue are granted then.
+- READY → CONNECTING when the connection ends or the broker closes the consumer (also after every seek).
+- FAILED: the broker's refusal is final; the inbox hears of it.
+- CLOSED: by the application.
+
+A durable subscription gets everything unacknowledged again from its new broker, so its queue is emptied at each
+SUBSCRIBE (`generation` makes what was queued void). A non-durable one goes on after the last entry that arrived, and
+keeps its queue: no message twice, none left out.
+
+Invariant: permits at the broker + messages in unopened entries + `_credit` = `queue_size` (a batch may exceed it by
+its own size, because brokers send whole batches).
+"""
+
+import asyncio
+import logging
+from collections import deque
+
+from ..protocol.commands import encode, flow
+from ..protocol.entries import parse_entry, parse_metadata
+from ..protocol.errors import (
+    AlreadyClosed,
+    ChecksumError,
+    ConnectionClosed,
+    ConsumerBusy,
+    MagnetarError,
+    ProtocolError,
+    Timeout,
+    is_retriable,
+)
+from ..protocol.message_id import signed64
+from ..protocol.pulsar_pb2 import (
+    CommandAck,
+    CommandCloseConsumer,
+    CommandMessage,
+    CommandSubscribe,
+    KeyValue,
+    MessageIdData,
+)
+from ..protocol.topics import TopicName
+from .configuration import ConsumerConfiguration
+from .connection import Connection
+from .consumer_acks import ConsumerAcks
+from .core import Core
+from .inbox import Inbox
+from .message import Entry, Message
+from .message_id import MessageId
+from .start_filter import StartFilter
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionConsumer:
+    """See the module. `open_entry` may be called from any thread, the rest from the loop's."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: TopicName,
+        partition: int,
+        configuration: ConsumerConfiguration,
+        inbox: Inbox,
+        queue_size: int,
+        start: StartFilter | None = None,
+    ) -> None:
+        """`start` makes the subscription a non-durable one that begins there."""
+        self.topic = topic
+        self.partition = partition
+        self.name = configuration.consumer_name or ""
+        self.generation = 0
+        self.acks = ConsumerAcks(core, configuration, self)
+        self.connection: Connection | None = None
+        self.consumer_id = -1
+        self._core = core
+        self._configuration = configuration
+        self._inbox = inbox
+        self._queue_size = queue_size
+        self._refill = max(1, queue_size // 2)
+        self._durable = start is None
+        self._filter = start
+        self._previous_filter: StartFilter | None = None
+        self._credit = 0
+        self._subscriptions = 0
+        self._asked = 0
+        self._last_arrived: tuple[int, int] | None = None
+        self._sought = False
+        """Whether our own seek is what the next SUBSCRIBE comes from."""
+        self._failure: MagnetarError | None = None
+        self._reconnecting = False
+        self._ready_waiters: deque[asyncio.Future[None]] = deque()
+
+    # ---- Life ----
+
+    async def open(self) -> None:
+        """Subscribe. Raises the broker's refusal, ConnectError or Timeout."""
+        await self._core.lookup.retry(f"subscribing to {self.topic.full}", self._subscribe)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the subscription is in place at a broker."""
+        return self.connection is not None
+
+    @property
+    def last_arrived(self) -> tuple[int, int] | None:
+        """Position of the last entry that came since the start or the last seek."""
+        return self._last_arrived
+
+    async def close(self) -> None:
+        """Send the acknowledgements that wait, then leave the subscription. Never raises."""
+        if self._failure is not None:
+            return
+        self.acks.close()
+        self._failure = AlreadyClosed("the consumer is closed")
+        self._wake_waiters()
+        connection, self.connection = self.connection, None
+        if connection is None or connection.closed:
+            return
+        connection.consumers.pop(self.consumer_id, None)
+        request_id = connection.next_request_id()
+        command = CommandCloseConsumer(consumer_id=self.consumer_id, request_id=request_id)
+        try:
+            await connection.request(command, request_id, self._core.timeout_s)
+        except (MagnetarError, TimeoutError) as error:
+            logger.info("closing the consumer on %s: %s", self.topic.full, error)
+
+    async def ready_connection(self) -> Connection:
+        """The connection that the subscription lives on, as soon as it does. Raises why it never will."""
+        while self.connection is None:
+            if self._failure is not None:
+                raise self._failure
+            waiter: asyncio.Future[None] = self._core.loop.create_future()
+            self._ready_waiters.append(waiter)
+            await waiter
+        return self.connection
+
+    def _wake_waiters(self) -> None:
+        while self._ready_waiters:
+            waiter = self._ready_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # ---- Connection ----
+
+    async def _subscribe(self) -> None:
+        core, configuration = self._core, self._configuration
+        connection = await core.lookup.connection(self.topic.full)
+        if self._failure is not None:
+            raise self._failure
+        consumer_id, request_id = core.next_id(), connection.next_request_id()
+        command = CommandSubscribe(
+            topic=self.topic.full,
+            subscription=configuration.subscription_name,
+            subType=configuration.consumer_type.value,  # pyright: ignore[reportArgumentType]
+            consumer_id=consumer_id,
+            request_id=request_id,
+            durable=self._durable,
+            initialPosition=configuration.initial_position.value,  # pyright: ignore[reportArgumentType]
+            metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
+        )
+        if self.name:
+            command.consumer_name = self.name
+        if not self._durable:
+            command.start_message_id.CopyFrom(self._start())
+        connection.consumers[consumer_id] = self
+        try:
+            await connection.request(command, request_id, core.timeout_s)
+        except BaseException as error:
+            connection.consumers.pop(consumer_id, None)
+            if isinstance(error, TimeoutError | asyncio.CancelledError):
+                request_id = connection.next_request_id()
+                connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)))
+            raise
+        if consumer_id not in connection.consumers:
+            raise ConnectionClosed(f"the broker of {self.topic.full} went away while the consumer subscribed")
+        if self._failure is not None:
+            connection.consumers.pop(consumer_id, None)
+            request_id = connection.next_request_id()
+            connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)))
+            raise self._failure
+        self._subscribed_on(connection, consumer_id)
+
+    def _start(self) -> MessageIdData:
+        """Where a non-durable subscription begins: after the last entry that arrived, or at the wanted start.
+
+        The broker begins behind the id, but at its entry if a batch index is given.
+        """
+        if self._last_arrived is not None:
+            return MessageId(-1, *self._last_arrived).to_wire()
+        assert self._filter is not None
+        target, inclusive = self._filter.target, self._filter.inclusive
+        ledger_id, entry_id, index, partition, size = target
+        if inclusive and index < 0 and target not in (MessageId.earliest, MessageId.latest):
+            index = 0
+        return MessageId(partition, ledger_id, entry_id, index, size).to_wire()
+
+    def _subscribed_on(self, connection: Connection, consumer_id: int) -> None:
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self._subscriptions += 1
+        self._asked = 0
+        queued = 0
+        if self._durable:
+            self._void_queue()
+            if not self._sought:
+                # Whoever moved the subscription may have moved it back: from here on everything is wanted.
+                self._filter = None
+            self._sought = False
+        else:
+            queued = self._inbox.queued(self)
+        with self._inbox.lock:
+            self._credit = 0
+        # First what is acknowledged, so that it is not delivered again.
+        self.acks.subscribed()
+        if self._queue_size > queued:
+            connection.write(flow(consumer_id, self._queue_size - queued))
+        if self._inbox.waiting:
+            self.ask_for_one()
+        self._wake_waiters()
+
+    def _void_queue(self) -> int:
+        self.generation += 1
+        return self._inbox.discard(self)
+
+    def connection_lost(self, connection: Connection, reason: MagnetarError) -> None:
+        """The connection has ended: go on on another one."""
+        if connection is self.connection:
+            self.connection = None
+            if self._failure is None and not self._reconnecting:
+                self._reconnecting = True
+                self._core.tasks.spawn(self._reconnect(), f"reconnect consumer on {self.topic.full}")
+
+    def closed_by_broker(self, connection: Connection) -> None:
+        """The broker gave the topic away, or the subscription was moved by a seek."""
+        self.connection_lost(connection, ConnectionClosed("the broker closed the consumer"))
+
+    async def _reconnect(self) -> None:
+        backoff = self._core.lookup.new_backoff()
+        try:
+            while self.connection is None and self._failure is None:
+                try:
+                    await self._subscribe()
+                except (MagnetarError, TimeoutError) as error:
+                    # Our own former subscription may not have been noticed as gone yet.
+                    if not is_retriable(error) and not isinstance(error, ConsumerBusy):
+                        logger.warning("consumer on %s cannot go on: %s", self.topic.full, error)
+                        self._failure = error if isinstance(error, MagnetarError) else Timeout(str(error))
+                        self._inbox.fail(self._failure)
+                        self._wake_waiters()
+                        return
+                    await asyncio.sleep(backoff.next_delay_s() or 0)
+        finally:
+            self._reconnecting = False
+
+    # ---- In ----
+
+    def message(self, command: CommandMessage, entry: bytes) -> None:
+        """An entry came."""
+        where = command.message_id
+        position = (signed64(where.ledgerId), signed64(where.entryId))
+        self._asked = 0
+        try:
+            metadata, payload = parse_entry(entry)
+            received = Entry(
+                self.topic.full,
+                self.partition,
+                *position,
+                metadata,
+                payload,
+                redelivery_count=command.redelivery_count,
+                ack_set=tuple(word & 0xFFFFFFFFFFFFFFFF for word in command.ack_set),
+                source=self,
+                generation=self.generation,
+            )
+        except (ChecksumError, ProtocolError) as error:
+            self._discard_corrupt(position, entry, error)
+            return
+        self._last_arrived = position
+        self.acks.received(position)
+        if self._filter is not None:
+            if self._filter.drops(received):
+                with self._inbox.lock:
+                    self._credit_messages(received.count)
+                if self._durable:
+                    self.acks.acknowledge_entry(position)
+                return
+            if self._filter.is_passed(received):
+                self._filter = None
+        self._inbox.arrive(received)
+
+    def _discard_corrupt(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> None:
+        checksum = isinstance(error, ChecksumError)
+        self.report_corrupt(
+            position, CommandAck.ChecksumMismatch if checksum else CommandAck.BatchDeSerializeError, error
+        )
+        try:
+            count = max(1, parse_metadata(entry).num_messages_in_batch)
+        except ProtocolError:
+            count = 1
+        with self._inbox.lock:
+            self._credit_messages(count)
+
+    def report_corrupt(
+        self, position: tuple[int, int], kind: CommandAck.ValidationError.ValueType, error: MagnetarError
+    ) -> None:
+        """Tell the broker that an entry cannot be read and will never be; that acknowledges it."""
+        logger.error("entry %s of %s is discarded: %s", position, self.topic.full, error)
+        if self.connection is not None:
+            where = MessageId(-1, *position).to_wire()
+            command = CommandAck(
+                consumer_id=self.consumer_id,
+                ack_type=CommandAck.Individual,
+                message_id=[where],
+                validation_error=kind,  # pyright: ignore[reportArgumentType]
+            )
+            self.connection.write(encode(command))
+
+    def open_entry(self, entry: Entry) -> list[Message]:
+        """See `inbox.Source`; called under the inbox's lock."""
+        self._credit_messages(entry.count)
+        try:
+            found = self._filter
+            wanted = None if found is None else found.wanted(entry)
+            return entry.open(self._core.configuration.decompressed_size_max_bytes, wanted)
+        except MagnetarError as error:
+            compressed = bool(entry.metadata.compression)
+            kind = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
+            self._core.handover.wake(self.report_corrupt, entry.position, kind, error)
+            return []
+
+    # ---- Permits ----
+
+    def _credit_messages(self, count: int) -> None:
+        """So many messages left the queue; tell the broker when it is half empty. Called under the inbox's lock."""
+        if not self._queue_size:
+            return
+        self._credit += count
+        if self._credit >= self._refill:
+            self._core.handover.wake(self._grant, self._credit, self._subscriptions)
+            self._credit = 0
+
+    def _grant(self, permits: int, subscription: int) -> None:
+        if self.connection is not None and subscription == self._subscriptions:
+            self.connection.write(flow(self.consumer_id, permits))
+
+    def ask_for_one(self) -> None:
+        """Without a queue: somebody waits for a message, so ask for one unless that is under way."""
+        if self._queue_size or self._asked or self.connection is None:
+            return
+        self._asked = 1
+        self.connection.write(flow(self.consumer_id, 1))
+
+    # ---- Moving ----
+
+    def redeliver_all(self) -> None:
+        """Have everything unacknowledged delivered again; what is queued is dropped."""
+        if self.connection is None:
+            return  # the next subscription begins with it anyway
+        dropped = self._void_queue()
+        self.acks.send_redelivery(())
+        if dropped:
+            self._grant(dropped, self._subscriptions)
+
+    def begin_seek(self, target: MessageId | int, inclusive: bool) -> None:
+        """A seek is about to be sent: from here on nothing that is queued or still comes is wanted."""
+        self._sought = True
+        self._previous_filter = self._filter
+        self._set_filter(target, inclusive)
+        self._forget_queue()
+
+    def _set_filter(self, target: MessageId | int, inclusive: bool) -> None:
+        if isinstance(target, int):
+            self._filter = None if self._durable else StartFilter(MessageId.earliest, True, target)
+        elif target == MessageId.latest or (target == MessageId.earliest and self._durable):
+            self._filter = None if self._durable else StartFilter(target, False)
+        else:
+            self._filter = StartFilter(target, inclusive)
+
+    def _forget_queue(self) -> None:
+        dropped = self._void_queue()
+        self._last_arrived = None
+        self.acks.reset()
+        with self._inbox.lock:
+            self._credit_messages(dropped)
+
+    def end_seek(self, done: bool) -> None:
+        """The broker has answered. What arrived in between is from before."""
+        if done:
+            self._forget_queue()
+        else:
+            self._sought = False
+            self._filter = self._previous_filter

@@ -1,0 +1,70 @@
+"""From a closed batch to the entry that is sent and stored."""
+
+from ..protocol.commands import varint
+from ..protocol.compression import CompressionType, compress
+from ..protocol.entries import build_entry
+from ..protocol.errors import MessageTooBig
+from ..protocol.pulsar_pb2 import KeyValue, MessageMetadata
+from .batching import Attributes, Batch
+from .connection import MESSAGE_SIZE_DEFAULT_BYTES
+
+_COMPRESSION = b"\x40"
+_UNCOMPRESSED_SIZE = b"\x48"
+_BATCH_COUNT = b"\x58"
+_HIGHEST_SEQUENCE_ID = b"\xc0\x01"
+
+
+class EntryEncoder:
+    """Encodes for one producer. The metadata's frequent fields are written by hand (protobuf allows any order)."""
+
+    def __init__(self, compression: CompressionType) -> None:
+        self._compression = compression
+        self._name = b""
+        self.size_max_bytes = MESSAGE_SIZE_DEFAULT_BYTES
+
+    def producer_name(self, name: str) -> None:
+        """The name that entries carry from now on."""
+        encoded = name.encode()
+        self._name = b"\x0a" + varint(len(encoded)) + encoded
+
+    def encode(self, batch: Batch, now_ms: int) -> bytes:
+        """The entry of `batch`, published at `now_ms`. Raises MessageTooBig, TypeError or ValueError."""
+        payload = batch.payload()
+        fields = [self._name, b"\x10", varint(batch.first_sequence_id), b"\x18", varint(now_ms)]
+        if batch.batched:
+            count = len(batch.callbacks)
+            fields += (_BATCH_COUNT, varint(count))
+            if count > 1:
+                fields += (_HIGHEST_SEQUENCE_ID, varint(batch.last_sequence_id))
+        if self._compression:
+            fields += (_COMPRESSION, varint(self._compression), _UNCOMPRESSED_SIZE, varint(len(payload)))
+            payload = compress(self._compression, payload)
+        if batch.attributes is not None:
+            fields.append(_attributes(batch.attributes, batch.batched).SerializePartialToString())
+        metadata = b"".join(fields)
+        size = len(metadata) + len(payload)
+        if size > self.size_max_bytes:
+            raise MessageTooBig(
+                f"a message of {size} bytes, {self.size_max_bytes} are allowed",
+                size_bytes=size,
+                size_max_bytes=self.size_max_bytes,
+            )
+        return build_entry(metadata, payload)
+
+
+def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:
+    """The fields of a message, or of a batch's first message, that the entry's metadata shows."""
+    metadata = MessageMetadata()
+    if attributes.partition_key is not None:
+        metadata.partition_key = attributes.partition_key
+    if attributes.ordering_key is not None:
+        metadata.ordering_key = attributes.ordering_key.encode()
+    if batched:
+        return metadata
+    if attributes.properties:
+        metadata.properties.extend([KeyValue(key=key, value=value) for key, value in attributes.properties.items()])
+    if attributes.event_timestamp:
+        metadata.event_time = attributes.event_timestamp
+    if attributes.null_value:
+        metadata.null_value = True
+    return metadata

@@ -1,0 +1,88 @@
+"""How application and event loop meet: on one thread, or on two.
+
+The cores of producer and consumer are written once. What differs between the asyncio face and the blocking one is only
+whether a lock is needed, how the loop is woken and how a caller waits; a `Handover` answers these three. The one for
+two threads lives with the blocking face (`blocking_loop.py`); this one is for callers on the loop itself.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+
+class Lock(Protocol):
+    """A context manager that excludes other threads, if there are any."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Any: ...
+
+
+class Signal(Protocol):
+    """Somebody may be waiting for a change that is made under the lock this signal was made with."""
+
+    def notify_all(self) -> None: ...
+
+
+class Handover(Protocol):
+    """The meeting of one client's callers with its loop."""
+
+    def lock(self) -> Lock: ...
+    def signal(self, lock: Any) -> Signal: ...
+    def wake(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the loop call `function` soon. Between threads a system call: once per batch, never per message."""
+        ...
+
+
+class NoLock:
+    """The lock of callers that are all on the loop."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class LoopSignal:
+    """Waiting coroutines; each `notify_all` lets all of them look again."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def notify_all(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Until the next `notify_all`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+
+class SameThread:
+    """Callers are coroutines and callbacks of the loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def lock(self) -> Lock:
+        return NoLock()
+
+    def signal(self, lock: Any) -> LoopSignal:
+        return LoopSignal()
+
+    def wake(self, function: Callable[..., object], *arguments: object) -> None:
+        self._loop.call_soon(function, *arguments)

@@ -1,0 +1,226 @@
+"""Finding brokers: connections shared by address, and the owner of a topic.
+
+Any broker answers LOOKUP and PARTITIONED_METADATA. The service URL's hosts are tried in turn, beginning at a random
+one; one that works is kept. A look-up follows redirects and is repeated, with back-off, as long as the failure is one
+that passes (`is_retriable`) and the operation's time is not up.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message as WireMessage
+
+from ..protocol.errors import (
+    AlreadyClosed,
+    ConnectError,
+    MagnetarError,
+    Timeout,
+    exception_for_server_error,
+    is_retriable,
+)
+from ..protocol.errors import LookupError as TopicLookupError
+from ..protocol.pulsar_pb2 import (
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
+    CommandPartitionedTopicMetadataResponse,
+)
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from .configuration import ClientConfiguration
+from .connection import Connection, connect
+from .service_url import Address, parse_service_url
+
+T = TypeVar("T")
+
+REDIRECTS_MAX = 20
+TRY_TIMEOUT_S = 5.0
+"""One question to one broker: a broker that has stopped keeps its sockets open, and another one can answer as well."""
+
+
+class ConnectionPool:
+    """One connection for each address (and broker behind it, through a proxy), made when first asked for."""
+
+    def __init__(self, configuration: ClientConfiguration) -> None:
+        self._configuration = configuration
+        self._connections: dict[tuple[Address, Address | None], Connection] = {}
+        self._connecting: dict[tuple[Address, Address | None], asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    async def get(self, address: Address, broker: Address | None = None) -> Connection:
+        """The connection to `address`. Raises ConnectError, AlreadyClosed."""
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+        key = (address, broker)
+        found = self._connections.get(key)
+        if found is not None and not found.closed:
+            return found
+        task = self._connecting.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._connect(key), name=f"connect to {address}")
+            task.add_done_callback(_retrieve)
+            self._connecting[key] = task
+        # Shielded: others may be waiting for the same connection.
+        return await asyncio.shield(task)
+
+    def is_broken(self, address: Address) -> bool:
+        """Whether the last connection to `address` has ended, so that others are worth trying first."""
+        found = self._connections.get((address, None))
+        return found is not None and found.closed
+
+    async def _connect(self, key: tuple[Address, Address | None]) -> Connection:
+        try:
+            connection = await connect(self._configuration, *key)
+        finally:
+            self._connecting.pop(key, None)
+        if self._closed:
+            connection.close()
+            raise AlreadyClosed("the client is closed")
+        self._connections[key] = connection
+        return connection
+
+    async def close(self) -> None:
+        """Close all connections; endpoints that are still on them hear of it."""
+        self._closed = True
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(self._connections.values()):
+            connection.close(AlreadyClosed("the client is closed"))
+        self._connections.clear()
+
+
+def _retrieve(task: asyncio.Task[Connection]) -> None:
+    """Look at the outcome, so that a failure after all waiters have gone is not reported as forgotten."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Lookup:
+    """Answers where topics are. `discover` gives the service URL: a constant, or what the cluster says now."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        configuration: ClientConfiguration,
+        pool: ConnectionPool,
+        discover: Callable[[], Awaitable[str]],
+    ) -> None:
+        self._environment = environment
+        self._configuration = configuration
+        self._pool = pool
+        self._discover = discover
+        self._hosts: list[Address] = []
+        self._current = 0
+        self._limit = asyncio.Semaphore(configuration.concurrent_lookup_requests)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long one operation may take, in seconds."""
+        return float(self._configuration.operation_timeout_seconds)
+
+    async def partitions(self, topic: str) -> int:
+        """Number of partitions of a topic, 0 for one that has none. Raises what the broker says, or Timeout."""
+        return await self.retry(f"the partitions of {topic}", lambda: self._ask_partitions(topic))
+
+    async def connection(self, topic: str) -> Connection:
+        """A connection to the broker that owns `topic`; one try.
+
+        Raises what the broker says, ConnectError, TimeoutError.
+        """
+        async with self._limit:
+            connection = await self._any_broker()
+            authoritative = False
+            for _ in range(REDIRECTS_MAX):
+                request_id = connection.next_request_id()
+                command = CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
+                answer: CommandLookupTopicResponse = await self._ask(connection, command, request_id)
+                if answer.response == CommandLookupTopicResponse.Failed:
+                    raise exception_for_server_error(answer.error, answer.message)
+                if not answer.brokerServiceUrl:
+                    raise TopicLookupError(f"the broker names no owner of {topic}")
+                owner = parse_service_url(answer.brokerServiceUrl)[0]
+                proxied = answer.proxy_through_service_url
+                target = await (self._pool.get(connection.address, owner) if proxied else self._pool.get(owner))
+                if answer.response == CommandLookupTopicResponse.Connect:
+                    return target
+                connection, authoritative = target, answer.authoritative
+        raise TopicLookupError(f"more than {REDIRECTS_MAX} redirects while looking for {topic}")
+
+    async def retry(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of `attempt`, repeated with back-off while its failure may pass and the operation has time left.
+
+        Raises the last failure, or Timeout when the time is up.
+        """
+        backoff = self.new_backoff()
+        last: BaseException | None = None
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                while True:
+                    try:
+                        return await attempt()
+                    except (MagnetarError, TimeoutError) as error:
+                        if not is_retriable(error):
+                            raise
+                        last = error
+                    delay = backoff.next_delay_s()
+                    await asyncio.sleep(delay if delay is not None else 0)
+        except TimeoutError as error:
+            reason = f": {last}" if last is not None and str(last) else ""
+            if isinstance(last, ConnectError):
+                raise ConnectError(f"{what}: no broker could be reached{reason}") from error
+            raise Timeout(f"{what}: not done within {self.timeout_s:g} s{reason}") from error
+
+    def new_backoff(self) -> Backoff:
+        """The pauses between tries of anything that concerns a broker."""
+        configuration = self._configuration
+        return Backoff(
+            self._environment.random,
+            configuration.backoff_initial_ms / 1000,
+            configuration.backoff_maximum_ms / 1000,
+        )
+
+    async def _ask_partitions(self, topic: str) -> int:
+        async with self._limit:
+            connection = await self._any_broker()
+            request_id = connection.next_request_id()
+            command = CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
+            answer: CommandPartitionedTopicMetadataResponse
+            answer = await self._ask(connection, command, request_id)
+        if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
+            raise exception_for_server_error(answer.error, answer.message)
+        return answer.partitions
+
+    async def _ask(self, connection: Connection, command: WireMessage, request_id: int) -> Any:
+        try:
+            return await connection.request(command, request_id, min(self.timeout_s, TRY_TIMEOUT_S))
+        except TimeoutError:
+            self._current += 1
+            raise
+
+    async def _any_broker(self) -> Connection:
+        """A connection to the current host, or else to the first of the others that answers."""
+        if not self._hosts:
+            await self._refresh()
+        failure: ConnectError | None = None
+        count = len(self._hosts)
+        turns = [(self._current + step) % count for step in range(count)]
+        for turn in sorted(turns, key=lambda turn: self._pool.is_broken(self._hosts[turn])):
+            try:
+                connection = await self._pool.get(self._hosts[turn])
+            except ConnectError as error:
+                failure = error
+                continue
+            self._current = turn
+            return connection
+        # All are gone: brokers found through Ray may have come back elsewhere.
+        await self._refresh()
+        raise failure or ConnectError("the service URL names no host")
+
+    async def _refresh(self) -> None:
+        hosts = parse_service_url(await self._discover())
+        if hosts != self._hosts:
+            self._hosts = hosts
+            self._current = self._environment.random.randrange(len(hosts))

@@ -1,0 +1,141 @@
+"""The place of a message, with the face of the official client's MessageId.
+
+A tuple underneath, because ids are made once for every receipt and every received message: a whole batch of them is
+built in C (`batch_ids`).
+"""
+
+from functools import partial
+from itertools import repeat
+from typing import ClassVar
+
+from ..protocol.errors import ProtocolError
+from ..protocol.message_id import LATEST_POSITION, signed64, unsigned64
+from ..protocol.message_id import MessageId as WireMessageId
+from ..protocol.pulsar_pb2 import MessageIdData
+
+
+class MessageId(tuple[int, int, int, int, int]):
+    """Ledger, entry, batch index and partition of a message; −1 where there is none.
+
+    Ordered by ledger, entry, batch index, partition. `batch_size` (0 if unknown or not a batch) travels along for
+    acknowledgement and takes no part in comparisons.
+    """
+
+    __slots__ = ()
+
+    earliest: ClassVar["MessageId"]
+    """Before the first message that the topic still holds."""
+    latest: ClassVar["MessageId"]
+    """Behind the last message published so far."""
+
+    def __new__(
+        cls, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1, batch_size: int = 0
+    ) -> "MessageId":
+        return tuple.__new__(cls, (ledger_id, entry_id, batch_index, partition, batch_size))
+
+    def ledger_id(self) -> int:
+        """Ledger that holds the message."""
+        return self[0]
+
+    def entry_id(self) -> int:
+        """Entry of the ledger."""
+        return self[1]
+
+    def batch_index(self) -> int:
+        """Index within the entry's batch, −1 for a message that travelled alone."""
+        return self[2]
+
+    def partition(self) -> int:
+        """Partition of the topic, −1 for an unpartitioned one."""
+        return self[3]
+
+    def batch_size(self) -> int:
+        """Messages in the entry's batch, 0 if unknown or not a batch."""
+        return self[4]
+
+    def serialize(self) -> bytes:
+        """The id as bytes (a MessageIdData of the protocol), readable by every Pulsar client."""
+        return self.to_wire().SerializeToString()
+
+    @staticmethod
+    def deserialize(message_id_bytes: bytes) -> "MessageId":
+        """The id that `serialize` of any Pulsar client wrote. Raises ProtocolError on anything else."""
+        found = WireMessageId.deserialize(message_id_bytes)
+        if found.batch_size < 0:
+            raise ProtocolError("not a message id: its batch has a negative size")
+        return MessageId(found.partition, found.ledger_id, found.entry_id, found.batch_index, found.batch_size)
+
+    def to_wire(self) -> MessageIdData:
+        """The protocol's message; the −1 of `earliest` becomes its 64-bit pattern, as everywhere in Pulsar."""
+        data = MessageIdData(ledgerId=unsigned64(self[0]), entryId=unsigned64(self[1]))
+        if self[3] >= 0:
+            data.partition = self[3]
+        if self[2] >= 0:
+            data.batch_index = self[2]
+            if self[4] > 0:
+                data.batch_size = self[4]
+        return data
+
+    @staticmethod
+    def from_wire(data: MessageIdData) -> "MessageId":
+        """The inverse of `to_wire`."""
+        return MessageId(
+            data.partition, signed64(data.ledgerId), signed64(data.entryId), data.batch_index, max(data.batch_size, 0)
+        )
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(ledger, entry)."""
+        return self[:2]
+
+    @property
+    def entry(self) -> "MessageId":
+        """The id of the whole entry: without batch index."""
+        return MessageId(self[3], self[0], self[1])
+
+    @property
+    def text(self) -> str:
+        """`ledger:entry:partition`, and `:batch index` for a message of a batch."""
+        alone = f"{self[0]}:{self[1]}:{self[3]}"
+        return alone if self[2] < 0 else f"{alone}:{self[2]}"
+
+    def __str__(self) -> str:
+        return f"({self[0]},{self[1]},{self[3]},{self[2]})"
+
+    def __repr__(self) -> str:
+        return f"MessageId(partition={self[3]}, ledger_id={self[0]}, entry_id={self[1]}, batch_index={self[2]})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (MessageId, (self[3], self[0], self[1], self[2], self[4]))
+
+    def __hash__(self) -> int:
+        return hash(self[:4])
+
+    def __eq__(self, other: object) -> bool:
+        return self[:4] == other[:4] if isinstance(other, MessageId) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return self[:4] != other[:4] if isinstance(other, MessageId) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self[:4] < other[:4] if isinstance(other, MessageId) else NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return self[:4] <= other[:4] if isinstance(other, MessageId) else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        return self[:4] > other[:4] if isinstance(other, MessageId) else NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        return self[:4] >= other[:4] if isinstance(other, MessageId) else NotImplemented
+
+
+MessageId.earliest = MessageId()
+MessageId.latest = MessageId(-1, *LATEST_POSITION)
+
+_build = partial(tuple.__new__, MessageId)
+
+
+def batch_ids(ledger_id: int, entry_id: int, partition: int, size: int) -> list[MessageId]:
+    """The ids of all messages of a batch of `size`."""
+    return list(map(_build, zip(repeat(ledger_id), repeat(entry_id), range(size), repeat(partition), repeat(size))))

@@ -1,0 +1,170 @@
+"""The producer of a whole topic: one `PartitionProducer` for each partition, and the choice between them.
+
+An unpartitioned topic is the case of one. The delay timer is common to all partitions: at each boundary the open
+batches leave and the router turns to another partition.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from ..protocol.errors import AlreadyClosed, InvalidMessage
+from ..protocol.topics import TopicName
+from .batching import Attributes, Outbox
+from .configuration import BatchingType, ProducerConfiguration
+from .core import Core, together
+from .keyed_batching import KeyedOutbox
+from .producer import PartitionProducer
+from .routing import OutgoingMessage, Router, make_router
+
+
+class TopicProducer:
+    """See the module. `choose` may be called from any thread, the rest from the loop's."""
+
+    def __init__(self, core: Core, configuration: ProducerConfiguration) -> None:
+        self.configuration = configuration
+        self.topic = TopicName.parse(configuration.topic)
+        self.producers: list[PartitionProducer] = []
+        self.router: Router | None = None
+        """None for an unpartitioned topic."""
+        self._core = core
+        self._ticking: dict[PartitionProducer, None] = {}
+        self._delay_s = configuration.batching_max_publish_delay_ms / 1000
+        self._closed = False
+
+    async def open(self) -> None:
+        """Find the partitions and register with their brokers. Raises the first refusal; nothing is left open then."""
+        core, configuration, topic = self._core, self.configuration, self.topic
+        count = await core.lookup.partitions(topic.full)
+        if count:
+            share = configuration.max_pending_messages_across_partitions // count
+            pending_max = max(1, min(configuration.max_pending_messages, share))
+            self.router = make_router(configuration, core.environment.random, count)
+            self.producers = [self._make(topic.partition_topic(index), index, pending_max) for index in range(count)]
+        else:
+            self.producers = [self._make(topic, topic.partition, configuration.max_pending_messages)]
+        try:
+            await together([producer.open() for producer in self.producers])
+        except BaseException:
+            for producer in self.producers:
+                producer.fail(AlreadyClosed("the producer could not be created"))
+                await producer.close()
+            raise
+        self._core.opened[self] = None
+
+    def _make(self, topic: TopicName, partition: int, pending_max: int) -> PartitionProducer:
+        make_outbox = KeyedOutbox if self.configuration.batching_type is BatchingType.KeyBased else Outbox
+        producer = PartitionProducer(self._core, topic, partition, self.configuration, pending_max, make_outbox)
+        producer.on_open_batch = self._start_ticking
+        return producer
+
+    # ---- Choice ----
+
+    def choose(
+        self,
+        content: bytes | None,
+        properties: Mapping[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        event_timestamp: int | None,
+    ) -> Outbox:
+        """The outbox of the partition that such a message goes to."""
+        router = self.router
+        if router is None:
+            return self.producers[0].outbox
+        if router.current >= 0 and not partition_key:
+            return self.producers[router.current].outbox
+        message = OutgoingMessage(content, properties, partition_key, ordering_key, event_timestamp)
+        return self.producers[router.choose(message)].outbox
+
+    # ---- Delay ----
+
+    def _start_ticking(self, producer: PartitionProducer) -> None:
+        if not self._ticking:
+            self._core.loop.call_later(self._delay_s, self._tick)
+        self._ticking[producer] = None
+
+    def _tick(self) -> None:
+        for producer in list(self._ticking):
+            if producer.outbox.tick():
+                producer.pump()
+            else:
+                del self._ticking[producer]
+        if self.router is not None:
+            self.router.turn()
+        if self._ticking:
+            self._core.loop.call_later(self._delay_s, self._tick)
+
+    def seal(self) -> None:
+        """Let all open batches go now."""
+        for producer in self.producers:
+            producer.outbox.seal()
+
+    # ---- The whole ----
+
+    @property
+    def producer_name(self) -> str:
+        """The name that the broker knows; all partitions share a configured one."""
+        return self.producers[0].name
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that has its receipt, −1 if none."""
+        return max(producer.last_sequence_id for producer in self.producers)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected."""
+        return all(producer.is_connected for producer in self.producers)
+
+    async def flush(self) -> None:
+        """Until everything sent so far is stored. Raises the first failure."""
+        outcomes = await asyncio.gather(*[producer.flush() for producer in self.producers], return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def close(self) -> None:
+        """Send what is pending, then leave the brokers. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._core.opened.pop(self, None)
+            await asyncio.gather(*[producer.close() for producer in self.producers])
+
+
+def as_bytes(content: object) -> bytes:
+    """A payload as bytes. Raises InvalidMessage for what is none."""
+    if isinstance(content, bytes):
+        return content
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content)
+    raise InvalidMessage(f"a payload is bytes, not {type(content).__name__}")
+
+
+def check_attributes(
+    content: object,
+    properties: Mapping[str, str] | None,
+    partition_key: str | None,
+    ordering_key: str | None,
+    sequence_id: int | None,
+    event_timestamp: int | None,
+) -> Attributes | None:
+    """What a message carries beside its payload, checked; None if nothing. Raises InvalidMessage."""
+    if (
+        content is not None
+        and not properties
+        and partition_key is None
+        and ordering_key is None
+        and sequence_id is None
+        and event_timestamp is None
+    ):
+        return None
+    for name, text in (("partition_key", partition_key), ("ordering_key", ordering_key)):
+        if text is not None and not isinstance(text, str):
+            raise InvalidMessage(f"{name} is a string, not {type(text).__name__}")
+    for name, number in (("sequence_id", sequence_id), ("event_timestamp", event_timestamp)):
+        if number is not None and (not isinstance(number, int) or not 0 <= number < 1 << 63):
+            raise InvalidMessage(f"{name} is a non-negative 64-bit number, not {number!r}")
+    for key, value in (properties or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidMessage(f"properties map strings to strings, not {key!r} to {value!r}")
+    return Attributes(properties, partition_key, ordering_key, sequence_id, event_timestamp, content is None)

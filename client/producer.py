@@ -1,0 +1,428 @@
+"""The producer of one topic or partition, on the loop: entries out, receipts in, in order.
+
+States and what leads from one to the other:
+
+- CONNECTING: no connection; what is published waits. → READY when the broker answered PRODUCER.
+- READY: entries are sent as they come. → CONNECTING when the connection ends, the broker closes the producer, or it
+  refuses an entry with a failure that may pass; everything without a receipt is sent again then, in order.
+- FAILED: the broker's refusal is final (topic terminated, producer fenced, not authorized …); everything pending
+  failed with it and so does everything new.
+- CLOSED: by the application.
+
+Invariants: `_inflight` holds, in order of sending, every entry whose outcome the application does not know; a receipt
+for its head completes the head, an earlier one is stale, a later one means that something was lost and ends the
+connection. An entry fails by time-out only after all before it have ended.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from ..protocol.commands import encode, send_header
+from ..protocol.errors import (
+    AlreadyClosed,
+    ConnectionClosed,
+    InvalidMessage,
+    MagnetarError,
+    ProducerBusy,
+    ProtocolError,
+    Timeout,
+    TopicTerminated,
+    exception_for_server_error,
+    is_retriable,
+)
+from ..protocol.message_id import signed64
+from ..protocol.pulsar_pb2 import (
+    CommandCloseProducer,
+    CommandProducer,
+    CommandProducerSuccess,
+    CommandSendError,
+    CommandSendReceipt,
+    KeyValue,
+)
+from ..protocol.topics import TopicName
+from .batching import Batch, Outbox, SendCallback, ignore
+from .configuration import ProducerConfiguration
+from .connection import Connection
+from .core import Core
+from .entry_encoder import EntryEncoder
+from .message_id import MessageId, batch_ids
+from .results import Result
+
+logger = logging.getLogger(__name__)
+
+BATCH_MARGIN_BYTES = 4096
+"""Room for an entry's metadata below the largest message size."""
+RESEND_PART_BYTES = 1 << 20
+
+
+class Failing:
+    """A callback of our own that is told the error itself, not just its name."""
+
+    def __call__(self, result: Result, message_id: MessageId) -> None:
+        raise NotImplementedError
+
+    def fail(self, error: MagnetarError) -> None:
+        """The message was not stored, or nobody knows."""
+        raise NotImplementedError
+
+
+class PartitionProducer:
+    """See the module. Everything but `outbox` is for the loop's thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: TopicName,
+        partition: int,
+        configuration: ProducerConfiguration,
+        pending_max: int,
+        make_outbox: type[Outbox] = Outbox,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.name = configuration.producer_name or ""
+        self.last_sequence_id = -1
+        self.outbox = make_outbox(
+            core.handover,
+            self.pump,
+            pending_max=pending_max,
+            batching=configuration.batching_enabled,
+            messages_max=configuration.batching_max_messages,
+            bytes_max=configuration.batching_max_allowed_size_in_bytes,
+        )
+        self.on_open_batch = self._tick_alone
+        """Called when an open batch appeared and the delay timer has to start."""
+        self._core = core
+        self._configuration = configuration
+        self._encoder = EntryEncoder(configuration.compression_type)
+        self._timeout_s = configuration.send_timeout_millis / 1000
+        self._connection: Connection | None = None
+        self._producer_id = -1
+        self._epoch = 0
+        self._registered = False
+        self._inflight: deque[Batch] = deque()
+        self._flushes: list[_Flush] = []
+        self._failure: MagnetarError | None = None
+        self._reconnecting = False
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # ---- Life ----
+
+    async def open(self) -> None:
+        """Register with the topic's broker. Raises the broker's refusal, ConnectError or Timeout."""
+        await self._core.lookup.retry(f"creating a producer on {self.topic.full}", self._register)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether entries go out at this moment."""
+        return self._connection is not None
+
+    @property
+    def waiting_for_receipts(self) -> bool:
+        """Whether entries are under way."""
+        return bool(self._inflight)
+
+    async def flush(self) -> None:
+        """Until everything published so far has its receipt. Raises the first failure among it."""
+        self.outbox.seal()
+        self.pump()
+        if self._failure is not None:
+            raise self._failure
+        if not self._inflight:
+            return
+        flush = _Flush(self._core.loop.create_future())
+        self._flushes.append(flush)
+        last = self._inflight[-1]
+        last.flushes = [*(last.flushes or ()), flush]
+        await flush.future
+
+    async def close(self) -> None:
+        """Send what is pending, for as long as an operation may take, and say good-bye. Never raises."""
+        if self._failure is None:
+            try:
+                async with asyncio.timeout(self._core.timeout_s):
+                    await self.flush()
+            except (MagnetarError, TimeoutError) as error:
+                logger.warning("producer on %s closes with messages unsent: %s", self.topic.full, error)
+        connection, self._connection = self._connection, None
+        self.fail(AlreadyClosed("the producer is closed"))
+        if connection is not None and not connection.closed:
+            connection.producers.pop(self._producer_id, None)
+            await self._say_goodbye(connection)
+
+    async def _say_goodbye(self, connection: Connection) -> None:
+        request_id = connection.next_request_id()
+        command = CommandCloseProducer(producer_id=self._producer_id, request_id=request_id)
+        try:
+            await connection.request(command, request_id, self._core.timeout_s)
+        except (MagnetarError, TimeoutError) as error:
+            logger.info("closing the producer on %s: %s", self.topic.full, error)
+
+    def fail(self, error: MagnetarError) -> None:
+        """End for good: everything pending and everything new fails with `error`."""
+        if self._failure is None:
+            self._failure = error
+        self.outbox.refuse(self._failure)
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        while self._inflight:
+            self._end(self._inflight.popleft(), error)
+        self.outbox.seal()
+        self.pump()
+
+    # ---- Connection ----
+
+    async def _register(self) -> None:
+        core, configuration = self._core, self._configuration
+        connection = await core.lookup.connection(self.topic.full)
+        if self._failure is not None:
+            raise self._failure
+        producer_id, request_id = core.next_id(), connection.next_request_id()
+        command = CommandProducer(
+            topic=self.topic.full,
+            producer_id=producer_id,
+            request_id=request_id,
+            epoch=self._epoch,
+            user_provided_producer_name=bool(configuration.producer_name),
+            metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
+        )
+        if self.name:
+            command.producer_name = self.name
+        connection.producers[producer_id] = self
+        try:
+            answer: CommandProducerSuccess = await connection.request(command, request_id, core.timeout_s)
+        except BaseException as error:
+            connection.producers.pop(producer_id, None)
+            if isinstance(error, TimeoutError | asyncio.CancelledError):
+                # The broker may still register it, and would then hold the name against us.
+                request_id = connection.next_request_id()
+                connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=request_id)))
+            raise
+        if producer_id not in connection.producers:
+            raise ConnectionClosed(f"the broker of {self.topic.full} went away while the producer registered")
+        if self._failure is not None:
+            connection.producers.pop(producer_id, None)
+            request_id = connection.next_request_id()
+            connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=request_id)))
+            raise self._failure
+        self._registered_on(connection, producer_id, answer)
+
+    def _registered_on(self, connection: Connection, producer_id: int, answer: CommandProducerSuccess) -> None:
+        self._connection = connection
+        self._producer_id = producer_id
+        self._epoch += 1
+        self.name = answer.producer_name
+        self._encoder.producer_name(answer.producer_name)
+        self._encoder.size_max_bytes = connection.message_size_max_bytes
+        self.outbox.limit_bytes(connection.message_size_max_bytes - BATCH_MARGIN_BYTES)
+        if not self._registered:
+            self._registered = True
+            initial = self._configuration.initial_sequence_id
+            self.last_sequence_id = answer.last_sequence_id if initial is None else initial
+            self.outbox.next_sequence_id = self.last_sequence_id + 1
+        for part in self._resend_parts():
+            connection.writelines(part)
+        self.pump()
+
+    def _resend_parts(self) -> Iterator[list[bytes]]:
+        """Frames of everything under way, in handy portions."""
+        parts: list[bytes] = []
+        size = 0
+        for batch in self._inflight:
+            parts += (self._header(batch), batch.entry)
+            size += len(batch.entry)
+            if size >= RESEND_PART_BYTES:
+                yield parts
+                parts, size = [], 0
+        if parts:
+            yield parts
+
+    def connection_lost(self, connection: Connection, reason: MagnetarError) -> None:
+        """The connection has ended: go on on another one."""
+        if connection is self._connection:
+            self._connection = None
+            self._reconnect()
+
+    def closed_by_broker(self, connection: Connection) -> None:
+        """The broker gave the topic away."""
+        self.connection_lost(connection, ConnectionClosed("the broker closed the producer"))
+
+    def _reconnect(self) -> None:
+        if self._failure is None and not self._reconnecting:
+            self._reconnecting = True
+            self._core.tasks.spawn(self._reconnect_until_ready(), f"reconnect producer on {self.topic.full}")
+
+    async def _reconnect_until_ready(self) -> None:
+        backoff = self._core.lookup.new_backoff()
+        try:
+            while self._connection is None and self._failure is None:
+                try:
+                    await self._register()
+                except (MagnetarError, TimeoutError) as error:
+                    # Our own former registration may not have been noticed as gone yet.
+                    if not is_retriable(error) and not isinstance(error, ProducerBusy):
+                        logger.warning("producer on %s cannot go on: %s", self.topic.full, error)
+                        self.fail(error if isinstance(error, MagnetarError) else Timeout(str(error)))
+                        return
+                    await asyncio.sleep(backoff.next_delay_s() or 0)
+        finally:
+            self._reconnecting = False
+
+    # ---- Out ----
+
+    def pump(self) -> None:
+        """Encode and send what the outbox has."""
+        batches, start_timer = self.outbox.take()
+        if start_timer:
+            self.on_open_batch(self)
+        if not batches:
+            return
+        if self._failure is not None:
+            for batch in batches:
+                self._end(batch, self._failure)
+            return
+        parts: list[bytes] = []
+        now_ms = self._core.environment.clock.now_ms()
+        deadline = self._core.loop.time() + self._timeout_s
+        for batch in batches:
+            try:
+                batch.entry = self._encoder.encode(batch, now_ms)
+            except MagnetarError as error:
+                self._end(batch, error)
+                continue
+            except (TypeError, ValueError) as error:
+                self._end(batch, InvalidMessage(f"the message cannot be encoded: {error}"))
+                continue
+            batch.payloads = []
+            batch.deadline = deadline
+            self._inflight.append(batch)
+            if self._connection is not None:
+                parts += (self._header(batch), batch.entry)
+        if parts and self._connection is not None:
+            self._connection.writelines(parts)
+        if self._expiry is None and self._timeout_s > 0 and self._inflight:
+            self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
+
+    def _header(self, batch: Batch) -> bytes:
+        count = len(batch.callbacks)
+        highest = batch.last_sequence_id if count > 1 else 0
+        return send_header(self._producer_id, batch.first_sequence_id, highest, count, len(batch.entry))
+
+    def _tick_alone(self, producer: "PartitionProducer") -> None:
+        delay_s = self._configuration.batching_max_publish_delay_ms / 1000
+        self._core.loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        if self.outbox.tick():
+            self.pump()
+            self._tick_alone(self)
+
+    # ---- In ----
+
+    def receipt(self, command: CommandSendReceipt) -> None:
+        """An entry is stored."""
+        if not self._inflight or command.sequence_id < self._inflight[0].first_sequence_id:
+            return  # timed out in the meantime
+        batch = self._inflight[0]
+        if command.sequence_id != batch.first_sequence_id:
+            if self._connection is not None:
+                self._connection.close(ProtocolError("a receipt came before that of an earlier message"))
+            return
+        self._inflight.popleft()
+        if batch.last_sequence_id > self.last_sequence_id:
+            self.last_sequence_id = batch.last_sequence_id
+        callbacks = batch.callbacks
+        self.outbox.release(len(callbacks))
+        where = command.message_id
+        ledger_id, entry_id = signed64(where.ledgerId), signed64(where.entryId)
+        if not batch.batched:
+            _call(callbacks, Result.Ok, [MessageId(self.partition, ledger_id, entry_id)])
+        elif callbacks[0] is not ignore or callbacks[-1] is not ignore:
+            _call(callbacks, Result.Ok, batch_ids(ledger_id, entry_id, self.partition, len(callbacks)))
+        if batch.flushes is not None:
+            self._end_flushes(batch)
+
+    def send_error(self, command: CommandSendError) -> None:
+        """The broker refused an entry."""
+        if not self._inflight or command.sequence_id != self._inflight[0].first_sequence_id:
+            return
+        error = exception_for_server_error(command.error, command.message)
+        connection = self._connection
+        if is_retriable(error) and connection is not None:
+            # What was sent behind it may have been stored: begin anew from this entry, so that order holds.
+            logger.info("broker refused an entry for %s for now: %s", self.topic.full, error)
+            connection.producers.pop(self._producer_id, None)
+            self._connection = None
+            self._core.tasks.spawn(self._start_over(connection), f"register producer on {self.topic.full} again")
+        elif isinstance(error, TopicTerminated) or error.server_error == 25:
+            self.fail(error)
+        else:
+            self._end(self._inflight.popleft(), error)
+
+    async def _start_over(self, connection: Connection) -> None:
+        if not connection.closed:
+            await self._say_goodbye(connection)
+        self._reconnect()
+
+    # ---- Ends ----
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now = self._core.loop.time()
+        while self._inflight and self._inflight[0].deadline <= now:
+            text = (
+                f"no receipt for a message to {self.topic.full} within {self._timeout_s:g} s; it may have been stored"
+            )
+            self._end(self._inflight.popleft(), Timeout(text))
+        if self._inflight:
+            self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
+
+    def _end(self, batch: Batch, error: MagnetarError) -> None:
+        """The batch fails, as a whole."""
+        self.outbox.release(len(batch.callbacks))
+        for flush in self._flushes:
+            flush.error = flush.error or error
+        result = Result.of(error)
+        nowhere = MessageId()
+        for callback in batch.callbacks:
+            if isinstance(callback, Failing):
+                callback.fail(error)
+            else:
+                _call([callback], result, [nowhere])
+        if batch.flushes is not None:
+            self._end_flushes(batch)
+
+    def _end_flushes(self, batch: Batch) -> None:
+        for flush in batch.flushes or ():
+            self._flushes.remove(flush)
+            if flush.future.done():
+                continue
+            if flush.error is not None:
+                flush.future.set_exception(flush.error)
+            else:
+                flush.future.set_result(None)
+
+
+class _Flush:
+    """Somebody waits until the batch it hangs on has ended."""
+
+    __slots__ = ("error", "future")
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+        self.error: MagnetarError | None = None
+
+
+def _call(callbacks: list[SendCallback], result: Result, ids: Iterable[MessageId]) -> None:
+    """Call each with its id. A callback that raises is reported and keeps the others from nothing."""
+    pairs = zip(callbacks, ids, strict=True)
+    while True:
+        try:
+            for callback, message_id in pairs:
+                callback(result, message_id)
+            return
+        except Exception:  # the application's, and there is nobody else to hand it to
+            logger.exception("a send callback failed")

@@ -1,0 +1,146 @@
+"""Reading a topic without a subscription that outlives the reader: the asyncio face, and what knows the position.
+
+A reader is a consumer of a non-durable subscription of its own. Where it stands (the last message that the application
+took, or the wanted start) decides whether there is more to read; its messages are acknowledged as they are taken, so
+that nothing piles up at the broker.
+"""
+
+from ..protocol.errors import OperationNotSupported
+from ..protocol.message_id import Position
+from .async_consumer import AsyncConsumer
+from .configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
+from .consumer import PartitionConsumer
+from .core import Core
+from .message import Message
+from .message_id import MessageId
+from .start_filter import StartFilter
+from .topic_consumer import TopicConsumer
+
+
+class TopicReader:
+    """The consumer of a reader, and the reader's position in each partition."""
+
+    def __init__(self, core: Core, configuration: ReaderConfiguration) -> None:
+        prefix = configuration.subscription_role_prefix
+        name = f"{prefix or 'reader'}-{core.environment.random.hex(5)}"
+        start = configuration.start_message_id
+        self.configuration = configuration
+        self.consumer = TopicConsumer(
+            core,
+            ConsumerConfiguration(
+                topic=configuration.topic,
+                subscription_name=name,
+                consumer_name=configuration.reader_name,
+                receiver_queue_size=configuration.receiver_queue_size,
+                initial_position=InitialPosition.Latest if start == MessageId.latest else InitialPosition.Earliest,
+                start_message_id_inclusive=configuration.start_message_id_inclusive,
+            ),
+            StartFilter(start, configuration.start_message_id_inclusive),
+        )
+        self._taken: dict[int, MessageId] = {}
+        self._start: MessageId | int = start
+
+    async def open(self) -> None:
+        """Subscribe at the start. Raises as a consumer does, OperationNotSupported for an id on a partitioned topic."""
+        await self.consumer.open()
+        start, consumers = self._start, self.consumer.consumers
+        if isinstance(start, MessageId) and start not in (MessageId.earliest, MessageId.latest) and len(consumers) > 1:
+            await self.consumer.close()
+            raise OperationNotSupported(
+                "a partitioned topic is read from its earliest or latest messages, or by partition"
+            )
+        if start == MessageId.latest and self.configuration.start_message_id_inclusive:
+            for consumer in consumers:
+                last = MessageId.from_wire((await self.consumer.last_message_ids(consumer)).last_message_id)
+                if last.entry_id() >= 0:
+                    ledger_id, entry_id, index, _, size = last
+                    where = MessageId(consumer.partition, ledger_id, entry_id, index, size)
+                    await self.consumer.seek_partition(consumer, where, inclusive=True)
+
+    def took(self, message: Message) -> None:
+        """The application has this message. May be called from any thread."""
+        message_id = message.message_id()
+        self._taken[message_id.partition()] = message_id
+        if message_id.batch_index() >= message_id.batch_size() - 1:
+            self.consumer.acknowledge_cumulative(message_id.entry)
+
+    async def seek(self, target: MessageId | int) -> None:
+        """Move to a message id or a publish time (ms)."""
+        await self.consumer.seek(target)
+        self._start = target
+        if isinstance(target, MessageId) and target not in (MessageId.earliest, MessageId.latest):
+            self._taken.pop(target.partition(), None)
+        else:
+            self._taken.clear()
+
+    async def has_message_available(self) -> bool:
+        """Whether there is a message behind the reader's position now."""
+        if not self.consumer.inbox.is_empty():
+            return True
+        for consumer in self.consumer.consumers:
+            if await self._has_more(consumer):
+                return True
+        return False
+
+    async def _has_more(self, consumer: PartitionConsumer) -> bool:
+        answer = await self.consumer.last_message_ids(consumer)
+        last = MessageId.from_wire(answer.last_message_id)
+        if last.entry_id() < 0:
+            return False
+        taken = self._taken.get(consumer.partition)
+        if taken is not None:
+            return _is_behind(last, taken)
+        start = self._start
+        if start == MessageId.earliest:
+            return True
+        if isinstance(start, MessageId) and start != MessageId.latest:
+            return last.position > start.position or (
+                last.position == start.position
+                and (self.configuration.start_message_id_inclusive or _is_behind(last, start))
+            )
+        if not answer.HasField("consumer_mark_delete_position"):
+            return False
+        done: Position = MessageId.from_wire(answer.consumer_mark_delete_position).position
+        return last.position > done
+
+
+def _is_behind(last: MessageId, place: MessageId) -> bool:
+    """Whether `last` comes after `place`; a place without batch index stands for its whole entry."""
+    if last.position != place.position:
+        return last.position > place.position
+    return place.batch_index() >= 0 and last.batch_index() > place.batch_index()
+
+
+class AsyncReader:
+    """Reads one topic from a given position. Made by `AsyncClient.create_reader`."""
+
+    def __init__(self, core: Core, reader: TopicReader) -> None:
+        self._reader = reader
+        self._consumer = AsyncConsumer(core, reader.consumer)
+
+    async def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message. Raises Timeout if none comes in time, AlreadyClosed, or why the reader ended."""
+        message = await self._consumer.receive(timeout_millis)
+        self._reader.took(message)
+        return message
+
+    async def has_message_available(self) -> bool:
+        """Whether there is a message behind the reader's position now."""
+        return await self._reader.has_message_available()
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Move to a message id (the next message is the one after it, or it with `start_message_id_inclusive`), or to
+        a publish time in milliseconds."""
+        await self._reader.seek(messageid)
+
+    async def close(self) -> None:
+        """Close. May be called twice."""
+        await self._consumer.close()
+
+    def topic(self) -> str:
+        """The topic in full."""
+        return self._consumer.topic()
+
+    def is_connected(self) -> bool:
+        """Whether the reader is connected to every partition's broker."""
+        return self._consumer.is_connected()

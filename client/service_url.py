@@ -1,0 +1,35 @@
+"""Service URLs: `pulsar://host:port`, or several hosts of one cluster, `pulsar://a:1,b:2`."""
+
+from ..protocol.errors import InvalidUrl
+
+Address = tuple[str, int]
+
+PORT_DEFAULT = 6650
+_SCHEME = "pulsar://"
+
+
+def parse_service_url(url: str) -> list[Address]:
+    """The addresses that a service URL names, in its order. Raises InvalidUrl."""
+    if not url.startswith(_SCHEME):
+        raise InvalidUrl(f"a service URL starts with {_SCHEME}, not like {url!r}")
+    addresses = [_parse_address(part, url) for part in url[len(_SCHEME) :].rstrip("/").split(",")]
+    return list(dict.fromkeys(addresses))
+
+
+def _parse_address(text: str, url: str) -> Address:
+    host, separator, port = text.rpartition(":")
+    if not separator or port.endswith("]"):
+        host, port = text, str(PORT_DEFAULT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidUrl(f"an IPv6 address stands in brackets: {url!r}")
+    if not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidUrl(f"{text!r} is not host:port, in {url!r}")
+    return host, int(port)
+
+
+def format_address(address: Address) -> str:
+    """`pulsar://host:port`."""
+    host, port = address
+    return f"{_SCHEME}[{host}]:{port}" if ":" in host else f"{_SCHEME}{host}:{port}"

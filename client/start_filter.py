@@ -1,0 +1,40 @@
+"""Where a consumer starts within what its broker delivers.
+
+A broker positions by entries, and a seek's target is inclusive; the messages of the first entry that lie before the
+wanted one are dropped here.
+"""
+
+from collections.abc import Callable
+
+from .message import Entry
+from .message_id import MessageId
+
+
+class StartFilter:
+    """Drops what lies before a message id, or was published before a time (milliseconds)."""
+
+    def __init__(self, target: MessageId, inclusive: bool, publish_time: int = 0) -> None:
+        self.target = target
+        self.inclusive = inclusive
+        self.publish_time = publish_time
+
+    def is_passed(self, entry: Entry) -> bool:
+        """Whether `entry` and with it everything after it is wanted."""
+        return entry.position > self.target.position and entry.metadata.publish_time >= self.publish_time
+
+    def drops(self, entry: Entry) -> bool:
+        """Whether nothing of `entry` is wanted."""
+        position, target = entry.position, self.target.position
+        if position < target or entry.metadata.publish_time < self.publish_time:
+            return True
+        if position > target or self.inclusive:
+            return False
+        return not entry.batched or self.target.batch_index() < 0 or self.target.batch_index() >= entry.count - 1
+
+    def wanted(self, entry: Entry) -> Callable[[int], bool] | None:
+        """For a batch of which only a part is wanted: which indexes. None for all."""
+        index = self.target.batch_index()
+        if entry.position != self.target.position or not entry.batched or index < 0:
+            return None
+        first = index if self.inclusive else index + 1
+        return lambda candidate: candidate >= first

@@ -1,0 +1,215 @@
+"""The consumer of a whole topic: one `PartitionConsumer` for each partition, one inbox for all.
+
+An unpartitioned topic is the case of one.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+from google.protobuf.message import Message as WireMessage
+
+from ..protocol.errors import (
+    AlreadyClosed,
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidConfiguration,
+    InvalidMessage,
+    OperationNotSupported,
+)
+from ..protocol.pulsar_pb2 import (
+    CommandGetLastMessageId,
+    CommandGetLastMessageIdResponse,
+    CommandSeek,
+    CommandUnsubscribe,
+)
+from ..protocol.topics import TopicName
+from .configuration import ConsumerConfiguration, ConsumerType
+from .consumer import PartitionConsumer
+from .core import Core, together
+from .inbox import Inbox
+from .message import Message
+from .message_id import MessageId
+from .start_filter import StartFilter
+
+
+class TopicConsumer:
+    """See the module. Acknowledging may be done from any thread, the rest is for the loop's."""
+
+    def __init__(self, core: Core, configuration: ConsumerConfiguration, start: StartFilter | None = None) -> None:
+        """`start` makes it a reader's consumer: non-durable, beginning there."""
+        self.configuration = configuration
+        self.topic = TopicName.parse(configuration.topic)
+        self.inbox = Inbox(core.handover)
+        self.consumers: list[PartitionConsumer] = []
+        self.core = core
+        self._start = start
+        self._by_partition: dict[int, PartitionConsumer] = {}
+        self._closed = False
+
+    async def open(self) -> None:
+        """Find the partitions and subscribe to all. Raises the first refusal; nothing is left open then."""
+        configuration, topic = self.configuration, self.topic
+        count = await self.core.lookup.partitions(topic.full)
+        size = configuration.receiver_queue_size
+        if count:
+            if not size:
+                raise InvalidConfiguration("a partitioned topic needs a receiver queue of at least 1")
+            share = configuration.max_total_receiver_queue_size_across_partitions // count
+            size = max(1, min(size, share))
+            self.consumers = [self._make(topic.partition_topic(index), index, size) for index in range(count)]
+        else:
+            self.consumers = [self._make(topic, topic.partition, size)]
+        self._by_partition = {consumer.partition: consumer for consumer in self.consumers}
+        try:
+            await together([consumer.open() for consumer in self.consumers])
+        except BaseException:
+            for consumer in self.consumers:
+                await consumer.close()
+            raise
+        self.core.opened[self] = None
+
+    def _make(self, topic: TopicName, partition: int, queue_size: int) -> PartitionConsumer:
+        start = self._start
+        if start is not None:
+            start = StartFilter(start.target, start.inclusive)
+        return PartitionConsumer(self.core, topic, partition, self.configuration, self.inbox, queue_size, start)
+
+    @property
+    def consumer_name(self) -> str:
+        """The name given at creation, empty if none."""
+        return self.configuration.consumer_name or ""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions have their subscription in place."""
+        return all(consumer.is_connected for consumer in self.consumers)
+
+    async def close(self) -> None:
+        """Send waiting acknowledgements and leave. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self.core.opened.pop(self, None)
+            self.inbox.fail(AlreadyClosed("the consumer is closed"))
+            await asyncio.gather(*[consumer.close() for consumer in self.consumers])
+
+    def ask_for_one(self) -> None:
+        """Somebody waits on an empty inbox; matters only without a receiver queue."""
+        self.consumers[0].ask_for_one()
+
+    # ---- Acknowledgement, any thread ----
+
+    def acknowledge(self, message: Message | MessageId) -> None:
+        """One message is done."""
+        self._source(message).acks.acknowledge(message)
+
+    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        """All these messages are done."""
+        for source, group in groupby(messages, self._source):
+            source.acks.acknowledge_many(group)
+
+    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Everything of the message's partition up to it is done."""
+        if self.configuration.consumer_type is ConsumerType.Shared:
+            raise CumulativeAcknowledgementNotAllowedError("a Shared subscription acknowledges message by message")
+        self._source(message).acks.acknowledge_cumulative(_id_of(message))
+
+    def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Have the message delivered again after the delay."""
+        self._source(message).acks.negative_acknowledge(_id_of(message))
+
+    def _source(self, message: Message | MessageId) -> PartitionConsumer:
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed")
+        if isinstance(message, Message):
+            source = message.source
+            if isinstance(source, PartitionConsumer) and self._by_partition.get(source.partition) is source:
+                return source
+            message = message.message_id()
+        if not isinstance(message, MessageId):
+            raise InvalidMessage(f"a message or a message id is acknowledged, not {type(message).__name__}")
+        consumer = self._by_partition.get(message.partition())
+        if consumer is None:
+            if len(self.consumers) > 1 or message.partition() >= 0:
+                raise OperationNotSupported(f"message {message.text} is not of {self.topic.full}")
+            consumer = self.consumers[0]
+        if message.batch_index() >= 0 and not message.batch_size():
+            raise OperationNotSupported(f"message {message.text} is of a batch of unknown size")
+        return consumer
+
+    # ---- Requests ----
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything unacknowledged delivered again."""
+        for consumer in self.consumers:
+            consumer.redeliver_all()
+
+    async def seek(self, target: MessageId | int) -> None:
+        """Move the subscription. A time (ms), earliest and latest move all partitions, another id its own one."""
+        inclusive = self.configuration.start_message_id_inclusive
+        if isinstance(target, MessageId):
+            everywhere = target in (MessageId.earliest, MessageId.latest)
+            consumers = self.consumers if everywhere else [self._source(target.entry)]
+        elif isinstance(target, int) and not isinstance(target, bool) and target >= 0:
+            consumers = self.consumers
+        else:
+            raise InvalidConfiguration(f"seek takes a message id or milliseconds since the epoch, not {target!r}")
+        for consumer in consumers:
+            await self.seek_partition(consumer, target, inclusive)
+
+    async def seek_partition(self, consumer: PartitionConsumer, target: MessageId | int, inclusive: bool) -> None:
+        """Move the subscription of one partition."""
+
+        def command(consumer_id: int, request_id: int) -> WireMessage:
+            if isinstance(target, int):
+                return CommandSeek(consumer_id=consumer_id, request_id=request_id, message_publish_time=target)
+            place = target.entry.to_wire()
+            return CommandSeek(consumer_id=consumer_id, request_id=request_id, message_id=place)
+
+        await consumer.ready_connection()
+        consumer.begin_seek(target, inclusive)
+        try:
+            await self._request(consumer, f"seek on {consumer.topic.full}", command)
+        except BaseException:
+            consumer.end_seek(done=False)
+            raise
+        consumer.end_seek(done=True)
+
+    async def last_message_ids(self, consumer: PartitionConsumer) -> CommandGetLastMessageIdResponse:
+        """What a partition's broker says of the end of the topic and of the subscription's position."""
+        return await self._request(
+            consumer,
+            f"the last message id of {consumer.topic.full}",
+            lambda consumer_id, request_id: CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id),
+        )
+
+    async def get_last_message_id(self) -> MessageId:
+        """The id of the last message of an unpartitioned topic; earliest if it is empty."""
+        if len(self.consumers) != 1:
+            raise OperationNotSupported("a partitioned topic has a last message in each partition")
+        consumer = self.consumers[0]
+        found = MessageId.from_wire((await self.last_message_ids(consumer)).last_message_id)
+        ledger_id, entry_id, index, _, size = found
+        return MessageId(consumer.partition if entry_id >= 0 else -1, ledger_id, entry_id, index, size)
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription, and close."""
+        for consumer in self.consumers:
+            await self._request(
+                consumer,
+                f"unsubscribing from {consumer.topic.full}",
+                lambda consumer_id, request_id: CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id),
+            )
+        await self.close()
+
+    async def _request(self, consumer: PartitionConsumer, what: str, command: Callable[[int, int], WireMessage]) -> Any:
+        async def attempt() -> Any:
+            connection = await consumer.ready_connection()
+            request_id = connection.next_request_id()
+            return await connection.request(command(consumer.consumer_id, request_id), request_id, self.core.timeout_s)
+
+        return await self.core.lookup.retry(what, attempt)
+
+
+def _id_of(message: Message | MessageId) -> MessageId:
+    return message.message_id() if isinstance(message, Message) else message
