@@ -1,0 +1,101 @@
+"""`make bench`: all rows, one after the other on one cluster; prints a table, writes JSON and a plot.
+
+    python bench/run.py [--only NAME …] [--directory DIR]
+
+The cluster has 2 brokers and 3 bookies, synced 3/3/2, and lies below `--directory` (by default a temporary directory in
+bench/results, so that it is on the disk of the checkout and not in memory). Idle goes first, because nobody may have
+used the cluster yet; the kills go last. A benchmark that fails is reported and does not keep the others from running.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import client_rate
+import failover
+import idle
+import plot
+import publish
+import spark_read
+from rich.console import Console
+from rich.table import Table
+from rows import RESULTS, Report
+
+from magnetar.cluster.planning import load_settings
+from magnetar.cluster.preparing import StartOptions
+from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
+
+console = Console()
+
+
+def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Report) -> dict[str, Callable[[], None]]:
+    """By name, in the order in which they run."""
+    return {
+        "idle": lambda: idle.run(cluster.status(), started, report),
+        "publish": lambda: publish.run(cluster, directory, report),
+        "client": lambda: client_rate.run(cluster, report),
+        "spark": lambda: spark_read.run(cluster, report),
+        "failover": lambda: failover.run(cluster, report),
+    }
+
+
+def main() -> int:
+    """Returns the exit status: 0 if every row was measured, whatever the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these: idle publish client spark failover")
+    parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
+    options = parser.parse_args()
+    os.environ.pop("RAY_ADDRESS", None)
+    options.directory.mkdir(parents=True, exist_ok=True)
+    report = Report()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=options.directory, prefix="cluster-") as directory:
+        with console.status("starting the cluster …"):
+            cluster = start_on_ray(directory, StartOptions(load_settings(), port=0, admin_port=0), detach=False)
+        try:
+            _run_all(benchmarks(cluster, Path(directory), time.monotonic(), report), options.only, report)
+        finally:
+            cluster.stop()
+    latest = report.save()
+    if report.rows:
+        plot.draw(report.rows, latest.with_suffix(".png"))
+    _print(report)
+    console.print(f"{latest} and .png, {time.monotonic() - begin:.0f} s", highlight=False)
+    return 1 if report.problems else 0
+
+
+def _run_all(available: dict[str, Callable[[], None]], only: list[str] | None, report: Report) -> None:
+    for name in only or available:
+        begin = time.monotonic()
+        try:
+            with console.status(f"measuring {name} …"):
+                available[name]()
+        except Exception as error:
+            traceback.print_exc()
+            report.problems[name] = f"{type(error).__name__}: {error}"
+        console.print(f"{name}: {time.monotonic() - begin:.0f} s", highlight=False)
+
+
+def _print(report: Report) -> None:
+    table = Table(title="Magnetar", title_justify="left")
+    table.add_column("row")
+    table.add_column("figure", justify="right")
+    table.add_column("target", justify="right")
+    table.add_column("")
+    table.add_column("of")
+    for row in report.rows:
+        sign = "≥" if row.better == "higher" else "≤"
+        verdict = "[green]ok[/green]" if row.ok else "[red]no[/red]"
+        table.add_row(row.row, f"{row.figure:g} {row.unit}", f"{sign} {row.target:g} {row.unit}", verdict, row.note)
+    console.print(table)
+    for name, problem in report.problems.items():
+        console.print(f"[red]{name} failed:[/red] {problem}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
