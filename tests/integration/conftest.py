@@ -1,0 +1,93 @@
+"""One Ray for all integration tests, started by them, and on it one cluster for those that break nothing.
+
+Tests that kill or stop processes start a cluster of their own with `fresh_cluster`; only one runs at a time, because
+the actors' names are fixed.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import magnetar
+from magnetar.cluster.ray_cluster import RayCluster
+
+StartCluster = Callable[..., RayCluster]
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A Ray of our own, whatever else runs on this machine."""
+    os.environ.pop("RAY_ADDRESS", None)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+class _Clusters:
+    """The cluster that runs now."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.shared: RayCluster | None = None
+
+    def start(self, **options: Any) -> RayCluster:
+        """Start a cluster in place of the one that runs."""
+        self.stop_shared()
+        started = magnetar.start(**{"port": 0, "admin_port": 0, **options})
+        assert isinstance(started, RayCluster)
+        return started
+
+    def share(self) -> RayCluster:
+        """The shared cluster; its data comes back if another one ran meanwhile."""
+        if self.shared is None:
+            self.shared = self.start(data_dir=self._directory)
+        return self.shared
+
+    def stop_shared(self) -> None:
+        if self.shared is not None:
+            shared, self.shared = self.shared, None
+            shared.stop()
+
+
+@pytest.fixture(scope="session")
+def clusters(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Clusters]:
+    found = _Clusters(tmp_path_factory.mktemp("shared-cluster"))
+    yield found
+    found.stop_shared()
+
+
+@pytest.fixture
+def cluster(clusters: _Clusters) -> RayCluster:
+    """A running cluster that other tests use as well: 2 brokers, 3 bookies. Leave its processes alone."""
+    return clusters.share()
+
+
+@pytest.fixture
+def fresh_cluster(clusters: _Clusters, tmp_path: Path) -> Iterator[StartCluster]:
+    """`fresh_cluster(**options)` starts a cluster in `tmp_path / "data"` (unless told otherwise) that this test may
+    harm. It is stopped at the end of the test, unless the test did so.
+    """
+    started: list[RayCluster] = []
+
+    def start(**options: Any) -> RayCluster:
+        cluster = clusters.start(**{"data_dir": tmp_path / "data", **options})
+        started.append(cluster)
+        return cluster
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+@pytest.fixture(autouse=True)
+def functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ray tasks defined in a test module are sent as they are: workers cannot import test modules."""
+    module = sys.modules[request.module.__name__]
+    ray.cloudpickle.register_pickle_by_value(module)
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(module)

@@ -1,0 +1,83 @@
+"""Nothing acknowledged is lost: processes killed and stopped on real Ray while a publisher runs, then everything
+restarted.
+
+The publisher keeps only what its callbacks said, and the log is read through a fresh client, so the check stands
+outside the system.
+"""
+
+import json
+import urllib.request
+
+import ray_nodes
+from workload import Publisher, check_history, read_log
+
+from magnetar.protocol.names import COORDINATOR_ID
+
+SESSION_TIMEOUT_S = 3.0
+PAST_THE_SESSION_S = SESSION_TIMEOUT_S + 1.5
+
+
+def create_partitioned(cluster, topic, partitions):
+    request = urllib.request.Request(
+        f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic}/partitions",
+        data=json.dumps(partitions).encode(),
+        headers={"Content-Type": "application/json"},
+        method="PUT",
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status in (200, 204)
+
+
+def keep(cluster, topic):
+    """A durable subscription, without which a topic keeps nothing."""
+    client = cluster.client()
+    client.subscribe(topic, "keeper", initial_position=1).close()
+    client.close()
+
+
+def past_the_session():
+    import time
+
+    time.sleep(PAST_THE_SESSION_S)  # the fault itself: a process stopped for longer than its session lasts
+
+
+def test_nothing_acknowledged_is_lost(start_cluster, tmp_path):
+    cluster = start_cluster(tmp_path / "data")
+    create_partitioned(cluster, "orders", 4)
+    keep(cluster, "orders")
+    with Publisher(cluster.service_url, "orders") as publisher:
+        publisher.wait_for(2000)
+        for node in ("broker-1", "bookie-1", COORDINATOR_ID):
+            old = ray_nodes.kill(node)
+            publisher.wait_for(1000)
+            ray_nodes.wait_new_process(node, old)
+            publisher.wait_for(1000)
+        for node in ("broker-2", "bookie-2", COORDINATOR_ID):
+            with ray_nodes.Stopped(node):
+                past_the_session()
+            publisher.wait_for(1000)
+        history = publisher.history
+    client = cluster.client()
+    found = check_history(history, read_log(client, "orders"))
+    client.close()
+    assert found["messages"] >= 9000
+
+    cluster.stop()
+    again = start_cluster(tmp_path / "data")
+    client = again.client()
+    assert check_history(history, read_log(client, "orders")) == found
+    client.close()
+
+
+def test_everything_killed_at_once_and_restarted(start_cluster, tmp_path):
+    cluster = start_cluster(tmp_path / "data")
+    keep(cluster, "payments")
+    publisher = Publisher(cluster.service_url, "payments", send_timeout_millis=60_000)
+    with publisher:
+        publisher.wait_for(1000)
+        for node in (COORDINATOR_ID, "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2"):
+            ray_nodes.kill(node)
+        publisher.wait_for(500, timeout_s=60)
+    client = cluster.client()
+    check_history(publisher.history, read_log(client, "payments"))
+    client.close()
