@@ -1,6 +1,6 @@
 """One Ray for all integration tests, started by them, and on it one cluster for those that break nothing.
 
-Tests that kill or stop processes start a cluster of their own with `fresh_cluster`; only one runs at a time, because
+Tests that kill or stop processes start a cluster of their own with `start_cluster`; only one runs at a time, because
 the actors' names are fixed.
 """
 
@@ -68,14 +68,14 @@ def cluster(clusters: _Clusters) -> RayCluster:
 
 
 @pytest.fixture
-def fresh_cluster(clusters: _Clusters, tmp_path: Path) -> Iterator[StartCluster]:
-    """`fresh_cluster(**options)` starts a cluster in `tmp_path / "data"` (unless told otherwise) that this test may
-    harm. It is stopped at the end of the test, unless the test did so.
+def start_cluster(clusters: _Clusters) -> Iterator[StartCluster]:
+    """`start_cluster(directory, **options)` starts a cluster there that this test may harm; `options` are those of
+    `magnetar.start`. Those that the test does not stop are stopped at its end.
     """
     started: list[RayCluster] = []
 
-    def start(**options: Any) -> RayCluster:
-        cluster = clusters.start(**{"data_dir": tmp_path / "data", **options})
+    def start(directory: Path, **options: Any) -> RayCluster:
+        cluster = clusters.start(data_dir=directory, **options)
         started.append(cluster)
         return cluster
 
