@@ -42,8 +42,6 @@ from .topics import Topics
 
 logger = logging.getLogger(__name__)
 
-REQUESTS_UNDER_WAY_MAX = 10_000
-LIVENESS_TIMEOUT_S = 5.0  # Pulsar's connectionLivenessCheckTimeoutMillis
 SILENT_TICKS_MAX = 2
 JOIN_BELOW_BYTES = 4096  # average part size below which one joined write beats a vectored one
 
@@ -208,7 +206,7 @@ class Connection(asyncio.Protocol):
         on_error: Callable[[MagnetarError], None],
     ) -> None:
         """Serve a request that has to wait: the coroutine's result is written, what it raises goes to `on_error`."""
-        if self._requests >= REQUESTS_UNDER_WAY_MAX:
+        if self._requests >= self.host.settings.connection_requests_max:
             coroutine.close()
             on_error(TooManyLookupRequestException("too many requests under way on this connection"))
             return
@@ -291,7 +289,7 @@ class Connection(asyncio.Protocol):
         alive = self._alive
         self.write(ping())
         try:
-            async with asyncio.timeout(LIVENESS_TIMEOUT_S):
+            async with asyncio.timeout(self.host.settings.connection_liveness_timeout_s):
                 await alive.wait()
         except TimeoutError:
             self.close()

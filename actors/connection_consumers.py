@@ -214,7 +214,8 @@ class ConsumerCommands:
 
     async def _last_message_id(self, subscription: Subscription, command: CommandGetLastMessageId) -> bytes:
         last = await subscription.host.last_message_id()
-        mark_delete = MessageId(*subscription.cursor.mark_delete_position, last.partition)
+        ledger_id, entry_id = subscription.cursor.mark_delete_position
+        mark_delete = MessageId(ledger_id, entry_id, last.partition)
         return encode(
             CommandGetLastMessageIdResponse(
                 last_message_id=last.to_data(),

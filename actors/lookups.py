@@ -19,7 +19,7 @@ class Lookups:
     """Answers about topics. `coordinator` gives the present session's client."""
 
     def __init__(self, coordinator: "Callable[[], CoordinatorClient]", under_way_max: int) -> None:
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self._under_way_max = under_way_max
         self._under_way = 0
 
@@ -30,7 +30,7 @@ class Lookups:
         automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
         """
         _check_persistent(name)
-        coordinator = self._coordinator()
+        coordinator = self.coordinator()
         assignment = coordinator.assignments.get(name.full)
         if assignment is not None:
             broker = coordinator.brokers.get(assignment["broker"])
@@ -54,7 +54,7 @@ class Lookups:
             raise TooManyLookupRequestException("too many lookups under way")
         self._under_way += 1
         try:
-            return await self._coordinator().call(method, **arguments)
+            return await self.coordinator().call(method, **arguments)
         finally:
             self._under_way -= 1
 

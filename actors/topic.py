@@ -47,8 +47,6 @@ from .subscription import Subscription
 logger = logging.getLogger(__name__)
 
 TERMINAL_ERRORS = (LedgerFenced, StaleEpoch)
-NON_DURABLE_GRACE_S = 60.0
-TURN_MESSAGES_MAX = 20  # Pulsar's dispatcherMaxRoundRobinBatchSize
 
 
 class State(enum.Enum):
@@ -91,7 +89,9 @@ class Topic:
         self.epoch = epoch
         self.ledger = ledger
         self.dispatch_limits = Limits(
-            settings.dispatcher_read_entries_max, TURN_MESSAGES_MAX, settings.unacked_messages_max_per_consumer
+            settings.dispatcher_read_entries_max,
+            settings.dispatcher_turn_messages_max,
+            settings.unacked_messages_max_per_consumer,
         )
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.producers: dict[str, Producer] = {}
@@ -334,15 +334,15 @@ class Topic:
         """Id of the last message, with the index of the last one in a batch; earliest if there is none."""
         position = self.ledger.last_confirmed
         if position < (0, 0) or self.ledger.first_position > position:
-            return MessageId(*EARLIEST_POSITION, self.name.partition)
+            return MessageId(-1, -1, self.name.partition)
         entries = await self.ledger.read(position, 1, 1, upto=position)
         if not entries:
             raise NoSuchEntry(f"the last entry of {self.name.full} cannot be read")
         metadata = parse_metadata(entries[0][1])
         count = metadata.num_messages_in_batch
         if is_batch(metadata):
-            return MessageId(*position, self.name.partition, count - 1, count)
-        return MessageId(*position, self.name.partition)
+            return MessageId(position[0], position[1], self.name.partition, count - 1, count)
+        return MessageId(position[0], position[1], self.name.partition)
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Topic:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _adopt(self, name: str, cursor: Any, *, durable: bool) -> Subscription:
-        subscription = Subscription(self, name, cursor, durable=durable, grace_s=NON_DURABLE_GRACE_S)
+        subscription = Subscription(self, name, cursor, durable=durable, grace_s=self.settings.reader_return_timeout_s)
         self.subscriptions[name, durable] = subscription
         return subscription
 

@@ -6,13 +6,13 @@ the simulator draws from it.
 """
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..protocol.errors import SettingError
+from . import setting_text
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
@@ -205,6 +205,39 @@ class Settings:
     dispatcher_read_bytes_max: int = _setting(
         "dispatcherMaxReadSizeBytes", 5 << 20, "Bytes that a dispatcher reads at a time.", minimum=1, maximum=1 << 30
     )
+    dispatcher_turn_messages_max: int = _setting(
+        "dispatcherMaxRoundRobinBatchSize",
+        20,
+        "Messages that a Shared consumer gets before it is the next one's turn.",
+        minimum=1,
+        maximum=100_000,
+        hostile=1,
+    )
+    connection_requests_max: int = _setting(
+        "maxPendingRequestsPerConnection",
+        10_000,
+        "Requests of one connection under way; further ones get TooManyRequests.",
+        minimum=1,
+        maximum=1 << 24,
+        hostile=4,
+    )
+    connection_liveness_timeout_s: float = _setting(
+        "connectionLivenessCheckTimeoutSeconds",
+        5.0,
+        "A connection that holds a producer name or an Exclusive place which another one wants is closed after so long "
+        "without an answer.",
+        minimum=0.01,
+        maximum=600,
+        hostile=0.1,
+    )
+    reader_return_timeout_s: float = _setting(
+        "nonDurableSubscriptionGraceSeconds",
+        60.0,
+        "A non-durable subscription whose consumer was sent away by a seek waits so long for its return.",
+        minimum=0.01,
+        maximum=86_400,
+        hostile=1.0,
+    )
     lookup_requests_max: int = _setting(
         "maxConcurrentLookupRequest",
         50_000,
@@ -355,7 +388,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            _check(item, getattr(self, item.name))
+            setting_text.check(item, getattr(self, item.name))
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
             raise SettingError(
                 "the replication must satisfy ensemble >= write quorum >= ack quorum, "
@@ -396,7 +429,7 @@ class Settings:
         """
         given: dict[str, Any] = {}
         if file is not None:
-            given.update(_parse_all(_read_file(file), f"{file}: "))
+            given.update(_parse_all(setting_text.read_file(file), f"{file}: "))
         source = os.environ if environment is None else environment
         by_name = _fields_by_name()
         variables = {
@@ -416,19 +449,11 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
         """The inverse of `to_dict`; missing ones take their default. Raises SettingError."""
         by_name = _fields_by_name()
-        return cls(**{_find(by_name, name).name: value for name, value in values.items()})
+        return cls(**{setting_text.find(by_name, name).name: value for name, value in values.items()})
 
 
 def _fields_by_name() -> dict[str, "dataclasses.Field[Any]"]:
     return {item.metadata["name"]: item for item in dataclasses.fields(Settings)}
-
-
-def _find(by_name: Mapping[str, "dataclasses.Field[Any]"], name: str) -> "dataclasses.Field[Any]":
-    if name in by_name:
-        return by_name[name]
-    near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise SettingError(f"unknown setting {name}{hint}")
 
 
 def _parse_all(values: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -436,60 +461,8 @@ def _parse_all(values: Mapping[str, str], where: str) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for name, text in values.items():
         try:
-            item = _find(by_name, name)
-            parsed[item.name] = _parse(item, text.strip())
+            item = setting_text.find(by_name, name)
+            parsed[item.name] = setting_text.parse(item, text.strip())
         except SettingError as error:
             raise SettingError(f"{where}{error}") from None
     return parsed
-
-
-def _parse(item: "dataclasses.Field[Any]", text: str) -> Any:
-    name = item.metadata["name"]
-    try:
-        if item.type in (bool, "bool"):
-            return {"true": True, "false": False}[text.lower()]
-        if item.type in (int, "int"):
-            return int(text.replace("_", ""))
-        if item.type in (float, "float"):
-            return float(text)
-    except (KeyError, ValueError):
-        kind = {"bool": "true or false", "int": "a whole number", "float": "a number"}[
-            getattr(item.type, "__name__", str(item.type))
-        ]
-        raise SettingError(f"{name} takes {kind}, not {text!r}") from None
-    return text
-
-
-def _check(item: "dataclasses.Field[Any]", value: Any) -> None:
-    name, low, high, choices = (item.metadata[key] for key in ("name", "minimum", "maximum", "choices"))
-    kind = getattr(item.type, "__name__", str(item.type))
-    fits = {
-        "bool": isinstance(value, bool),
-        "str": isinstance(value, str),
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-    }[kind]
-    if not fits:
-        raise SettingError(f"{name} must be of type {kind}, not {value!r}")
-    if low is not None and not low <= value <= high:  # a NaN fails this too
-        raise SettingError(f"{name} must be between {low} and {high}, not {value}")
-    if choices and value not in choices:
-        raise SettingError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
-
-
-def _read_file(path: str) -> dict[str, str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read the settings file {path}: {error}") from error
-    values: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals:
-            raise SettingError(f"{path}, line {number}: not of the form name=value")
-        values[name.strip()] = value
-    return values

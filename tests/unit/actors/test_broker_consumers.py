@@ -324,9 +324,8 @@ async def test_seek_sends_consumers_away_first_and_is_inclusive(target, first):
         await other.close()
 
 
-async def test_a_reader_keeps_the_place_it_sought_and_ends_if_it_does_not_come_back(monkeypatch):
-    monkeypatch.setattr("magnetar.actors.topic.NON_DURABLE_GRACE_S", 0.05)
-    async with broker_front() as front:
+async def test_a_reader_keeps_the_place_it_sought_and_ends_if_it_does_not_come_back():
+    async with broker_front(reader_return_timeout_s=0.05) as front:
         peer = await filled(front, 5)
         start = MessageId(1, 0).to_data()
         await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start)

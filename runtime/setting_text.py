@@ -1,0 +1,78 @@
+"""Settings as text: reading a file of `name=value` lines, values from text, bounds, unknown names.
+
+Works on dataclass fields with the metadata that `settings` gives them, and knows no setting by itself.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from ..protocol.errors import SettingError
+
+Fields = Mapping[str, "dataclasses.Field[Any]"]
+"""Fields by outside name."""
+
+
+def find(by_name: Fields, name: str) -> "dataclasses.Field[Any]":
+    """The field of a name. Raises SettingError, naming the nearest one, for a name that nothing has."""
+    if name in by_name:
+        return by_name[name]
+    near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise SettingError(f"unknown setting {name}{hint}")
+
+
+def parse(item: "dataclasses.Field[Any]", text: str) -> Any:
+    """A value from its text. Raises SettingError when it is of another kind."""
+    name = item.metadata["name"]
+    try:
+        if item.type in (bool, "bool"):
+            return {"true": True, "false": False}[text.lower()]
+        if item.type in (int, "int"):
+            return int(text.replace("_", ""))
+        if item.type in (float, "float"):
+            return float(text)
+    except (KeyError, ValueError):
+        kind = {"bool": "true or false", "int": "a whole number", "float": "a number"}[
+            getattr(item.type, "__name__", str(item.type))
+        ]
+        raise SettingError(f"{name} takes {kind}, not {text!r}") from None
+    return text
+
+
+def check(item: "dataclasses.Field[Any]", value: Any) -> None:
+    """Raise SettingError unless the value has the type and lies within the bounds."""
+    name, low, high, choices = (item.metadata[key] for key in ("name", "minimum", "maximum", "choices"))
+    kind = getattr(item.type, "__name__", str(item.type))
+    fits = {
+        "bool": isinstance(value, bool),
+        "str": isinstance(value, str),
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+    }[kind]
+    if not fits:
+        raise SettingError(f"{name} must be of type {kind}, not {value!r}")
+    if low is not None and not low <= value <= high:  # a NaN fails this too
+        raise SettingError(f"{name} must be between {low} and {high}, not {value}")
+    if choices and value not in choices:
+        raise SettingError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def read_file(path: str) -> dict[str, str]:
+    """Names and values of a settings file. Raises SettingError when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"cannot read the settings file {path}: {error}") from error
+    values: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise SettingError(f"{path}, line {number}: not of the form name=value")
+        values[name.strip()] = value
+    return values
