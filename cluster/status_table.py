@@ -1,11 +1,48 @@
 """`magnetar status` and `magnetar settings` as tables."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_COORDINATOR
 from ..runtime.settings import Settings
+
+
+def print_status(console: Console, status: Mapping[str, Any]) -> None:
+    """The cluster: one line a process, then what it holds. `status` is what `Cluster.status` returns."""
+    coordinator = status["coordinator"]
+    table = Table(title=f"cluster {status['cluster_id']}", title_justify="left")
+    for column in ("actor", "state", "address", "epoch", "topics", "disk", "restarts"):
+        table.add_column(column, justify="right" if column in ("topics", "restarts") else "left")
+    table.add_row(
+        COORDINATOR_ID,
+        "grace" if coordinator["in_grace"] else "running",
+        _address(coordinator),
+        str(coordinator["epoch"]),
+        "",
+        _disk(coordinator["disk"]),
+        "",
+    )
+    members = {member["id"]: member for member in status["members"] if member["role"] != "client"}
+    processes = {process["node_id"]: process for process in status.get("processes", ())}
+    for node in sorted({*members, *processes}, key=_order):
+        member = members.get(node)
+        process = processes.get(node, {})
+        table.add_row(
+            node,
+            _state(member, process),
+            _address(member) if member else "",
+            member["incarnation"][:8] if member else "",
+            str(member["topics"]) if member and member["role"] == "broker" else "",
+            _disk(member["report"].get("disk", {})) if member else "",
+            str(process["restarts"]) if process else "",
+        )
+    console.print(table)
+    for line in _lines(status):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def print_settings(console: Console) -> None:
@@ -18,3 +55,47 @@ def print_settings(console: Console) -> None:
         default = str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
         table.add_row(item.metadata["name"], default, item.metadata["doc"])
     console.print(table)
+
+
+def _lines(status: Mapping[str, Any]) -> list[str]:
+    lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
+    repairs = {name: value for name, value in status.get("auditor", {}).items() if value}
+    if repairs:
+        lines.append("repair     " + ", ".join(f"{name} {value}" for name, value in sorted(repairs.items())))
+    missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
+    if missing:
+        lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
+    for label, key in (("service", "service_url"), ("admin", "admin_url"), ("data", "data_directory")):
+        if status.get(key):
+            lines.append(f"{label:<10} {status[key]}")
+    if "ray" in status:
+        lines.append(f"ray        {status['ray']['address']} ({status['ray']['kind']})")
+    return lines
+
+
+def _state(member: Mapping[str, Any] | None, process: Mapping[str, Any]) -> str:
+    if process and process["state"] != "running":
+        problem = f" ({process['problem']})" if process["problem"] else ""
+        return f"[yellow]{process['state']}{problem}[/yellow]"
+    if member is None:
+        # The admin has no session: it asks, and nothing depends on it.
+        return "running" if process.get("role") in (ROLE_ADMIN, ROLE_COORDINATOR) else "[yellow]no session[/yellow]"
+    if member["report"].get("writable") is False:
+        return "[yellow]read-only[/yellow]"
+    return "running"
+
+
+def _address(member: Mapping[str, Any]) -> str:
+    return f"{member['host']}:{member['port']}" if member["port"] else ""
+
+
+def _disk(usage: Mapping[str, Any]) -> str:
+    used, free = usage.get("used_bytes", 0), usage.get("free_bytes", 0)
+    if not used + free:
+        return ""
+    return f"{used / (used + free):.0%} of {(used + free) / 1e9:,.0f} GB"
+
+
+def _order(node: str) -> tuple[str, int, str]:
+    role, _, number = node.rpartition("-")
+    return (role or node, int(number) if number.isdigit() else 0, node)

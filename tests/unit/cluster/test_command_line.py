@@ -1,0 +1,56 @@
+"""The command line as far as it goes without a cluster: help, settings, mistakes in one line."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from magnetar.cluster.command_line import app, parse_settings
+from magnetar.protocol.errors import SettingError
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("MAGNETAR_DATA_DIR", str(tmp_path / "data"))
+
+
+def test_help_names_the_commands() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for command in ("start", "status", "stop", "settings"):
+        assert command in result.output
+
+
+def test_help_of_start_has_every_option() -> None:
+    result = CliRunner().invoke(app, ["start", "--help"], env={"COLUMNS": "200"})
+    for option in (
+        "--brokers", "--bookies", "--data-dir", "--host", "--port", "--admin-port", "--ensemble", "--set", "--config",
+        "--metadata", "--detach",
+    ):  # fmt: skip
+        assert option in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--set", "maxMesageSize=1"], "maxMessageSize"),
+        (["--set", "maxMessageSize"], "NAME=VALUE"),
+        (["--ensemble", "3"], "3/3/2"),
+        (["--bookies", "1"], "cannot acknowledge"),
+        (["--config", "/nowhere/magnetar.conf"], "/nowhere/magnetar.conf"),
+    ],
+)
+def test_mistakes_are_one_clear_line(arguments: list[str], complaint: str) -> None:
+    result = CliRunner().invoke(app, ["start", *arguments])
+    assert result.exit_code == 1
+    assert complaint in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert "Traceback" not in result.output
+
+
+def test_settings_are_pairs() -> None:
+    assert parse_settings(["a=1", " b = x=y "]) == {"a": "1", "b": "x=y"}
+    for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
+        with pytest.raises(SettingError):
+            parse_settings(wrong)

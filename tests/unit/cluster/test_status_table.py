@@ -1,0 +1,80 @@
+"""What the operator reads."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from magnetar.cluster.status_table import print_settings, print_status
+
+
+def member(node: str, role: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": node, "role": role, "incarnation": "0123456789abcdef", "host": "127.0.0.1", "port": 7000, "data": {},
+        "report": {}, "silent_s": 0.1, "topics": 0, **more,
+    }  # fmt: skip
+
+
+def process(node: str, role: str, **more: Any) -> dict[str, Any]:
+    return {"node_id": node, "role": role, "state": "running", "restarts": 0, "problem": "", **more}
+
+
+def shown(**changes: Any) -> str:
+    status = {
+        "cluster_id": "c0ffee",
+        "coordinator": {"epoch": 3, "host": "127.0.0.1", "port": 7001, "in_grace": False, "disk": {}},
+        "members": [member("bookie-1", "bookie"), member("broker-1", "broker", topics=12)],
+        "registered_bookies": ["bookie-1"],
+        "topics": 4,
+        "assignments": 12,
+        "auditor": {},
+        **changes,
+    }
+    console = Console(file=io.StringIO(), width=160)
+    print_status(console, status)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def line(text: str, start: str) -> str:
+    return next(found for found in text.splitlines() if start in found)
+
+
+def test_every_process_has_a_line() -> None:
+    text = shown(processes=[process("bookie-1", "bookie", restarts=2), process("admin", "admin")])
+    assert "c0ffee" in text
+    assert "running" in line(text, "admin")
+    assert "127.0.0.1:7000" in line(text, "bookie-1")
+    assert line(text, "bookie-1").rstrip(" │").endswith("2")
+    assert "12" in line(text, "broker-1")
+    assert "3" in line(text, "coordinator")
+
+
+def test_what_does_not_run_says_why() -> None:
+    text = shown(processes=[process("broker-1", "broker", state="waiting", problem="OSError: port taken")])
+    assert "waiting (OSError: port taken)" in line(text, "broker-1")
+
+
+def test_registered_bookies_that_are_away_are_named() -> None:
+    assert "bookie-2" in line(shown(registered_bookies=["bookie-1", "bookie-2"]), "missing")
+
+
+def test_disks_and_read_only_bookies() -> None:
+    disk = {"used_bytes": 30_000_000_000, "free_bytes": 70_000_000_000, "total_bytes": 100_000_000_000}
+    report = {"disk": disk, "writable": False}
+    text = line(shown(members=[member("bookie-1", "bookie", report=report)]), "bookie-1")
+    assert "read-only" in text
+    assert "30% of 100 GB" in text
+
+
+def test_bookies_are_in_the_order_of_their_numbers() -> None:
+    text = shown(members=[member(f"bookie-{number}", "bookie") for number in (10, 2, 1)])
+    assert text.index("bookie-1 ") < text.index("bookie-2 ") < text.index("bookie-10 ")
+
+
+def test_settings_are_listed_by_their_outside_names() -> None:
+    console = Console(file=io.StringIO(), width=160)
+    print_settings(console)
+    assert isinstance(console.file, io.StringIO)
+    assert "maxMessageSize" in console.file.getvalue()
+    assert "5242880" in console.file.getvalue()
