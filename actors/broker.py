@@ -89,7 +89,11 @@ class BrokerService:
         self._port = self._server.sockets[0].getsockname()[1]
         identity = Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))
         self._rpc = RpcServer(
-            self.env, identity, self._secret, BrokerRpc(self.topics), frame_size_max=RPC_FRAME_SIZE_MAX
+            self.env,
+            identity,
+            self._secret,
+            BrokerRpc(self.topics, lambda: self._coordinator().bookies.bookies.values()),
+            frame_size_max=RPC_FRAME_SIZE_MAX,
         )
         await self._rpc.start(self._advertised_host, 0)
         await self._begin_session(identity)

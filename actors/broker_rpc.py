@@ -4,38 +4,39 @@ The admin service, the coordinator and the Spark bridge call these over the inte
 ServiceUnitNotReady for a topic that this broker does not own, so that the caller asks the coordinator again.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
-from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
 from ..protocol.topics import TopicName
 from ..runtime.rpc import RpcConnection, RpcService
+from ..storage.bookie_directory import BookieInfo
+from .read_planning import Point, plan_read, position_of_point
 from .subscription import Subscription
 from .topic import SubscriptionStart, Topic
+from .topic_stats import internal_stats, topic_stats
 from .topics import Topics
 
 PIN_TTL_DEFAULT_S = 600.0
 PIN_TTL_MAX_S = 24 * 3600.0
 
-Point = str | int | list[int]
-"""A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
-
 
 class BrokerRpc(RpcService):
     """The internal side of one broker. Topics are named in full."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, bookies: Callable[[], Iterable[BookieInfo]]) -> None:
         self._topics = topics
+        self._bookies = bookies
 
     # -- figures -------------------------------------------------------------------------------------------------
 
     async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
         """Pulsar's topic statistics."""
-        return (await self._topic(topic)).stats()
+        return topic_stats(await self._topic(topic))
 
     async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
         """Pulsar's internal statistics: ledgers and cursors."""
-        return (await self._topic(topic)).internal_stats()
+        return internal_stats(await self._topic(topic))
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
         """Ledger, entry, partition and batch index of the last message, −1 each where there is none."""
@@ -96,15 +97,16 @@ class BrokerRpc(RpcService):
     ) -> dict[str, Any]:
         """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
 
-        `start` and `end` narrow the plan down, both inclusive; an end in time is the last message before that time.
-        Nothing is fenced. Raises NotAllowedError for a non-persistent topic.
+        See `read_planning.plan_read`; `bookies` ([id, host, port, writable] each) comes with it. Raises
+        NotAllowedError for a non-persistent topic.
         """
         name = TopicName.parse(topic)
         if not name.persistent:
             raise NotAllowedError("a non-persistent topic has no stored messages to read")
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
             raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
-        return await (await self._topics.get(name)).plan_read(start, end, ttl_s)
+        plan = await plan_read(await self._topics.get(name), start, end, ttl_s)
+        return {**plan, "bookies": [list(bookie) for bookie in self._bookies()]}
 
     async def rpc_unpin(self, connection: RpcConnection, topic: str, pin: str) -> None:
         """The planned read has ended. Nothing happens when the pin has expired."""
@@ -119,7 +121,7 @@ class BrokerRpc(RpcService):
         if isinstance(place, int):
             await topic.seek(subscription, publish_time_ms=place)
         else:
-            await topic.seek(subscription, position=_position(place))
+            await topic.seek(subscription, position=position_of_point(place))
 
 
 def _find(topic: Topic, name: str) -> Subscription:
@@ -127,13 +129,3 @@ def _find(topic: Topic, name: str) -> Subscription:
     if found is None:
         raise SubscriptionNotFound(f"Subscription {name} of {topic.name.full} does not exist")
     return found
-
-
-def _position(place: str | list[int]) -> Position:
-    if place == "earliest":
-        return EARLIEST_POSITION
-    if place == "latest":
-        return LATEST_POSITION
-    if isinstance(place, list) and len(place) == 2 and all(isinstance(part, int) for part in place):
-        return (place[0], place[1])
-    raise InvalidConfiguration(f"not a place in a topic: {place!r}")

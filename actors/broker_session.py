@@ -13,7 +13,6 @@ from ..runtime.environment import Environment
 from ..runtime.rpc import Identity
 from ..runtime.settings import Settings
 from ..storage.bookie_client import BookieClient
-from ..storage.entry_cache import EntryCache
 from ..storage.ledgers import Ledgers
 from ..storage.managed_ledger import ManagedLedger
 from .coordinator_client import CoordinatorClient
@@ -40,7 +39,6 @@ class BrokerSession:
         self._topics = topics
         self._bookies = BookieClient(env, identity, secret, settings, self.coordinator.bookies)
         self._ledgers = Ledgers(env, self.coordinator.metadata, self._bookies, settings)
-        self._cache = EntryCache(settings.cache_size_mb << 20)
         self.coordinator.on_assignments.append(self._assigned)
         self.coordinator.on_session_lost.append(on_lost)
 
@@ -52,7 +50,7 @@ class BrokerSession:
     async def open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
         """Open a topic's managed ledger as its owner under `epoch`; recovers what the previous owner left open."""
         return await ManagedLedger.open(
-            self._env, self._ledgers, self.coordinator.metadata, name.path, epoch, self._settings, cache=self._cache
+            self._env, self._ledgers, self.coordinator.metadata, name.path, epoch, self._settings
         )
 
     async def close(self) -> None:

@@ -85,7 +85,7 @@ class Subscription:
         self._retry: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._backoff = Backoff(host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
-        self._marked_ledger = cursor.mark_delete_position[0]
+        self._ledger_id = cursor.first_unacknowledged[0]
         self._loop = asyncio.get_running_loop()
         now_s = self._loop.time()
         self._out = Meter(now_s)
@@ -273,9 +273,9 @@ class Subscription:
     def _note_acknowledged(self, consumer: Consumer, entries: int) -> None:
         consumer.acknowledged.add(entries, 0)
         consumer.last_acknowledged_ms = self.host.env.clock.now_ms()
-        ledger_id = self.cursor.mark_delete_position[0]
-        if ledger_id != self._marked_ledger:
-            self._marked_ledger = ledger_id
+        ledger_id = self.cursor.first_unacknowledged[0]
+        if ledger_id != self._ledger_id:
+            self._ledger_id = ledger_id
             self.host.cursor_moved()
 
     # -- moving and ending ---------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Subscription:
             self._check_open()
             self.disconnect_all(for_reset=True)
             await self.cursor.reset(await locate())
-            self._marked_ledger = self.cursor.mark_delete_position[0]
+            self._ledger_id = self.cursor.first_unacknowledged[0]
             self.host.cursor_moved()
 
     async def unsubscribe(

@@ -15,7 +15,7 @@ Left to others: what is stored (managed ledger), who gets what (subscription), w
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from ..protocol.commands import send_error, send_receipt
@@ -46,6 +46,7 @@ from .subscription import Subscription
 
 logger = logging.getLogger(__name__)
 
+DRAIN_TIMEOUT_S = 3.0
 TERMINAL_ERRORS = (LedgerFenced, StaleEpoch)
 
 
@@ -308,6 +309,8 @@ class Topic:
         key = (subscription.name, subscription.durable)
         if self.subscriptions.get(key) is subscription:
             del self.subscriptions[key]
+        if not subscription.durable:
+            self.ledger.forget_non_durable_cursor(subscription.cursor)
 
     def cursor_moved(self) -> None:
         """A cursor left a ledger: perhaps something can be trimmed."""
@@ -346,7 +349,7 @@ class Topic:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def close(self, *, drain_s: float = 5.0) -> None:
+    async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
         """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, write the
         cursors, close the ledger. Concurrent callers wait for the first one."""
         if self.state is State.CLOSED or self._closing:
@@ -432,35 +435,3 @@ class Topic:
             logger.warning("cannot trim %s now: %s", self.name.full, error)
         finally:
             self._trimming = False
-
-    # -- figures -------------------------------------------------------------------------------------------------
-
-    def stats(self) -> dict[str, Any]:
-        """Figures under Pulsar's names (`GET …/stats`)."""
-        now_s = asyncio.get_running_loop().time()
-        publishers = [producer.stats(now_s) for producer in self.producers.values()]
-        subscriptions = {
-            name: item.stats(now_s) for (name, _), item in sorted(self.subscriptions.items(), key=lambda pair: pair[0])
-        }
-        return {
-            "msgRateIn": self.published.message_rate(now_s),
-            "msgThroughputIn": self.published.byte_rate(now_s),
-            "msgInCounter": self.published.messages,
-            "bytesInCounter": self.published.bytes,
-            "msgRateOut": _sum(subscriptions.values(), "msgRateOut"),
-            "msgThroughputOut": _sum(subscriptions.values(), "msgThroughputOut"),
-            "msgOutCounter": _sum(subscriptions.values(), "msgOutCounter"),
-            "bytesOutCounter": _sum(subscriptions.values(), "bytesOutCounter"),
-            "averageMsgSize": self.published.bytes / self.published.messages if self.published.messages else 0.0,
-            "storageSize": self.ledger.size_bytes,
-            "backlogSize": self.ledger.backlog_bytes,
-            "publishers": publishers,
-            "subscriptions": subscriptions,
-            "pendingPublishes": self.pending_publishes,
-            "state": self.state.value,
-            "topicEpoch": self.epoch,
-        }
-
-
-def _sum(items: Iterable[Mapping[str, Any]], key: str) -> Any:
-    return sum(item[key] for item in items)

@@ -109,6 +109,7 @@ class Topics:
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete a topic with its data. Raises NotAllowedError while it has clients, unless forced."""
+        self._released.pop(name.full, None)  # of an earlier try
         topic = await self.get(name)
         self._hold(name.full)
         try:

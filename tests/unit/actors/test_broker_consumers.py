@@ -6,6 +6,7 @@ import pytest
 from broker_bench import TOPIC, broker_front, until
 from wire_peer import entry
 
+from magnetar.actors.topic_stats import topic_stats
 from magnetar.protocol.commands import ack
 from magnetar.protocol.errors import BrokerPersistenceError
 from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId
@@ -167,6 +168,7 @@ async def test_durable_and_non_durable_may_share_a_name_and_the_latter_ends_with
         assert len(front.topic.subscriptions) == 2
         await peer.request(CommandCloseConsumer(consumer_id=2, request_id=0))
         assert list(front.topic.subscriptions) == [("s", True)]
+        assert not front.ledger.non_durable
         await peer.request(CommandCloseConsumer(consumer_id=1, request_id=0))
         assert list(front.topic.subscriptions) == [("s", True)]
         await peer.close()
@@ -399,7 +401,7 @@ async def test_statistics_use_pulsars_names():
         await peer.subscribe(TOPIC, "s", subType=SHARED)
         peer.flow(4)
         await peer.messages(2)
-        stats = front.topic.stats()
+        stats = topic_stats(front.topic)
         assert (stats["msgInCounter"], stats["msgOutCounter"]) == (8, 4)
         assert stats["bytesInCounter"] == stats["storageSize"]
         subscription = stats["subscriptions"]["s"]

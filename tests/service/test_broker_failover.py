@@ -1,0 +1,176 @@
+"""Brokers, bookies and the coordinator stop and come back under the official client: nothing acknowledged is lost."""
+
+import threading
+import time
+
+import pulsar
+import pytest
+from embedded_cluster import EmbeddedCluster
+
+WAIT_MS = 15_000
+
+
+def connect(cluster, **options):
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+    return pulsar.Client(cluster.service_url, operation_timeout_seconds=20, logger=logger, **options)
+
+
+@pytest.fixture
+def topic(request):
+    return f"persistent://public/default/{request.node.name}"
+
+
+class Publisher(threading.Thread):
+    """Sends numbers one after another until stopped, and remembers which were acknowledged, and the longest gap."""
+
+    def __init__(self, client, topic):
+        super().__init__(daemon=True)
+        self.acknowledged = []
+        self.gap_s = 0.0
+        self.failure = None
+        self._producer = client.create_producer(topic, send_timeout_millis=30_000)
+        self._ended = threading.Event()
+
+    def run(self):
+        last = time.monotonic()
+        number = 0
+        try:
+            while not self._ended.is_set():
+                self._producer.send(b"%d" % number)
+                now = time.monotonic()
+                self.gap_s = max(self.gap_s, now - last)
+                last = now
+                self.acknowledged.append(number)
+                number += 1
+        except Exception as error:
+            self.failure = error
+
+    def wait_for(self, count):
+        deadline = time.monotonic() + 30
+        while len(self.acknowledged) < count:
+            assert self.failure is None and time.monotonic() < deadline, self.failure
+            time.sleep(0.005)
+
+    def stop(self):
+        self._ended.set()
+        self.join(30)
+        assert self.failure is None, self.failure
+        return self.acknowledged
+
+
+def read_all(client, topic):
+    """All numbers of a topic in the order of the log."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(WAIT_MS).data()))
+    reader.close()
+    return found
+
+
+def check(log, acknowledged):
+    """Everything acknowledged is there, in order but for repeats of what had no receipt in time."""
+    assert set(log) >= set(acknowledged)
+    first_seen = list(dict.fromkeys(log))
+    assert first_seen == sorted(first_seen)
+
+
+def test_a_stopped_brokers_topics_go_on_elsewhere(tmp_path, topic):
+    with EmbeddedCluster(tmp_path, brokers=2) as cluster:
+        client = connect(cluster)
+        publisher = Publisher(client, topic)
+        publisher.start()
+        publisher.wait_for(50)
+        owner = cluster.owner(topic)
+        cluster.run(cluster.stop_broker(owner))
+        publisher.wait_for(len(publisher.acknowledged) + 50)
+        assert cluster.owner(topic) != owner
+        acknowledged = publisher.stop()
+        check(read_all(client, topic), acknowledged)
+        assert publisher.gap_s < 5
+        client.close()
+
+
+def test_subscriptions_survive_the_restart_of_everything(tmp_path, topic):
+    with EmbeddedCluster(tmp_path) as cluster:
+        client = connect(cluster)
+        consumer = client.subscribe(
+            topic, "s", consumer_type=pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest
+        )
+        producer = client.create_producer(topic)
+        for number in range(20):
+            producer.send(b"%d" % number)
+        for _ in range(20):
+            message = consumer.receive(WAIT_MS)
+            if int(message.data()) % 2:
+                consumer.acknowledge(message)
+        time.sleep(0.2)  # the client groups its acknowledgements
+        client.close()
+    with EmbeddedCluster(tmp_path) as cluster:
+        client = connect(cluster)
+        consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+        assert [int(consumer.receive(WAIT_MS).data()) for _ in range(10)] == list(range(0, 20, 2))
+        assert read_all(client, topic) == list(range(20))
+        client.close()
+
+
+def test_publishing_goes_on_while_the_coordinator_is_away(tmp_path, topic):
+    with EmbeddedCluster(tmp_path) as cluster:
+        client = connect(cluster)
+        publisher = Publisher(client, topic)
+        publisher.start()
+        publisher.wait_for(20)
+        cluster.run(cluster.stop_coordinator())
+        publisher.wait_for(len(publisher.acknowledged) + 50)
+        cluster.run(cluster.start_coordinator())
+        publisher.wait_for(len(publisher.acknowledged) + 50)
+        assert publisher.gap_s < 2
+        check(read_all(client, topic), publisher.stop())
+        late = client.create_producer(topic + "-new")  # the new coordinator assigns new topics
+        late.send(b"x")
+        client.close()
+
+
+def test_publishing_goes_on_without_one_bookie(tmp_path, topic):
+    with EmbeddedCluster(tmp_path, bookies=3) as cluster:
+        client = connect(cluster)
+        publisher = Publisher(client, topic)
+        publisher.start()
+        publisher.wait_for(20)
+        cluster.run(cluster.stop_bookie(2))
+        publisher.wait_for(len(publisher.acknowledged) + 100)
+        check(read_all(client, topic), publisher.stop())
+        client.close()
+
+
+def test_a_broker_that_lost_its_session_registers_anew_and_serves_again(tmp_path, topic):
+    with EmbeddedCluster(tmp_path) as cluster:
+        client = connect(cluster)
+        publisher = Publisher(client, topic)
+        publisher.start()
+        publisher.wait_for(20)
+
+        async def lose():
+            cluster.brokers[1]._session_lost()
+
+        cluster.run(lose())
+        publisher.wait_for(len(publisher.acknowledged) + 50)
+        check(read_all(client, topic), publisher.stop())
+        client.close()
+
+
+def test_many_topics_move_at_once(tmp_path, topic):
+    with EmbeddedCluster(tmp_path, brokers=2) as cluster:
+        client = connect(cluster)
+        cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=100))
+        producer = client.create_producer(topic)
+        for number in range(100):
+            producer.send(b"%d" % number)
+        owned = {number: len(broker.topics.loaded) for number, broker in cluster.brokers.items()}
+        assert min(owned.values()) >= 50
+        cluster.run(cluster.stop_broker(1))
+        started = time.monotonic()
+        for number in range(100):
+            producer.send(b"%d" % number)
+        assert time.monotonic() - started < 10
+        client.close()
