@@ -1,0 +1,68 @@
+"""Where the copies of every ledger really are, asked of the bookies themselves over the internal RPC."""
+
+import asyncio
+
+import ray
+
+from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
+from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc import rpc_connect
+from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.settings import Settings
+from magnetar.storage.ledger_metadata import LedgerMetadata
+
+FRAME_MAX = 8 << 20
+
+
+def missing_copies(copies):
+    """What closed ledgers lack: (ledger, bookie, first, last) for entries absent from a bookie that owes them, and
+    (ledger, None, 0, last) for ledgers with fewer than `copies` copies of each entry.
+    """
+    return asyncio.run(_missing_copies(copies))
+
+
+async def _missing_copies(copies):
+    credentials = await ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE).read_credentials.remote()
+    env = Environment.real()
+    identity = Identity(credentials["cluster_id"], "client", "replica-check", "1")
+
+    async def locate():
+        return tuple(credentials["coordinator"])
+
+    link = CoordinatorClient(env, identity, credentials["secret"], Settings(), locate)
+    held_by = {}
+    try:
+        await link.start()
+        await link.register("", 0)
+        missing = []
+        for _, stored in await link.metadata.list("ledgers/", limit=1000):
+            ledger = LedgerMetadata.unpack(stored.value)
+            if not ledger.closed or ledger.last_entry < 0:
+                continue
+            if ledger.write_quorum < copies:
+                missing.append((ledger.ledger_id, None, 0, ledger.last_entry))
+            for bookie in dict.fromkeys(name for fragment in ledger.fragments for name in fragment.bookies):
+                key = ledger.ledger_id, bookie
+                held_by[key] = await _entries_held(env, identity, credentials["secret"], link, bookie, ledger)
+            for entry in range(ledger.last_entry + 1):
+                for bookie in ledger.write_set(entry):
+                    if entry not in held_by[ledger.ledger_id, bookie]:
+                        missing.append((ledger.ledger_id, bookie, entry, entry))
+        return missing
+    finally:
+        await link.close()
+        env.close()
+
+
+async def _entries_held(env, identity, secret, link, bookie, ledger):
+    if bookie not in link.bookies.bookies:
+        return ()
+    place = link.bookies.bookies[bookie]
+    connection = await rpc_connect(env, place.host, place.port, identity, secret, frame_size_max=FRAME_MAX)
+    try:
+        ranges = await connection.call("entry_ids", ledger=ledger.ledger_id, first=0, last=ledger.last_entry)
+        return {entry for first, last in ranges for entry in range(first, last + 1)}
+    finally:
+        connection.close()
+        await connection.wait_closed()
