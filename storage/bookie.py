@@ -49,6 +49,7 @@ from ..protocol.bookie_wire import (
 )
 from ..protocol.errors import DiskFull, MagnetarError, NoSuchLedger, ProtocolError, StorageFailed
 from ..runtime.environment import Environment
+from ..runtime.files import DiskUsage
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from .entry_store import EntryStore
@@ -84,6 +85,8 @@ class BookieStore:
     ) -> None:
         self.writable = True
         self.failed: BaseException | None = None
+        self.on_change: Callable[[], None] = _nobody
+        """Called when `writable`, `limbo` or `failed` changed."""
         self.adds = 0
         self.entry_bytes = 0
         self._settings = settings
@@ -326,6 +329,7 @@ class BookieStore:
         """Data was lost: fence everything known, answer "unknown" for what is absent, until `clear_limbo`."""
         self.entries.limbo = f"{self.entries.limbo}; {reason}" if self.entries.limbo else reason
         self.entries.fence_all()
+        self.on_change()
         await self.entries.checkpoint()
 
     async def clear_limbo(self, fence_floor: int) -> None:
@@ -338,6 +342,7 @@ class BookieStore:
         except BaseException:
             self.entries.limbo = limbo
             raise
+        self.on_change()
 
     async def bury(self, ledger_ids: Sequence[int]) -> None:
         """Put durable tombstones on deleted ledgers; compaction then gives back their space. Raises DiskFull,
@@ -368,17 +373,29 @@ class BookieStore:
         if failure is not None:
             raise failure
 
-    async def held_ranges(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
-        """Ranges of entry ids stored. Raises NoSuchLedger, EntryCorrupt (an index is being rebuilt), OSError."""
+    async def held_ranges(
+        self, ledger_id: int, first: int, last: int, intact_only: bool = False
+    ) -> list[tuple[int, int]]:
+        """Ranges of entry ids stored; with `intact_only` every one is read and verified, damaged ones are left out.
+
+        Raises NoSuchLedger, EntryCorrupt (an index is being rebuilt), OSError.
+        """
         state = self._ledgers.get(ledger_id)
         if state is None:
             raise NoSuchLedger(f"this bookie holds nothing of ledger {ledger_id}")
+        if intact_only:
+            return await self.entries.intact_ranges(state, first, last)
         return await self.entries.held_ranges(state, first, last)
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
-    async def check_disk(self) -> dict[str, int | float | bool]:
-        """Look at the disk and become read-only or writable accordingly; returns its figures in bytes."""
+    @property
+    def disk_full(self) -> bool:
+        """Whether the bookie is read-only for want of space."""
+        return self._disk_full
+
+    async def check_disk(self) -> DiskUsage:
+        """Look at the disk and become read-only or writable accordingly. Raises OSError."""
         usage = await self._env.offload.run(self._env.files.disk_usage, self.entries.directory)
         used = usage.used_fraction
         if used >= self._settings.disk_usage_full:
@@ -388,16 +405,18 @@ class BookieStore:
             self._disk_full = False
             self.writable = self.failed is None
             self._journal.space_available()
+            self.on_change()
             await self.entries.seal_pending()
         elif used >= self._settings.disk_usage_warn:
             logger.warning("%s: the disk is %.1f%% full", self.entries.directory, used * 100)
-        return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes, "full": self._disk_full}
+        return usage
 
     def _became_full(self) -> None:
         if not self._disk_full:
             logger.error("%s: the disk is full, this bookie is read-only", self.entries.directory)
-        self._disk_full = True
-        self.writable = False
+            self._disk_full = True
+            self.writable = False
+            self.on_change()
 
     def _found_damage(self, reason: str) -> None:
         logger.error("%s: %s; the bookie goes into limbo", self.entries.directory, reason)
@@ -414,4 +433,9 @@ class BookieStore:
             logger.critical("%s: the disk failed, this bookie stops: %s", self.entries.directory, error)
             self.failed = error
             self.writable = False
+            self.on_change()
             self._on_fatal(error)
+
+
+def _nobody() -> None:
+    """Nobody is told of changes."""

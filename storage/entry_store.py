@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from ..protocol.bookie_wire import BookieStatus, decode_entry_header
 from ..protocol.errors import DiskFull, EntryCorrupt, StorageFailed
 from ..runtime.environment import Environment
 from ..runtime.files import Files
@@ -37,6 +38,7 @@ from .segment_reader import ENTRIES_PER_READ_MAX, RangeRead, RangeResult, Segmen
 
 logger = logging.getLogger(__name__)
 
+_VERIFY_BYTES = 1 << 20
 READER_LANES = 2
 """Threads that read segments; a ledger always uses the same one."""
 
@@ -298,6 +300,43 @@ class EntryStore:
             if rows is not None:
                 held = IdRanges([*held, *rows.ranges(first, last)])
         return list(held)
+
+    async def intact_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
+        """Like `held_ranges`, but every entry is read and only those that are as written count."""
+        intact: list[tuple[int, int]] = []
+        loop = asyncio.get_running_loop()
+        while first <= last:
+            answer: asyncio.Future[RangeResult] = loop.create_future()
+
+            def done(
+                result: RangeResult | None,
+                error: BaseException | None,
+                answer: asyncio.Future[RangeResult] = answer,
+            ) -> None:
+                if answer.done():
+                    return
+                if result is not None:
+                    answer.set_result(result)
+                elif error is not None:
+                    answer.set_exception(error)
+
+            self.read(state, first, last, _VERIFY_BYTES, False, done)
+            result = await answer
+            if result.status is BookieStatus.CORRUPT:
+                first = result.next_entry_id + 1
+                continue
+            if result.status is BookieStatus.IO_ERROR:
+                raise EntryCorrupt("an index is being rebuilt: ask again")
+            if result.status is not BookieStatus.OK:
+                break
+            for entry in result.entries:
+                entry_id = decode_entry_header(entry).entry_id
+                if intact and intact[-1][1] == entry_id - 1:
+                    intact[-1] = (intact[-1][0], entry_id)
+                else:
+                    intact.append((entry_id, entry_id))
+            first = result.next_entry_id
+        return intact
 
     def _reader_of(self, ledger_id: int) -> tuple[Lane, SegmentReader]:
         return self._readers[ledger_id % READER_LANES]

@@ -212,10 +212,9 @@ class Scan:
         while found is not None:
             at, kind, size, batch_start = found
             first_valid = at if first_valid is None else first_valid
-            damaged_end = search_from if bad is not None else first_valid
             later_batch = batch_start > offset
             if later_batch or (
-                kind == KIND_COMMIT and not self._has_unwritten_sector(offset, damaged_end, batch_start)
+                kind == KIND_COMMIT and not self._has_unwritten_sector(offset, first_valid, batch_start)
             ):
                 harmless = bad is None and later_batch and batch_start == at == offset + RECORD_HEADER_SIZE
                 if bad is None and not harmless:  # a batch's COMMIT alone carries nothing that could be missed
@@ -247,7 +246,7 @@ class Scan:
         while at < end:
             stop = min(end, (at // SECTOR_SIZE + 1) * SECTOR_SIZE)
             whole = stop - at == SECTOR_SIZE
-            if (whole or (at == start == batch_start and stop < end)) and self._only_zeros(at, stop):
+            if (whole or (at == start == batch_start and stop % SECTOR_SIZE == 0)) and self._only_zeros(at, stop):
                 return True
             at = stop
         return False

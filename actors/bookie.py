@@ -1,0 +1,309 @@
+"""The bookie as a service: a `BookieStore` behind the internal RPC, known to the coordinator.
+
+Start, in this order: lock the directory for life → reach the coordinator (its metadata is needed to know whose disk
+this is) → claim the directory by its cookie → replay → listen → register. So nobody can ask before the answers are
+right, and two processes never serve one directory.
+
+States: CLOSED → STARTING → SERVING → CLOSED (`close`), or SERVING → FAILED when the disk fails: it then stops
+listening at once, drops every connection (the outcome of pending adds is unknown to their writers, which is the
+truth), tells `on_fatal` and waits to be closed; whoever runs it starts a new process. A lost coordinator changes
+nothing: adds and reads go on, and garbage collection waits.
+
+Entries are data requests straight into the store, without a coroutine each. Control methods: see the `rpc_` ones.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from ..protocol.errors import AlreadyClosed, MagnetarError, NoSuchLedger
+from ..protocol.metadata_keys import LEDGER_COUNTER
+from ..protocol.names import ROLE_BOOKIE
+from ..runtime.environment import Environment
+from ..runtime.files import DiskUsage, Lock
+from ..runtime.rpc import Identity, RpcConnection, RpcServer, RpcService
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from ..storage.bookie import BookieStore
+from ..storage.compaction import Compactor
+from ..storage.cookie import Cookie, claim_directory
+from ..storage.garbage_collection import collect_garbage
+from ..storage.metadata_store import MetadataStore
+from .coordinator_client import CoordinatorClient
+
+logger = logging.getLogger(__name__)
+
+LOCK_NAME = "lock"
+
+
+class Coordinator(Protocol):
+    """What a bookie needs of `CoordinatorClient`."""
+
+    report: dict[str, Any]
+    on_session_lost: list[Callable[[], None]]
+
+    @property
+    def metadata(self) -> MetadataStore: ...
+    async def start(self) -> None: ...
+    async def register(self, host: str, port: int, data: dict[str, Any]) -> None: ...
+    async def close(self) -> None: ...
+
+
+class BookieService(RpcService):
+    """See the module. With `accept_lost_disk` an empty directory takes a lost one's place, in limbo.
+
+    `coordinator` replaces the link made from `locate_coordinator` (for tests).
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        directory: str,
+        bookie_id: str,
+        cluster_id: str,
+        secret: bytes,
+        settings: Settings,
+        host: str,
+        port: int,
+        locate_coordinator: Callable[[], Awaitable[tuple[str, int]]],
+        *,
+        accept_lost_disk: bool = False,
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        self.identity = Identity(cluster_id, ROLE_BOOKIE, bookie_id, env.random.hex(8))
+        self.on_fatal: Callable[[BaseException], None] | None = None
+        """Called once when the disk has failed and the bookie has stopped serving."""
+        self.failure: BaseException | None = None
+        self._env = env
+        self._directory = directory
+        self._settings = settings
+        self._host, self._port = host, port
+        self._accept_lost_disk = accept_lost_disk
+        self._coordinator: Coordinator = coordinator or CoordinatorClient(
+            env, self.identity, secret, settings, locate_coordinator
+        )
+        self._server = RpcServer(
+            env, self.identity, secret, self, frame_size_max=settings.bookie_frame_size_max_bytes + 1024
+        )
+        self._lock: Lock | None = None
+        self._cookie: Cookie | None = None
+        self._store: BookieStore | None = None
+        self._compactor: Compactor | None = None
+        self._collecting = asyncio.Lock()
+        self._usage = DiskUsage(0, 0, 0)
+        self._tasks = Tasks()
+        self._closed = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) of the internal RPC; the port is the real one once started."""
+        return self._server.address
+
+    @property
+    def store(self) -> BookieStore:
+        """The storage engine. Raises AlreadyClosed before the start and after the end."""
+        if self._store is None:
+            raise AlreadyClosed(f"bookie {self.identity.node_id} does not run")
+        return self._store
+
+    async def start(self) -> None:
+        """Begin to serve. After an error everything is let go of again.
+
+        Raises DirectoryLocked, CookieMismatch, CoordinatorUnavailable, HandshakeRefused, DiskFull, OSError.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        files, offload = self._env.files, self._env.offload
+        await offload.run(files.make_directory, self._directory)
+        self._lock = await offload.run(files.lock, f"{self._directory}/{LOCK_NAME}")
+        await self._coordinator.start()
+        self._cookie = await claim_directory(
+            self._env,
+            self._directory,
+            self.identity.node_id,
+            self.identity.cluster_id,
+            self._coordinator.metadata,
+            accept_lost_disk=self._accept_lost_disk,
+        )
+        store = self._store = BookieStore(
+            self._env, self._directory, self._cookie.instance, self._settings, on_fatal=self._failed
+        )
+        self._compactor = Compactor(store.entries, bytes_per_s=self._settings.compaction_bytes_per_s)
+        await store.open()
+        self._usage = await store.check_disk()
+        store.on_change = self._report
+        self._report()
+        host, port = await self._server.start(self._host, self._port)
+        self._coordinator.on_session_lost.append(self._session_lost)
+        await self._coordinator.register(
+            host, port, {"instance": self._cookie.instance, "writable": self._accepts_new_ledgers}
+        )
+        self._tasks.spawn(self._watch_disk(), "watch-disk")
+        self._tasks.spawn(self._collect_regularly(), "collect-garbage")
+        logger.info("bookie %s serves %s on %s:%d", self.identity.node_id, self._directory, host, port)
+
+    async def close(self) -> None:
+        """Leave in good order: everything accepted is durable, the directory is unlocked. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.close()
+        await self._coordinator.close()
+        await self._server.close()
+        if self._compactor is not None:
+            await self._compactor.close()
+        if self._store is not None:
+            await self._store.close()
+            self._store = None
+        if self._lock is not None:
+            self._lock.release()
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
+        """ADD, READ, FENCE, READ_LAC of `protocol.bookie_wire`."""
+        self.store.request(connection, op, request_id, payload)
+
+    # -- control -------------------------------------------------------------------------------------------------------
+
+    async def rpc_status(self, connection: RpcConnection) -> dict[str, Any]:
+        """What an operator wants to see; sizes in bytes."""
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """See `rpc_status`."""
+        store = self.store
+        segments = [segment for segment in store.entries.segments.values()]
+        return {
+            "bookie": self.identity.node_id,
+            "incarnation": self.identity.incarnation,
+            "directory": self._directory,
+            "disk_used_bytes": self._usage.used_bytes,
+            "disk_total_bytes": self._usage.total_bytes,
+            "disk_free_bytes": self._usage.free_bytes,
+            "disk_full": store.disk_full,
+            "read_only": not store.writable,
+            "limbo": bool(store.limbo),
+            "limbo_reason": store.limbo,
+            "failed": "" if store.failed is None else str(store.failed),
+            "ledgers": len(store.entries.ledgers),
+            "tombstones": len(store.entries.tombstones),
+            "segments": len(segments),
+            "segment_bytes": sum(segment.end for segment in segments),
+            "live_bytes": sum(segment.live_bytes for segment in segments),
+            "pending_bytes": store.entries.journal.pending_bytes,
+            "adds": store.adds,
+            "added_bytes": store.entry_bytes,
+        }
+
+    async def rpc_ledgers(self, connection: RpcConnection, after: int = -1, limit: int = 1000) -> list[int]:
+        """Ids of ledgers known here, ascending, greater than `after`, at most `limit`."""
+        return sorted(ledger_id for ledger_id in self.store.entries.ledgers if ledger_id > after)[:limit]
+
+    async def rpc_entry_ids(
+        self, connection: RpcConnection, ledger: int, first: int, last: int, intact_only: bool = False
+    ) -> list[list[int]]:
+        """[first, last] ranges of the entries held; with `intact_only` each is read and verified first."""
+        try:
+            ranges = await self.store.held_ranges(ledger, first, last, intact_only)
+        except NoSuchLedger:
+            return []
+        return [list(held) for held in ranges]
+
+    async def rpc_collect_garbage(self, connection: RpcConnection, major: bool = False) -> dict[str, int]:
+        """One round now, compaction included; returns what it did."""
+        return await self.collect(major)
+
+    async def rpc_clear_limbo(self, connection: RpcConnection) -> None:
+        """The auditor has copied back everything that should be here."""
+        # Every ledger id given out until now is below a freshly reserved one.
+        floor = await self._coordinator.metadata.allocate(LEDGER_COUNTER, 1)
+        await self.store.clear_limbo(floor)
+        logger.warning("bookie %s has left limbo", self.identity.node_id)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _accepts_new_ledgers(self) -> bool:
+        return self.store.writable and not self.store.limbo
+
+    def _report(self) -> None:
+        """What the next heartbeat carries."""
+        self._coordinator.report = {
+            "writable": self._accepts_new_ledgers,
+            "limbo": self.store.limbo,
+            "disk": {
+                "used": self._usage.used_bytes,
+                "total": self._usage.total_bytes,
+                "free": self._usage.free_bytes,
+                "full": self.store.disk_full,
+            },
+        }
+
+    async def _watch_disk(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.disk_check_interval_s)
+            was_full = self.store.disk_full
+            try:
+                self._usage = await self.store.check_disk()
+            except OSError as error:
+                logger.warning("bookie %s cannot look at its disk: %s", self.identity.node_id, error)
+                continue
+            self._report()
+            if self.store.disk_full and not was_full:
+                await self._try_to_collect(major=True)
+
+    async def _collect_regularly(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_major = loop.time()
+        while True:
+            await asyncio.sleep(self._settings.gc_interval_s * self._env.random.uniform(0.9, 1.0))
+            major = loop.time() - last_major >= self._settings.major_compaction_interval_s
+            if await self._try_to_collect(major) and major:
+                last_major = loop.time()
+
+    async def _try_to_collect(self, major: bool) -> bool:
+        try:
+            await self.collect(major)
+        except (MagnetarError, OSError) as error:
+            logger.warning("bookie %s keeps everything this time: %s", self.identity.node_id, error)
+            return False
+        return True
+
+    async def collect(self, major: bool) -> dict[str, int]:
+        """Bury deleted ledgers, then compact. Raises what the metadata and the disk raise."""
+        assert self._compactor is not None
+        async with self._collecting:
+            collected = await collect_garbage(self.store, self._coordinator.metadata, self.identity.cluster_id)
+            settings = self._settings
+            compacted = await self._compactor.run(
+                settings.major_compaction_threshold if major else settings.minor_compaction_threshold
+            )
+        return {
+            "ledgers_seen": collected.ledgers_seen,
+            "ledgers_deleted": collected.ledgers_deleted,
+            "segments_removed": compacted.segments_removed,
+            "segments_written": compacted.segments_written,
+            "bytes_freed": compacted.bytes_freed,
+            "bytes_copied": compacted.bytes_copied,
+        }
+
+    def _session_lost(self) -> None:
+        self._failed(AlreadyClosed(f"the coordinator ended the session of bookie {self.identity.node_id}"))
+
+    def _failed(self, error: BaseException) -> None:
+        if self.failure is None and not self._closed:
+            self.failure = error
+            self._tasks.spawn(self._stop_serving(error), "stop-serving")
+
+    async def _stop_serving(self, error: BaseException) -> None:
+        await self._server.close()
+        await self._coordinator.close()
+        if self.on_fatal is not None:
+            self.on_fatal(error)

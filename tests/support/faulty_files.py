@@ -1,0 +1,317 @@
+"""A file system in memory that behaves as badly as a real one may, on request and from a seed.
+
+- `crash()`: power loss. Bytes not synced, names not synced with their directory, and all open handles are gone;
+  of the unsynced writes a random prefix survives, the next one torn at a byte or missing whole sectors.
+- `power_off_after(n)`: the n-th change from now on, and every operation after it, fails until `crash()`.
+- `flip_bit`, `fail_next`, `capacity_bytes`: corruption, errors of a device, a full disk.
+
+It implements `magnetar.runtime.files.Files` and may be used from several threads.
+"""
+
+import errno
+import threading
+from collections.abc import Sequence
+from random import Random
+
+from magnetar.protocol.errors import DirectoryLocked, DiskFull
+from magnetar.runtime.files import Buffer, DiskUsage, File, Lock
+
+SECTOR_SIZE = 512
+
+
+class PowerLost(OSError):
+    """The machine is off."""
+
+
+class _Inode:
+    def __init__(self) -> None:
+        self.current = bytearray()
+        self.durable = bytearray()
+        self.unsynced: list[tuple[str, int, bytes]] = []
+
+    def write(self, offset: int, data: bytes) -> None:
+        _apply(self.current, "write", offset, data)
+        self.unsynced.append(("write", offset, data))
+
+    def resize(self, size: int) -> None:
+        _apply(self.current, "resize", size, b"")
+        self.unsynced.append(("resize", size, b""))
+
+    def sync(self) -> None:
+        for operation in self.unsynced:
+            _apply(self.durable, *operation)
+        self.unsynced.clear()
+
+    def crash(self, random: Random) -> None:
+        kept = random.randint(0, len(self.unsynced))
+        for operation in self.unsynced[:kept]:
+            _apply(self.durable, *operation)
+        if kept < len(self.unsynced) and self.unsynced[kept][0] == "write":
+            _, offset, data = self.unsynced[kept]
+            if random.random() < 0.5:
+                _apply(self.durable, "write", offset, data[: random.randint(0, len(data))])
+            else:
+                _write_some_sectors(self.durable, offset, data, random)
+        self.current = bytearray(self.durable)
+        self.unsynced = []
+
+
+def _apply(content: bytearray, kind: str, at: int, data: bytes) -> None:
+    end = at if kind == "resize" else at + len(data)
+    if len(content) < end:
+        content.extend(bytes(end - len(content)))
+    if kind == "resize":
+        del content[at:]
+    else:
+        content[at:end] = data
+
+
+def _write_some_sectors(content: bytearray, offset: int, data: bytes, random: Random) -> None:
+    start = offset
+    while start < offset + len(data):
+        stop = min(offset + len(data), (start // SECTOR_SIZE + 1) * SECTOR_SIZE)
+        if random.random() < 0.5:
+            _apply(content, "write", start, data[start - offset : stop - offset])
+        start = stop
+
+
+class FaultyFiles:
+    """See the module. `steps` counts changes, for `power_off_after`."""
+
+    def __init__(self, seed: int = 0, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.steps = 0
+        self.syncs = 0
+        self.usage: DiskUsage | None = None
+        self._random = Random(seed)
+        self._mutex = threading.RLock()
+        self._names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._name_changes: list[tuple[str, str, str]] = []
+        self._directories: set[str] = set()
+        self._locks: set[str] = set()
+        self._power_off_at: int | None = None
+        self._power_is_off = False
+        self._failures: dict[tuple[str, str], int] = {}
+        self._generation = 0
+
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def power_off_after(self, changes: int) -> None:
+        """The `changes`-th change from now takes place, is not synced, and fails; nothing works after it."""
+        self._power_off_at = self.steps + changes
+
+    @property
+    def power_is_off(self) -> bool:
+        return self._power_is_off
+
+    def crash(self) -> None:
+        """Lose what was not durable; then the power is back."""
+        with self._mutex:
+            kept = self._random.randint(0, len(self._name_changes))
+            for change in self._name_changes[:kept]:
+                _change_name(self._durable_names, self._names_of_inodes(), *change)
+            self._name_changes.clear()
+            self._names = dict(self._durable_names)
+            for inode in {id(inode): inode for inode in self._names.values()}.values():
+                inode.crash(self._random)
+            self._locks.clear()
+            self._power_off_at, self._power_is_off = None, False
+            self._failures.clear()
+            self._generation += 1
+
+    def flip_bit(self, path: str, byte: int, bit: int = 0) -> None:
+        """Corrupt a stored byte."""
+        inode = self._names[path]
+        for content in (inode.current, inode.durable):
+            if byte < len(content):
+                content[byte] ^= 1 << bit
+
+    def fail_next(self, operation: str, path_part: str = "", times: int = 1) -> None:
+        """The next `times` calls of `write`, `sync`, `read` or `open` on a path containing `path_part` raise EIO."""
+        self._failures[operation, path_part] = times
+
+    # -- Files ---------------------------------------------------------------------------------------------------
+
+    def make_directory(self, path: str) -> None:
+        with self._mutex:
+            self._check("mkdir", path)
+            self._directories.add(path)
+
+    def list(self, path: str) -> "list[str]":
+        with self._mutex:
+            self._check("list", path)
+            return sorted(name[len(path) + 1 :] for name in self._names if name.rpartition("/")[0] == path)
+
+    def exists(self, path: str) -> bool:
+        with self._mutex:
+            self._check("exists", path)
+            return path in self._names or path in self._directories
+
+    def open(self, path: str, *, create: bool = False, preallocate: int = 0) -> File:
+        with self._mutex:
+            self._check("open", path)
+            inode = self._names.get(path)
+            if inode is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, "no such file", path)
+                inode = _Inode()
+                self._names[path] = inode
+                self._name_changes.append(("add", path, path))
+                self._changed()
+            if preallocate > len(inode.current):
+                self._reserve(preallocate - len(inode.current), path)
+                inode.resize(preallocate)
+                self._changed()
+            return _FaultyFile(self, path, inode, self._generation)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._mutex:
+            self._check("rename", old)
+            self._names[new] = self._names.pop(old)
+            self._name_changes.append(("rename", old, new))
+            self._changed()
+
+    def remove(self, path: str) -> None:
+        with self._mutex:
+            self._check("remove", path)
+            if path not in self._names:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            del self._names[path]
+            self._name_changes.append(("remove", path, path))
+            self._changed()
+
+    def sync_directory(self, path: str) -> None:
+        with self._mutex:
+            self._check("sync", path)
+            self._changed()
+            self._durable_names = dict(self._names)
+            self._name_changes.clear()
+
+    def read_bytes(self, path: str) -> bytes:
+        with self._mutex:
+            self._check("read", path)
+            if path not in self._names:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            return bytes(self._names[path].current)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        file = self.open(path + ".tmp", create=True)
+        file.truncate(0)
+        file.write_at(0, [data])
+        file.sync()
+        file.close()
+        self.rename(path + ".tmp", path)
+        self.sync_directory(path.rpartition("/")[0])
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        with self._mutex:
+            self._check("usage", path)
+            used = self._used_bytes()
+            return self.usage or DiskUsage(used, self.capacity_bytes, max(0, self.capacity_bytes - used))
+
+    def lock(self, path: str) -> Lock:
+        with self._mutex:
+            self._check("lock", path)
+            if path in self._locks:
+                raise DirectoryLocked(f"{path} is locked")
+            self._locks.add(path)
+            return _FaultyLock(self._locks, path)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _used_bytes(self) -> int:
+        return sum(len(inode.current) for inode in self._names.values())
+
+    def _reserve(self, size: int, path: str) -> None:
+        if self._used_bytes() + size > self.capacity_bytes:
+            raise DiskFull(f"no space left for {path}")
+
+    def _changed(self) -> None:
+        self.steps += 1
+        if self._power_off_at is not None and self.steps >= self._power_off_at:
+            self._power_is_off = True
+            raise PowerLost(errno.EIO, "the power went off")
+
+    def _check(self, operation: str, path: str) -> None:
+        if self._power_is_off:
+            raise PowerLost(errno.EIO, "the power is off", path)
+        for (failing, part), times in list(self._failures.items()):
+            if failing == operation and part in path and times > 0:
+                self._failures[failing, part] = times - 1
+                raise OSError(errno.EIO, "input/output error", path)
+
+    def _names_of_inodes(self) -> dict[str, _Inode]:
+        """Every inode that some name leads or led to; a lost creation's inode is simply not there."""
+        return {**self._durable_names, **self._names}
+
+
+def _change_name(names: dict[str, _Inode], inodes: dict[str, _Inode], kind: str, old: str, new: str) -> None:
+    if kind == "add":
+        if old in inodes:
+            names[old] = inodes[old]
+    elif kind == "remove":
+        names.pop(old, None)
+    else:
+        inode = names.pop(old, None) or inodes.get(new)
+        if inode is not None:
+            names[new] = inode
+
+
+class _FaultyFile:
+    def __init__(self, files: FaultyFiles, path: str, inode: _Inode, generation: int) -> None:
+        self._files = files
+        self._path = path
+        self._inode = inode
+        self._generation = generation
+        self._closed = False
+
+    def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+        with self._files._mutex:
+            self._check("write")
+            data = b"".join(parts)
+            growth = offset + len(data) - len(self._inode.current)
+            if growth > 0:
+                self._files._reserve(growth, self._path)
+            self._inode.write(offset, data)
+            self._files._changed()
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        with self._files._mutex:
+            self._check("read")
+            return bytes(self._inode.current[offset : offset + length])
+
+    def sync(self) -> None:
+        with self._files._mutex:
+            self._check("sync")
+            self._files._changed()
+            self._files.syncs += 1
+            self._inode.sync()
+
+    def truncate(self, size: int) -> None:
+        with self._files._mutex:
+            self._check("write")
+            self._inode.resize(size)
+            self._files._changed()
+
+    def size(self) -> int:
+        with self._files._mutex:
+            self._check("stat")
+            return len(self._inode.current)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check(self, operation: str) -> None:
+        if self._closed or self._generation != self._files._generation:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        self._files._check(operation, self._path)
+
+
+class _FaultyLock:
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
