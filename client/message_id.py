@@ -112,10 +112,10 @@ class MessageId(tuple[int, int, int, int, int]):
         return hash(self[:4])
 
     def __eq__(self, other: object) -> bool:
-        return self[:4] == other[:4] if isinstance(other, MessageId) else NotImplemented
+        return isinstance(other, MessageId) and self[:4] == other[:4]
 
     def __ne__(self, other: object) -> bool:
-        return self[:4] != other[:4] if isinstance(other, MessageId) else NotImplemented
+        return not self == other
 
     def __lt__(self, other: object) -> bool:
         return self[:4] < other[:4] if isinstance(other, MessageId) else NotImplemented

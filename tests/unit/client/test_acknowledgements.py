@@ -1,0 +1,112 @@
+"""From messages to entries: batches count when whole, cumulative positions never overtake a batch."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.client.acknowledgements import Acknowledgements
+from magnetar.client.message_id import MessageId
+from magnetar.protocol.errors import OperationNotSupported
+
+
+def single(ledger: int, entry: int) -> MessageId:
+    return MessageId(-1, ledger, entry)
+
+
+def in_batch(ledger: int, entry: int, index: int, size: int) -> MessageId:
+    return MessageId(-1, ledger, entry, index, size)
+
+
+def test_a_batch_counts_when_all_its_messages_are_done() -> None:
+    state = Acknowledgements()
+    assert state.acknowledge(in_batch(1, 5, 2, 3)) is None
+    assert state.acknowledge(in_batch(1, 5, 0, 3)) is None
+    assert not state
+    assert state.acknowledge(in_batch(1, 5, 1, 3)) == (1, 5)
+    assert state.take() == (None, [(1, 5)])
+    assert state.take() == (None, [])
+
+
+def test_a_message_of_a_batch_of_unknown_size_is_refused() -> None:
+    with pytest.raises(OperationNotSupported):
+        Acknowledgements().acknowledge(MessageId(-1, 1, 2, 3))
+    with pytest.raises(OperationNotSupported):
+        Acknowledgements().acknowledge_cumulative(MessageId(-1, 1, 2, 3))
+
+
+def test_cumulative_within_a_batch_acknowledges_the_entry_before() -> None:
+    state = Acknowledgements()
+    state.acknowledge_cumulative(in_batch(1, 7, 1, 4))
+    assert state.take() == ((1, 6), [])
+    state.acknowledge(in_batch(1, 7, 2, 4))
+    assert state.acknowledge(in_batch(1, 7, 3, 4)) == (1, 7)
+    assert state.take() == (None, [(1, 7)])
+
+
+def test_cumulative_within_the_first_entry_of_a_ledger_reaches_back_into_the_one_before() -> None:
+    state = Acknowledgements()
+    for position in ((1, 8), (1, 9), (4, 0)):
+        state.received(position)
+    state.acknowledge_cumulative(in_batch(4, 0, 0, 2))
+    assert state.take() == ((1, 9), [])
+
+
+def test_cumulative_in_the_very_first_entry_has_nothing_to_send() -> None:
+    state = Acknowledgements()
+    state.received((1, 0))
+    state.acknowledge_cumulative(in_batch(1, 0, 0, 2))
+    assert state.take() == (None, [])
+    assert state.acknowledge(in_batch(1, 0, 1, 2)) == (1, 0)
+
+
+def test_cumulative_never_goes_back_and_swallows_what_is_below() -> None:
+    state = Acknowledgements()
+    state.acknowledge(single(1, 3))
+    state.acknowledge(single(1, 9))
+    state.acknowledge(in_batch(1, 4, 0, 2))
+    state.acknowledge_cumulative(single(1, 5))
+    state.acknowledge_cumulative(single(1, 2))
+    assert state.take() == ((1, 5), [(1, 9)])
+    assert state.acknowledge(single(1, 5)) == (1, 5)
+    assert not state
+
+
+def test_seeking_forgets_everything() -> None:
+    state = Acknowledgements()
+    state.acknowledge_cumulative(single(5, 5))
+    state.reset()
+    assert not state
+    state.acknowledge(single(1, 1))
+    assert state.take() == (None, [(1, 1)])
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 3)), max_size=60
+    ),
+    st.lists(st.integers(1, 4), min_size=10, max_size=10),
+)
+@settings(max_examples=300, deadline=None)
+def test_an_entry_is_sent_only_if_all_its_messages_were_acknowledged(
+    steps: list[tuple[bool, int, int]], sizes: list[int]
+) -> None:
+    state = Acknowledgements()
+    done: set[tuple[int, int]] = set()
+    sent: set[int] = set()
+    for cumulative, entry, index in steps:
+        size = sizes[entry]
+        index %= size
+        message_id = in_batch(1, entry, index, size) if size > 1 else single(1, entry)
+        if cumulative:
+            state.acknowledge_cumulative(message_id)
+            done |= {(before, place) for before in range(entry) for place in range(sizes[before])}
+            done |= {(entry, place) for place in range(index + 1)}
+        else:
+            state.acknowledge(message_id)
+            done.add((entry, index))
+        up_to, single_entries = state.take()
+        if up_to is not None:
+            sent |= set(range(up_to[1] + 1))
+        sent |= {position[1] for position in single_entries}
+        complete = {entry for entry in range(10) if all((entry, place) in done for place in range(sizes[entry]))}
+        assert sent == complete
