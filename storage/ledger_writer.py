@@ -224,7 +224,7 @@ class LedgerWriter:
             self._client.add(state.ensemble[slot], entry.parts, partial(self._answered, entry, slot, tenure))
 
     def _confirm(self, done: list[PendingEntry]) -> None:
-        if self.on_confirmed is not None:
+        if done and self.on_confirmed is not None:
             self.on_confirmed(done)
         ledger_id = self.ledger_id
         for entry in done:
