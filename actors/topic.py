@@ -309,8 +309,6 @@ class Topic:
         key = (subscription.name, subscription.durable)
         if self.subscriptions.get(key) is subscription:
             del self.subscriptions[key]
-        if not subscription.durable:
-            self.ledger.forget_non_durable_cursor(subscription.cursor)
 
     def cursor_moved(self) -> None:
         """A cursor left a ledger: perhaps something can be trimmed."""

@@ -11,7 +11,7 @@ WAIT_MS = 15_000
 
 
 def connect(cluster, **options):
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     return pulsar.Client(cluster.service_url, operation_timeout_seconds=20, logger=logger, **options)
 
 
@@ -125,7 +125,8 @@ def test_publishing_goes_on_while_the_coordinator_is_away(tmp_path, topic):
         cluster.run(cluster.start_coordinator())
         publisher.wait_for(len(publisher.acknowledged) + 50)
         assert publisher.gap_s < 2
-        check(read_all(client, topic), publisher.stop())
+        acknowledged = publisher.stop()
+        check(read_all(client, topic), acknowledged)
         late = client.create_producer(topic + "-new")  # the new coordinator assigns new topics
         late.send(b"x")
         client.close()
@@ -139,7 +140,8 @@ def test_publishing_goes_on_without_one_bookie(tmp_path, topic):
         publisher.wait_for(20)
         cluster.run(cluster.stop_bookie(2))
         publisher.wait_for(len(publisher.acknowledged) + 100)
-        check(read_all(client, topic), publisher.stop())
+        acknowledged = publisher.stop()
+        check(read_all(client, topic), acknowledged)
         client.close()
 
 
@@ -155,7 +157,8 @@ def test_a_broker_that_lost_its_session_registers_anew_and_serves_again(tmp_path
 
         cluster.run(lose())
         publisher.wait_for(len(publisher.acknowledged) + 50)
-        check(read_all(client, topic), publisher.stop())
+        acknowledged = publisher.stop()
+        check(read_all(client, topic), acknowledged)
         client.close()
 
 

@@ -67,7 +67,6 @@ class MemoryManagedLedger:
     def __init__(self, ledger_id: int = 1) -> None:
         self.entries: list[tuple[Position, bytes]] = []
         self.cursors: dict[str, MemoryCursor] = {}
-        self.non_durable: list[MemoryCursor] = []
         self.on_appended: list[Callable[[], None]] = []
         self.on_fenced: list[Callable[[BaseException], None]] = []
         self.ledger_id = ledger_id
@@ -170,12 +169,7 @@ class MemoryManagedLedger:
         return self.cursors[name]
 
     def new_non_durable_cursor(self, position: Position) -> MemoryCursor:
-        cursor = MemoryCursor(self, position, {})
-        self.non_durable.append(cursor)
-        return cursor
-
-    def forget_non_durable_cursor(self, cursor: MemoryCursor) -> None:
-        self.non_durable.remove(cursor)
+        return MemoryCursor(self, position, {})
 
     async def delete_cursor(self, name: str) -> None:
         await asyncio.sleep(0)
