@@ -12,6 +12,7 @@ from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from .bookie_client import BookieClient
 from .ensemble import place
+from .entry_cache import EntryCache
 from .ledger_metadata import Fragment, LedgerMetadata
 from .ledger_reader import LedgerReader
 from .ledger_records import LedgerRecord, LedgerRecords
@@ -32,6 +33,8 @@ class Ledgers:
         self.client = bookie_client
         self.settings = settings
         self.records = LedgerRecords(env, metadata)
+        self.cache = EntryCache(settings.cache_size_mb << 20)
+        """Entries of all managed ledgers of this process."""
         self._next_id = 0
         self._ids_left = 0
         self._allocating = asyncio.Lock()

@@ -1,0 +1,437 @@
+"""Appends to a topic's chain of ledgers: the current ledger, rollover to the next, and starting anew after a failure.
+
+    IDLE ── append ─────────────────────────────→ STARTING   (no ledger yet: entries wait for the first one)
+    STARTING ── ledger created, chain stored ───→ WRITING
+    STARTING ── that failed ────────────────────→ IDLE | FAILED (what waited gets the error)
+    WRITING ── rollover due ────────────────────→ WRITING    (the next ledger is prepared meanwhile)
+    WRITING ── next ledger stored in the chain ─→ SWITCHING  (entries wait until the old ledger has nothing pending)
+    SWITCHING ── old ledger drained ────────────→ WRITING    (the old one is closed behind it)
+    WRITING, SWITCHING ── writer failed ────────→ FAILED     (everything pending and waiting gets the error)
+    FAILED ── append ───────────────────────────→ STARTING   (recovers the old ledgers first)
+    any ── fenced, or another owner's epoch ────→ FENCED     (for good)
+    any ── close ───────────────────────────────→ CLOSED
+
+Guarantees: entries are acknowledged in the order of `append`, across ledgers too; after a failure nothing later is
+acknowledged in the same ledger, and nothing at all before the failed ledger is recovered, closed and its end known; a
+new ledger is in the stored chain, under the owner's epoch, before its first entry is sent. While the metadata store is
+away a due rollover waits and appends go on.
+
+The first ledger is created with the first append, so that opening an idle topic costs nothing.
+"""
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..protocol.errors import (
+    AlreadyClosed,
+    LedgerFenced,
+    MagnetarError,
+    MessageTooBig,
+    OutcomeUnknown,
+    StaleEpoch,
+)
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from .ledger_chain import LedgerChain, LedgerInfo
+from .ledger_metadata import LedgerMetadata
+from .ledger_rollover import RolloverRule
+from .ledger_writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
+from .ledger_writer_state import PendingEntry
+from .ledgers import Ledgers
+from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
+
+logger = logging.getLogger(__name__)
+
+RETRY_INITIAL_S = 0.1
+RETRY_MAX_S = 5.0
+ROLLOVER_SETTLE_S = 3600.0
+
+
+class ChainWriterState(enum.Enum):
+    """See the module's table."""
+
+    IDLE = enum.auto()
+    STARTING = enum.auto()
+    WRITING = enum.auto()
+    SWITCHING = enum.auto()
+    FAILED = enum.auto()
+    FENCED = enum.auto()
+    CLOSED = enum.auto()
+
+
+class ChainWriter:
+    """See the module. `record_lock` is held around every change of the stored chain.
+
+    `on_confirmed(ledger id, entries)` comes before the callbacks of these entries, `on_terminal(error)` once, when the
+    topic is fenced, `on_rolled()` after a ledger was closed behind a rollover.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        ledgers: Ledgers,
+        settings: Settings,
+        chain: LedgerChain,
+        owned: OwnedRecord,
+        record_lock: asyncio.Lock,
+    ) -> None:
+        self.state = ChainWriterState.IDLE
+        self.on_confirmed: Callable[[int, list[PendingEntry]], None] | None = None
+        self.on_terminal: Callable[[MagnetarError], None] | None = None
+        self.on_rolled: Callable[[], None] | None = None
+        self._env = env
+        self._loop = asyncio.get_running_loop()
+        self._ledgers = ledgers
+        self._chain = chain
+        self._owned = owned
+        self._record_lock = record_lock
+        self._rule = RolloverRule.of(settings)
+        self._body_size_max = settings.bookie_frame_size_max_bytes - ENTRY_OVERHEAD_MAX_BYTES
+        self._writer: LedgerWriter | None = None
+        self._info: LedgerInfo | None = None
+        self._direct: LedgerWriter | None = None
+        """Where `append` sends entries at once; None when they have to wait or are refused."""
+        self._waiting: deque[tuple[bytes, AddCallback]] = deque()
+        self._waiting_bytes = 0
+        self._ended: MagnetarError | None = None
+        self._tasks = Tasks()
+        self._started_at = 0.0
+        self._rolling = False
+        self._drained = asyncio.Event()
+        self._rollover_timer: asyncio.TimerHandle | None = None
+        ledgers.client.on_usable.append(self._bookies_changed)
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+
+    @property
+    def pending_entries(self) -> int:
+        """Entries appended whose outcome is not known."""
+        return len(self._waiting) + (self._writer.pending_entries if self._writer else 0)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._waiting_bytes + (self._writer.pending_bytes if self._writer else 0)
+
+    @property
+    def current_ledger_id(self) -> int | None:
+        """The ledger that is being written, None before the first and after a failure."""
+        return self._writer.ledger_id if self._writer is not None else None
+
+    @property
+    def current_metadata(self) -> LedgerMetadata | None:
+        """The latest metadata of the ledger that is being written."""
+        return self._writer.metadata if self._writer is not None else None
+
+    # -- appending ---------------------------------------------------------------------------------------------------
+
+    def append(self, body: bytes, callback: AddCallback) -> None:
+        """Append an entry; `callback` comes in order, never from within this call.
+
+        Raises MessageTooBig, and once fenced or closed the error that says so.
+        """
+        direct = self._direct
+        if direct is not None:
+            direct.add(body, callback)
+            return
+        if self._ended is not None:
+            raise self._ended
+        if len(body) > self._body_size_max:
+            raise MessageTooBig(f"an entry of {len(body)} bytes is above the bookies' limit", size_bytes=len(body))
+        self._waiting.append((body, callback))
+        self._waiting_bytes += len(body)
+        if self.state in (ChainWriterState.IDLE, ChainWriterState.FAILED):
+            recover = self.state is ChainWriterState.FAILED
+            self.state = ChainWriterState.STARTING
+            self._tasks.spawn(self._start(recover=recover), f"start-ledger {self._owned.name}")
+
+    async def close(self) -> None:
+        """Stop; pending entries get LedgerClosed or AlreadyClosed. Closes the current ledger.
+
+        Raises LedgerFenced when it was taken over; the next owner recovers a ledger that could not be closed.
+        """
+        writer = await self._stop(AlreadyClosed(f"{self._owned.name} is closed"))
+        if writer is None:
+            return
+        metadata = await writer.close()
+        info = self._chain.get(writer.ledger_id)
+        if info is not None:
+            self._closed_as(info, metadata)
+
+    async def abandon(self) -> None:
+        """Stop without closing the current ledger."""
+        writer = await self._stop(AlreadyClosed(f"{self._owned.name} is closed"))
+        if writer is not None:
+            await writer.abandon()
+
+    async def _stop(self, error: MagnetarError) -> LedgerWriter | None:
+        if self._ended is None:
+            self.state = ChainWriterState.CLOSED
+            self._ended = error
+        self._direct = None
+        if self._rollover_timer is not None:
+            self._rollover_timer.cancel()
+            self._rollover_timer = None
+        if self._bookies_changed in self._ledgers.client.on_usable:
+            self._ledgers.client.on_usable.remove(self._bookies_changed)
+        await self._tasks.close()
+        self._fail_waiting(error)
+        writer, self._writer = self._writer, None
+        return writer
+
+    # -- the first ledger, and the one after a failure ---------------------------------------------------------------
+
+    async def _start(self, *, recover: bool) -> None:
+        try:
+            if recover:
+                await self._recover_chain()
+            writer, info = await self._create_next(ROLLOVER_SETTLE_S)
+        except (StaleEpoch, LedgerFenced) as error:
+            self._terminal(error)
+        except MagnetarError as error:
+            logger.warning("%s cannot start a ledger: %s", self._owned.name, error)
+            if self.state is ChainWriterState.STARTING:
+                self.state = ChainWriterState.FAILED if recover else ChainWriterState.IDLE
+            self._fail_waiting(error)
+        else:
+            if self.state is not ChainWriterState.STARTING:
+                await writer.abandon()
+                return
+            self._chain.append(info)
+            self._use(writer, info)
+
+    async def _recover_chain(self) -> None:
+        """Close every ledger of the stored chain that is not closed, and learn where it ends."""
+        failed, self._writer, self._info = self._writer, None, None
+        if failed is not None:
+            await failed.abandon()
+        async with self._record_lock:
+            open_ids = [info.ledger_id for info in self._owned.record.ledgers if not self._known_closed(info)]
+            for record in await self._ledgers.records.get_many(open_ids):
+                metadata = await self._ledgers.recover(record.metadata.ledger_id, record)
+                info = self._chain.get(metadata.ledger_id)
+                if info is None:
+                    info = LedgerInfo(metadata.ledger_id, self._env.clock.now_ms())
+                    self._chain.append(info)
+                self._closed_as(info, metadata)
+
+    def _known_closed(self, stored: LedgerInfo) -> bool:
+        info = self._chain.get(stored.ledger_id)
+        return info is not None and info.closed
+
+    async def _create_next(self, settle_limit_s: float) -> tuple[LedgerWriter, LedgerInfo]:
+        """A new ledger, stored as the last of the chain. It is not yet in the chain in memory."""
+        async with self._record_lock:
+            record = self._owned.record
+            above = max(
+                self._chain.last_ledger_id,
+                self._chain.last_confirmed[0],
+                record.highest_ledger_id,
+                *(info.ledger_id for info in record.ledgers),
+                *record.deleting,
+            )
+            writer = await self._ledgers.create(above=above)
+            info = LedgerInfo(writer.ledger_id, self._env.clock.now_ms())
+
+            def with_new(record: ManagedLedgerRecord) -> ManagedLedgerRecord:
+                return replace(
+                    record,
+                    ledgers=(*fresh_infos(record, self._chain), info),
+                    highest_ledger_id=writer.ledger_id,
+                )
+
+            try:
+                await self._owned.change(with_new, settle_limit_s=settle_limit_s)
+            except OutcomeUnknown:
+                await writer.abandon()
+                raise
+            except MagnetarError:
+                await writer.abandon()
+                try:
+                    await self._ledgers.delete(writer.ledger_id)
+                except MagnetarError as error:
+                    logger.info("ledger %d stays behind, unused: %s", writer.ledger_id, error)
+                raise
+            return writer, info
+
+    def _use(self, writer: LedgerWriter, info: LedgerInfo) -> None:
+        """Write to this ledger from now on, beginning with what waits."""
+        self._writer, self._info = writer, info
+        writer.on_confirmed = lambda entries: self._confirmed(writer, info, entries)
+        writer.on_ended = lambda error: self._writer_ended(writer, error)
+        self._started_at = self._loop.time()
+        self.state = ChainWriterState.WRITING
+        self._direct = writer
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        for body, callback in waiting:
+            writer.add(body, callback)
+        self._consider_rollover()
+
+    # -- completion ----------------------------------------------------------------------------------------------------
+
+    def _confirmed(self, writer: LedgerWriter, info: LedgerInfo, entries: list[PendingEntry]) -> None:
+        size_bytes = info.size_bytes
+        for entry in entries:
+            size_bytes += len(entry.body)
+        first = not info.entries
+        self._chain.grow(info, entries[-1].entry_id, size_bytes)
+        if self.on_confirmed is not None:
+            self.on_confirmed(info.ledger_id, entries)
+        if not writer.pending_entries:
+            self._drained.set()
+        if not self._rolling and (first or self._rule.full(info.entries, size_bytes) or writer.degraded):
+            self._consider_rollover()
+
+    def _writer_ended(self, writer: LedgerWriter, error: MagnetarError) -> None:
+        """The writer failed; its own pending entries get the error right after this, then those that wait."""
+        if writer is not self._writer:
+            return
+        self._direct = None
+        self._drained.set()
+        if isinstance(error, LedgerFenced):
+            self._terminal(error)
+            return
+        if self._ended is None:
+            logger.warning("%s: ledger %d failed: %s", self._owned.name, writer.ledger_id, error)
+            self.state = ChainWriterState.FAILED
+            waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+            self._loop.call_soon(_fail_all, waiting, error)
+
+    def _terminal(self, error: MagnetarError) -> None:
+        if self._ended is not None:
+            return
+        self._ended = error
+        self.state = ChainWriterState.FENCED
+        self._direct = None
+        self._drained.set()
+        if self._writer is not None and self._writer.ended is None:
+            self._tasks.spawn(self._writer.abandon(), f"abandon {self._owned.name}")
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        self._loop.call_soon(_fail_all, waiting, error)
+        if self.on_terminal is not None:
+            self.on_terminal(error)
+
+    def fence(self, error: MagnetarError) -> None:
+        """Somebody else found out that the topic has another owner."""
+        self._terminal(error)
+
+    def _fail_waiting(self, error: MagnetarError) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        _fail_all(waiting, error)
+
+    # -- rollover ----------------------------------------------------------------------------------------------------
+
+    def _bookies_changed(self) -> None:
+        if self._writer is not None and self._writer.degraded:
+            self._consider_rollover()
+
+    def _consider_rollover(self) -> None:
+        if self._rolling or self.state is not ChainWriterState.WRITING:
+            return
+        due_in_s = self._rollover_due_in_s()
+        if self._rollover_timer is not None:
+            self._rollover_timer.cancel()
+            self._rollover_timer = None
+        if due_in_s is None:
+            return
+        if due_in_s > 0:
+            self._rollover_timer = self._loop.call_later(due_in_s + 0.001, self._timer_fired)
+            return
+        self._rolling = True
+        self._tasks.spawn(self._roll_over(), f"rollover {self._owned.name}")
+
+    def _timer_fired(self) -> None:
+        self._rollover_timer = None
+        self._consider_rollover()
+
+    def _rollover_due_in_s(self) -> float | None:
+        writer, info = self._writer, self._info
+        if writer is None or info is None:
+            return None
+        return self._rule.due_in_s(
+            info.entries,
+            info.size_bytes,
+            self._loop.time() - self._started_at,
+            degraded=writer.degraded,
+            usable_bookies=len(self._ledgers.client.usable()) if writer.degraded else 0,
+        )
+
+    async def _roll_over(self) -> None:
+        try:
+            old, old_info = self._writer, self._info
+            prepared = await self._prepare_next()
+            if prepared is None or old is None or old_info is None:
+                return
+            writer, info = prepared
+            if self._writer is not old or self.state is not ChainWriterState.WRITING:
+                await writer.abandon()  # failed or fenced meanwhile; the next start recovers the empty ledger too
+                return
+            self.state = ChainWriterState.SWITCHING
+            self._direct = None
+            while old.pending_entries and old.ended is None:
+                self._drained.clear()
+                await self._drained.wait()
+            if self.state is not ChainWriterState.SWITCHING or old.ended is not None:
+                await writer.abandon()
+                return
+            self._chain.append(info)
+            self._use(writer, info)
+        finally:
+            self._rolling = False
+        await self._close_behind(old, old_info)
+        self._consider_rollover()
+
+    async def _prepare_next(self) -> tuple[LedgerWriter, LedgerInfo] | None:
+        """The next ledger, however long the metadata store stays away; None when the need for it has gone."""
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        while self.state is ChainWriterState.WRITING and self._rollover_due_in_s() == 0:
+            try:
+                return await self._create_next(ROLLOVER_SETTLE_S)
+            except (StaleEpoch, LedgerFenced) as error:
+                self._terminal(error)
+            except MagnetarError as error:
+                logger.info("%s waits with the rollover: %s", self._owned.name, error)
+                delay_s = backoff.next_delay_s()
+                assert delay_s is not None, "this back-off has no limit"
+                await asyncio.sleep(delay_s)
+        return None
+
+    async def _close_behind(self, old: LedgerWriter, info: LedgerInfo) -> None:
+        """Close a ledger that was rolled over, however long the metadata store stays away."""
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        while self._ended is None:
+            try:
+                self._closed_as(info, await old.close())
+                break
+            except LedgerFenced as error:
+                self._terminal(error)
+            except MagnetarError as error:
+                logger.info("ledger %d stays open for now: %s", old.ledger_id, error)
+                delay_s = backoff.next_delay_s()
+                assert delay_s is not None, "this back-off has no limit"
+                await asyncio.sleep(delay_s)
+        if self.on_rolled is not None and self._ended is None:
+            self.on_rolled()
+
+    def _closed_as(self, info: LedgerInfo, metadata: LedgerMetadata) -> None:
+        self._chain.grow(info, metadata.last_entry, metadata.length or info.size_bytes)
+        info.closed = True
+        info.closed_ms = self._env.clock.now_ms()
+
+
+def fresh_infos(record: ManagedLedgerRecord, chain: LedgerChain) -> tuple[LedgerInfo, ...]:
+    """The ledgers of the stored chain, with what is known of them by now."""
+    return tuple(chain.get(info.ledger_id) or info for info in record.ledgers)
+
+
+def _fail_all(waiting: deque[tuple[bytes, AddCallback]], error: MagnetarError) -> None:
+    for _, callback in waiting:
+        try:
+            callback(None, error)
+        except Exception:
+            logger.exception("the callback of an append failed")

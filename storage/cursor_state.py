@@ -1,0 +1,234 @@
+"""What a subscription has acknowledged: mark-delete position, ranges beyond it, single messages of batches. Pure.
+
+State: everything up to and including `mark_delete` is acknowledged; beyond it the ranges in `_ranges` are; entries in
+`_batches` are acknowledged in part. All positions are those of a `LedgerChain`.
+
+Transitions: `acknowledge` and `acknowledge_cumulative` only ever add; `reset` starts anew at a place.
+
+Invariants:
+- `mark_delete` is as far as it can be: the entry behind it, if it exists, is not acknowledged.
+- The mark never passes an entry that is not acknowledged; acknowledging what does not exist changes nothing.
+- Ranges of one ledger are disjoint, do not touch, and lie beyond the mark. None is ever dropped.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from ..protocol.errors import MetadataError, ProtocolError
+from ..protocol.message_id import Position
+from .entry_ranges import EntryRanges
+from .ledger_chain import LedgerChain
+from .metadata_store import pack, unpack
+
+WORD_BITS = 64
+_WORD_MASK = (1 << WORD_BITS) - 1
+
+
+class CursorState:
+    """See the module. `chain` is shared with the managed ledger and grows on its own."""
+
+    def __init__(self, chain: LedgerChain, mark_delete: Position, properties: Mapping[str, str] | None = None) -> None:
+        self.properties: dict[str, str] = dict(properties or {})
+        self.mark_delete = mark_delete
+        self._chain = chain
+        self._ranges: dict[int, EntryRanges] = {}
+        self._batches: dict[Position, tuple[int, int]] = {}
+        """Position → (batch size, bits of the messages that are not acknowledged)."""
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    @property
+    def first_unacknowledged(self) -> Position:
+        """The first entry to deliver; the place of the next one to come when all is acknowledged."""
+        return self._chain.next_position(self.mark_delete)
+
+    @property
+    def range_count(self) -> int:
+        return sum(len(ranges) for ranges in self._ranges.values())
+
+    def is_acknowledged(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+        if position <= self.mark_delete:
+            return True
+        if not self._ranges:
+            return False
+        ranges = self._ranges.get(position[0])
+        return ranges is not None and ranges.end_of(position[1]) is not None
+
+    def next_unacknowledged(self, position: Position) -> Position:
+        """The first place at or behind `position` that is not acknowledged."""
+        if position <= self.mark_delete:
+            position = self._chain.next_position(self.mark_delete)
+        while (ranges := self._ranges.get(position[0])) is not None:
+            end = ranges.end_of(position[1])
+            if end is None:
+                break
+            position = self._chain.next_position((position[0], end))
+        return position
+
+    def backlog_entries(self) -> int:
+        """Existing entries that are not wholly acknowledged."""
+        behind = self._chain.count_between(self.mark_delete, self._chain.last_confirmed)
+        return behind - sum(ranges.count for ranges in self._ranges.values())
+
+    def ack_set(self, position: Position) -> list[int] | None:
+        """Signed 64-bit words whose set bits are messages of a batch not yet acknowledged; None when all are open."""
+        batch = self._batches.get(position)
+        return None if batch is None else bits_to_words(batch[1], batch[0])
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, positions: Iterable[Position]) -> bool:
+        """Acknowledge whole entries. Returns whether anything changed."""
+        changed = False
+        for position in positions:
+            changed |= self._acknowledge_one(position)
+        if changed:
+            self._advance()
+        return changed
+
+    def acknowledge_batch_index(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
+        """Acknowledge the messages of a batch whose bits are clear in `ack_set`. Returns whether anything changed."""
+        if batch_size < 1 or not self._chain.contains(position) or self.is_acknowledged(position):
+            return False
+        _, open_before = self._batches.get(position, (batch_size, (1 << batch_size) - 1))
+        open_now = open_before & words_to_bits(ack_set)
+        if not open_now:
+            return self.acknowledge([position])
+        if open_now == open_before:
+            return False
+        self._batches[position] = (batch_size, open_now)
+        return True
+
+    def acknowledge_cumulative(self, position: Position) -> bool:
+        """Acknowledge everything up to and including `position`. Returns whether anything changed."""
+        if position <= self.mark_delete or position > self._chain.last_confirmed:
+            return False
+        self.mark_delete = position
+        self._forget_up_to_mark()
+        self._advance()
+        return True
+
+    def reset(self, position: Position) -> None:
+        """Start anew: `position` is the first that is not acknowledged."""
+        self.mark_delete = (position[0], position[1] - 1) if position[1] >= 0 else position
+        self._ranges.clear()
+        self._batches.clear()
+
+    def skip_missing(self) -> bool:
+        """Forget ranges of ledgers that are no longer in the chain. Returns whether the mark moved."""
+        for ledger_id in [one for one in self._ranges if self._chain.get(one) is None]:
+            del self._ranges[ledger_id]
+        for position in [one for one in self._batches if self._chain.get(one[0]) is None]:
+            del self._batches[position]
+        before = self.mark_delete
+        self._advance()
+        return self.mark_delete != before
+
+    # -- persistence -------------------------------------------------------------------------------------------------
+
+    def pack(self) -> bytes:
+        """The whole state; equal states give equal bytes."""
+        ranges: list[list[Any]] = []
+        for ledger_id in sorted(self._ranges):
+            flat: list[int] = []
+            for first, last in self._ranges[ledger_id]:
+                flat += (first, last - first)
+            ranges.append([ledger_id, flat])
+        batches = [
+            [position[0], position[1], size, bits.to_bytes((size + 7) // 8, "little")]
+            for position, (size, bits) in sorted(self._batches.items())
+        ]
+        return pack({"mark": list(self.mark_delete), "ranges": ranges, "batches": batches, "props": self.properties})
+
+    @staticmethod
+    def unpack(value: bytes, chain: LedgerChain) -> "CursorState":
+        """The inverse of `pack`, as far as the chain still has the ledgers. Raises MetadataError for other bytes."""
+        try:
+            record = cast("Mapping[str, Any]", unpack(value))
+            state = CursorState(chain, _position(record["mark"]), cast("Mapping[str, str]", record["props"]))
+            for ledger_id, flat in record["ranges"]:
+                for index in range(0, len(flat), 2):
+                    first, last = flat[index], flat[index] + flat[index + 1]
+                    state._add_range(int(ledger_id), int(first), int(last))
+            for ledger_id, entry_id, size, bits in record["batches"]:
+                state._batches[int(ledger_id), int(entry_id)] = (int(size), int.from_bytes(bits, "little"))
+        except (KeyError, TypeError, ValueError, IndexError, ProtocolError) as error:
+            raise MetadataError(f"not the state of a cursor: {error!r}") from error
+        state._forget_up_to_mark()
+        state.skip_missing()
+        return state
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _acknowledge_one(self, position: Position) -> bool:
+        if position <= self.mark_delete or not self._chain.contains(position):
+            return False
+        if self._batches:
+            self._batches.pop(position, None)
+        ledger_id, entry_id = position
+        mark_ledger, mark_entry = self.mark_delete
+        if ledger_id == mark_ledger and entry_id == mark_entry + 1:
+            self.mark_delete = position  # the common case, in order
+            return True
+        return self._add_range(ledger_id, entry_id, entry_id)
+
+    def _add_range(self, ledger_id: int, first: int, last: int) -> bool:
+        ranges = self._ranges.get(ledger_id)
+        if ranges is None:
+            ranges = self._ranges[ledger_id] = EntryRanges()
+        return ranges.add(first, last)
+
+    def _advance(self) -> None:
+        """Let the mark swallow the ranges that begin right behind it."""
+        while self._ranges:
+            ledger_id, entry_id = self._chain.next_position(self.mark_delete)
+            ranges = self._ranges.get(ledger_id)
+            if ranges is None:
+                break
+            end = ranges.end_of(entry_id)
+            if end is None:
+                break
+            self.mark_delete = (ledger_id, end)
+            self._forget_up_to_mark()
+
+    def _forget_up_to_mark(self) -> None:
+        """Ranges and batches that the mark has reached go; a range that it stands in or touches, it swallows first."""
+        mark_ledger, mark_entry = self.mark_delete
+        for ledger_id in [one for one in self._ranges if one < mark_ledger]:
+            del self._ranges[ledger_id]
+        ranges = self._ranges.get(mark_ledger)
+        if ranges is not None:
+            end = ranges.end_of(mark_entry)
+            if end is None:
+                end = ranges.end_of(mark_entry + 1)
+            if end is not None:
+                self.mark_delete = (mark_ledger, end)
+            ranges.remove_up_to(self.mark_delete[1])
+            if not ranges:
+                del self._ranges[mark_ledger]
+        if self._batches:
+            for position in [one for one in self._batches if one <= self.mark_delete]:
+                del self._batches[position]
+
+
+def words_to_bits(words: Sequence[int]) -> int:
+    """Pulsar's ack set (64-bit words, least significant first, signed or not) as one number."""
+    bits = 0
+    for index, word in enumerate(words):
+        bits |= (word & _WORD_MASK) << (index * WORD_BITS)
+    return bits
+
+
+def bits_to_words(bits: int, size: int) -> list[int]:
+    """The inverse of `words_to_bits` for a batch of `size` messages, words signed."""
+    words: list[int] = []
+    for index in range((size + WORD_BITS - 1) // WORD_BITS):
+        word = (bits >> (index * WORD_BITS)) & _WORD_MASK
+        words.append(word - (1 << WORD_BITS) if word >> (WORD_BITS - 1) else word)
+    return words
+
+
+def _position(value: Sequence[int]) -> Position:
+    ledger_id, entry_id = value
+    return (int(ledger_id), int(entry_id))

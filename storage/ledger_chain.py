@@ -1,0 +1,155 @@
+"""The ledgers of one topic in order, and arithmetic on positions across them. Pure.
+
+A position is `(ledger id, entry id)`; along the chain ledger ids grow, so positions compare as tuples. A position need
+not exist: the place behind the last entry of a ledger, or an entry of a ledger that was trimmed, lies between its
+neighbours, and every function here takes such positions. Ledgers without entries are stepped over.
+
+Invariants: ledger ids strictly ascend; only the last ledger grows; entries of all others are final.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from ..protocol.message_id import EARLIEST_POSITION, Position
+
+
+@dataclass
+class LedgerInfo:
+    """One ledger of the chain. `entries` and `size_bytes` count what is acknowledged.
+
+    `closed` is what its metadata says. Times are milliseconds since the epoch.
+    """
+
+    ledger_id: int
+    created_ms: int
+    entries: int = 0
+    size_bytes: int = 0
+    closed: bool = False
+    closed_ms: int = 0
+
+
+class LedgerChain:
+    """See the module."""
+
+    def __init__(self, infos: list[LedgerInfo]) -> None:
+        self.infos: list[LedgerInfo] = []
+        self._ids: list[int] = []
+        self.last_confirmed: Position = EARLIEST_POSITION
+        """The last acknowledged entry, (−1, −1) when the chain has none. It survives the trimming of its ledger."""
+        for info in infos:
+            self.append(info)
+        for info in infos:
+            if info.entries:
+                self.last_confirmed = (info.ledger_id, info.entries - 1)
+
+    # -- the ledgers ---------------------------------------------------------------------------------------------
+
+    def append(self, info: LedgerInfo) -> None:
+        """A new last ledger."""
+        if self._ids and info.ledger_id <= self._ids[-1]:
+            raise ValueError(f"ledger {info.ledger_id} cannot follow {self._ids[-1]}")
+        self.infos.append(info)
+        self._ids.append(info.ledger_id)
+
+    def remove(self, ledger_ids: list[int]) -> None:
+        """Ledgers that were trimmed or given up."""
+        gone = set(ledger_ids)
+        self.infos = [info for info in self.infos if info.ledger_id not in gone]
+        self._ids = [info.ledger_id for info in self.infos]
+
+    def get(self, ledger_id: int) -> LedgerInfo | None:
+        index = bisect_left(self._ids, ledger_id)
+        if index < len(self._ids) and self._ids[index] == ledger_id:
+            return self.infos[index]
+        return None
+
+    def grow(self, info: LedgerInfo, last_entry: int, size_bytes: int) -> None:
+        """Entries of the last ledger up to `last_entry` are acknowledged, `size_bytes` of bodies in all."""
+        info.entries = last_entry + 1
+        info.size_bytes = size_bytes
+        if last_entry >= 0:
+            self.last_confirmed = max(self.last_confirmed, (info.ledger_id, last_entry))
+
+    @property
+    def last_ledger_id(self) -> int:
+        """The highest id that the chain holds, −1 for none."""
+        return self._ids[-1] if self._ids else -1
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(info.size_bytes for info in self.infos)
+
+    # -- positions -----------------------------------------------------------------------------------------------
+
+    @property
+    def first_position(self) -> Position:
+        """The first entry that exists; the place of the next one to come when there is none."""
+        for info in self.infos:
+            if info.entries:
+                return (info.ledger_id, 0)
+        return self._behind_all()
+
+    def contains(self, position: Position) -> bool:
+        """Whether the entry exists and is acknowledged."""
+        info = self.get(position[0])
+        return info is not None and 0 <= position[1] < info.entries
+
+    def ceiling(self, position: Position) -> Position | None:
+        """The first existing entry at or behind a position, None when there is none."""
+        ledger_id, entry_id = position
+        for info in self.infos[bisect_left(self._ids, ledger_id) :]:
+            if info.ledger_id > ledger_id:
+                if info.entries:
+                    return (info.ledger_id, 0)
+            elif max(entry_id, 0) < info.entries:
+                return (ledger_id, max(entry_id, 0))
+        return None
+
+    def next_position(self, position: Position) -> Position:
+        """The first existing entry behind a position, else the place of the next one to come."""
+        ledger_id, entry_id = position
+        info = self.get(ledger_id)
+        if info is not None and entry_id + 1 < info.entries:
+            return (ledger_id, max(entry_id + 1, 0))
+        return self.ceiling((ledger_id, entry_id + 1)) or max(self._behind_all(), (ledger_id, entry_id + 1))
+
+    def count_between(self, after: Position, last: Position) -> int:
+        """Existing entries behind `after` up to and including `last`."""
+        if last <= after:
+            return 0
+        count = 0
+        for info in self.infos[bisect_left(self._ids, after[0]) :]:
+            if info.ledger_id > last[0]:
+                break
+            first_entry = max(after[1] + 1, 0) if info.ledger_id == after[0] else 0
+            end = min(info.entries, last[1] + 1) if info.ledger_id == last[0] else info.entries
+            count += max(end - first_entry, 0)
+        return count
+
+    def bytes_after(self, position: Position) -> int:
+        """Bytes of bodies behind a position, with entries of one ledger taken as equally large."""
+        total = 0.0
+        for info in self.infos[bisect_left(self._ids, position[0]) :]:
+            if info.entries:
+                skipped = min(max(position[1] + 1, 0), info.entries) if info.ledger_id == position[0] else 0
+                total += info.size_bytes * (info.entries - skipped) / info.entries
+        return round(total)
+
+    def position_at(self, index: int) -> Position:
+        """The existing entry number `index` of the chain, from 0. Raises IndexError."""
+        for info in self.infos:
+            if index < info.entries:
+                return (info.ledger_id, index)
+            index -= info.entries
+        raise IndexError("behind the last entry")
+
+    def index_of_ledger(self, ledger_id: int) -> int:
+        """How many ledgers of the chain have a lower or equal id."""
+        return bisect_right(self._ids, ledger_id)
+
+    def _behind_all(self) -> Position:
+        last_ledger, last_entry = self.last_confirmed
+        behind: Position = (max(last_ledger, 0), last_entry + 1)
+        if self.infos and not self.infos[-1].closed and not self.infos[-1].entries:
+            return max(behind, (self.infos[-1].ledger_id, 0))
+        return behind

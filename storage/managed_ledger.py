@@ -1,0 +1,478 @@
+"""A topic's storage: a chain of ledgers with one writer, durable and other cursors, trimming, pins.
+
+Opening, under the epoch of the assignment:
+
+1. read the record (a later epoch in it: StaleEpoch) and the metadata of all ledgers; a missing one fails the load;
+2. recover every ledger that is not CLOSED, so that the previous owner can add nothing more;
+3. write the own epoch by compare-and-set; if the record changed meanwhile begin again. From here on every write of the
+   previous owner to the record fails;
+4. list the cursors and take each over, with a compare-and-set of its own and recovery of its ledger.
+
+States: OPEN → FENCED (another owner; `on_fenced` listeners are told; for good) or CLOSED. A publish failure is not a
+state here: what was pending got the error, and the next append first settles the failed ledger (see `chain_writer`).
+
+Guarantees: acknowledged entries are readable, in order of append, until every durable cursor has durably passed their
+ledger and no pin holds it; the record never names a ledger that was deleted; a ledger leaves the record before it is
+deleted, and a deletion that was cut short is repeated by the next owner.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from ..protocol import metadata_keys
+from ..protocol.errors import AlreadyClosed, MagnetarError, StaleEpoch, SubscriptionNotFound
+from ..protocol.message_id import EARLIEST_POSITION, Position
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from . import publish_times
+from .chain_reads import ChainReads
+from .chain_writer import ChainWriter, fresh_infos
+from .cursor import Cursor, CursorHome
+from .cursor_state import CursorState
+from .entry_cache import EntryCache
+from .ledger_chain import LedgerChain, LedgerInfo
+from .ledger_metadata import LedgerMetadata
+from .ledger_records import LedgerRecord
+from .ledger_writer import AddCallback
+from .ledger_writer_state import PendingEntry
+from .ledgers import Ledgers
+from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
+from .metadata_store import MetadataStore, list_all
+from .pins import Pins
+from .trimming import trimmable
+
+logger = logging.getLogger(__name__)
+
+OPEN_ATTEMPTS_MAX = 20
+
+
+class ReadPlan(NamedTuple):
+    """A bulk read: acknowledged entries `first`…`last` (inclusive), the ledgers that hold them, and their pin.
+
+    `first` > `last` when there is nothing; then `ledgers` is empty and there is no pin.
+    """
+
+    first: Position
+    last: Position
+    ledgers: tuple[LedgerMetadata, ...]
+    pin: str | None
+
+
+class ManagedLedger:
+    """See the module. Made by `open`."""
+
+    def __init__(
+        self,
+        env: Environment,
+        ledgers: Ledgers,
+        metadata: MetadataStore,
+        settings: Settings,
+        owned: OwnedRecord,
+        chain: LedgerChain,
+        cache: EntryCache,
+    ) -> None:
+        self.name = owned.name
+        self.epoch = owned.epoch
+        self.cursors: dict[str, Cursor] = {}
+        """The durable ones by subscription."""
+        self.on_appended: list[Callable[[], None]] = []
+        """Called once for each run of acknowledged entries, after their callbacks."""
+        self.on_fenced: list[Callable[[MagnetarError], None]] = []
+        self._env = env
+        self._loop = asyncio.get_running_loop()
+        self._ledgers = ledgers
+        self._metadata = metadata
+        self._owned = owned
+        self._chain = chain
+        self._cache = cache
+        self._record_lock = asyncio.Lock()
+        self._writer = ChainWriter(env, ledgers, settings, chain, owned, self._record_lock)
+        self._writer.on_confirmed = self._confirmed
+        self._writer.on_terminal = self._fenced
+        self._writer.on_rolled = self._rolled
+        self._reads = ChainReads(ledgers, chain, cache, lambda: self._writer.current_metadata)
+        self._pins = Pins(env, metadata, owned.name)
+        self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain)
+        self._tasks = Tasks()
+        self._notify_scheduled = False
+        self._ended: MagnetarError | None = None
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    async def open(
+        env: Environment,
+        ledgers: Ledgers,
+        metadata: MetadataStore,
+        name: str,
+        epoch: int,
+        settings: Settings,
+        *,
+        cache: EntryCache | None = None,
+    ) -> "ManagedLedger":
+        """Open the topic with this path as its owner under `epoch`; `cache` defaults to that of `ledgers`.
+
+        Raises StaleEpoch, NoSuchLedger, RecoveryFailed, MetadataUnavailable and what reading cursors raises.
+        """
+        owned = OwnedRecord(env, metadata, name, epoch)
+        for _ in range(OPEN_ATTEMPTS_MAX):
+            record = await owned.load()
+            infos = await _settle(env, ledgers, record)
+            if await owned.claim(infos):
+                break
+        else:
+            raise StaleEpoch(f"{name} is opened by others all the time", epoch=epoch)
+        managed = ManagedLedger(
+            env, ledgers, metadata, settings, owned, LedgerChain(list(infos)), cache or ledgers.cache
+        )
+        try:
+            await managed._open_cursors()
+        except BaseException:
+            await managed._writer.abandon()
+            raise
+        if owned.record.deleting:
+            managed._tasks.spawn(managed._finish_deleting(), f"delete-ledgers {name}")
+        return managed
+
+    async def _open_cursors(self) -> None:
+        found = await list_all(self._metadata, metadata_keys.cursors_prefix(self.name))
+        cursors = await asyncio.gather(
+            *(
+                Cursor.open(self._home, metadata_keys.subscription_of(key), value, version)
+                for key, (value, version) in found
+            )
+        )
+        for cursor in cursors:
+            cursor.on_fenced = self._writer.fence
+            self.cursors[cursor.name] = cursor
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, body: bytes, callback: AddCallback) -> None:
+        """Append an entry. `callback(position, None)` when it is safe, `callback(None, error)` when that is unknown.
+
+        Callbacks come in the order of appends, never from within this call. After LedgerFenced or StaleEpoch the topic
+        belongs to another owner. After any other error every append that was pending got it too, and the next append
+        starts a new ledger. Raises MessageTooBig, AlreadyClosed, LedgerFenced, StaleEpoch.
+        """
+        self._writer.append(body, callback)
+
+    @property
+    def pending_entries(self) -> int:
+        """Appends whose outcome is not known."""
+        return self._writer.pending_entries
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._writer.pending_bytes
+
+    def _confirmed(self, ledger_id: int, entries: list[PendingEntry]) -> None:
+        put = self._cache.put
+        for entry in entries:
+            put((ledger_id, entry.entry_id), entry.body)
+        self._notify()
+
+    def _notify(self) -> None:
+        if not self._notify_scheduled:
+            self._notify_scheduled = True
+            self._loop.call_soon(self._appended)
+
+    def _appended(self) -> None:
+        self._notify_scheduled = False
+        for listener in list(self.on_appended):
+            listener()
+
+    # -- positions and reading ---------------------------------------------------------------------------------------
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last acknowledged entry, (−1, −1) for none."""
+        return self._chain.last_confirmed
+
+    @property
+    def first_position(self) -> Position:
+        """The first entry that is kept; the place of the next one when there is none."""
+        return self._chain.first_position
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the bodies of all entries that are kept."""
+        return self._chain.size_bytes
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes behind the slowest durable cursor, about."""
+        marks = [cursor.mark_delete_position for cursor in self.cursors.values()]
+        return self._chain.bytes_after(min(marks)) if marks else 0
+
+    @property
+    def ledger_infos(self) -> list[LedgerInfo]:
+        """The ledgers of the chain, for statistics."""
+        return list(self._chain.infos)
+
+    def next_position(self, position: Position) -> Position:
+        """The first entry behind a position; the place of the next one to come when there is none."""
+        return self._chain.next_position(position)
+
+    def count_after(self, position: Position) -> int:
+        """Acknowledged entries behind a position."""
+        return self._chain.count_between(position, self._chain.last_confirmed)
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        """Acknowledged entries behind `after` up to and including `last`."""
+        return self._chain.count_between(after, min(last, self._chain.last_confirmed))
+
+    async def read(
+        self, first: Position, entries_max: int, bytes_max: int, upto: Position | None = None
+    ) -> list[tuple[Position, bytes]]:
+        """See `ChainReads.read`."""
+        return await self._reads.read(first, entries_max, bytes_max, upto)
+
+    async def find_by_publish_time(self, publish_time_ms: int) -> Position:
+        """The first entry published at that time or later, else the place of the next one to come."""
+        return await publish_times.find_by_publish_time(self._chain, self._reads, publish_time_ms)
+
+    # -- cursors -----------------------------------------------------------------------------------------------------
+
+    async def open_cursor(
+        self,
+        name: str,
+        initial: Position | Literal["earliest", "latest"] = "latest",
+        properties: Mapping[str, str] | None = None,
+    ) -> Cursor:
+        """The durable cursor of that name, created at `initial` (the first position to deliver) if there is none.
+
+        Durable when this returns. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown.
+        """
+        self._check()
+        found = self.cursors.get(name)
+        if found is not None:
+            return found
+        state = CursorState(self._chain, EARLIEST_POSITION, properties)
+        state.reset(self._initial(initial))
+        cursor = Cursor(self._home, name, state, durable=True)
+        async with self._record_lock:  # the trim must not take what it starts with
+            found = self.cursors.get(name)
+            if found is not None:
+                return found
+            state.reset(max(self._initial(initial), self._chain.first_position))
+            await cursor.create()
+            await self._verify()
+            cursor.on_fenced = self._writer.fence
+            self.cursors[name] = cursor
+        return cursor
+
+    def new_non_durable_cursor(self, position: Position) -> Cursor:
+        """A cursor that lives in memory only and keeps nothing from being trimmed."""
+        state = CursorState(self._chain, EARLIEST_POSITION)
+        state.reset(self._initial(position))
+        return Cursor(self._home, "", state, durable=False)
+
+    async def delete_cursor(self, name: str) -> None:
+        """Remove a durable cursor. Raises SubscriptionNotFound, StaleEpoch, MetadataUnavailable."""
+        cursor = self.cursors.get(name)
+        if cursor is None:
+            raise SubscriptionNotFound(f"there is no subscription {name}")
+        await cursor.delete()
+        self.cursors.pop(name, None)
+
+    def _initial(self, initial: Position | Literal["earliest", "latest"]) -> Position:
+        if initial == "earliest":
+            return self._chain.first_position
+        end = self._chain.next_position(self._chain.last_confirmed)
+        return end if initial == "latest" else min(initial, end)
+
+    # -- trimming and pins ---------------------------------------------------------------------------------------------
+
+    async def trim(self) -> list[int]:
+        """Delete the ledgers that nobody needs any more; returns their ids.
+
+        Cursors whose place is not yet stored are written first. Raises StaleEpoch, MetadataUnavailable.
+        """
+        self._check()
+        if not self._would_trim(in_memory=True):
+            return []
+        await asyncio.gather(
+            *(
+                cursor.flush()
+                for cursor in self.cursors.values()
+                if cursor.durable_mark_delete < cursor.mark_delete_position
+            )
+        )
+        async with self._record_lock:
+            gone = self._would_trim(in_memory=False, pinned=await self._pins.pinned())
+            if gone:
+                await self._owned.change(lambda record: self._without(record, gone))
+                self._chain.remove(gone)
+        if gone:
+            self._reads.forget(gone)
+            for cursor in self.cursors.values():
+                cursor.ledgers_trimmed()
+            await self._finish_deleting()
+        return gone
+
+    def _would_trim(self, *, in_memory: bool, pinned: frozenset[int] = frozenset()) -> list[int]:
+        marks = [
+            cursor.mark_delete_position if in_memory else cursor.durable_mark_delete for cursor in self.cursors.values()
+        ]
+        return trimmable(self._chain.infos, marks, pinned, self._writer.current_ledger_id)
+
+    def _without(self, record: ManagedLedgerRecord, gone: list[int]) -> ManagedLedgerRecord:
+        kept = tuple(info for info in fresh_infos(record, self._chain) if info.ledger_id not in gone)
+        return replace(record, ledgers=kept, deleting=(*record.deleting, *gone))
+
+    async def _finish_deleting(self) -> None:
+        """Delete the ledgers that left the chain, then forget them. What fails is left to the next trim or owner."""
+        deleting = self._owned.record.deleting
+        try:
+            for ledger_id in deleting:
+                await self._ledgers.delete(ledger_id)
+            async with self._record_lock:
+                await self._owned.change(
+                    lambda record: replace(
+                        record,
+                        ledgers=fresh_infos(record, self._chain),
+                        deleting=tuple(one for one in record.deleting if one not in deleting),
+                    )
+                )
+        except StaleEpoch as error:
+            self._writer.fence(error)
+        except MagnetarError as error:
+            logger.info("%s: ledgers %s are deleted later: %s", self.name, deleting, error)
+
+    def _rolled(self) -> None:
+        """A ledger was closed behind a rollover or a failure."""
+        self._notify()
+        if self._would_trim(in_memory=True):
+            self._tasks.spawn(self._trim_quietly(), f"trim {self.name}")
+
+    async def _trim_quietly(self) -> None:
+        try:
+            await self.trim()
+        except MagnetarError as error:
+            logger.info("%s is trimmed later: %s", self.name, error)
+
+    async def pin(self, ledger_ids: list[int], ttl_s: float) -> str:
+        """Keep ledgers from being trimmed for `ttl_s` seconds or until `unpin`; returns the pin's id."""
+        self._check()
+        async with self._record_lock:
+            pin_id = await self._pins.add(ledger_ids, ttl_s)
+            await self._verify()
+            return pin_id
+
+    async def unpin(self, pin_id: str) -> bool:
+        """Let go of pinned ledgers. Returns whether the pin was there."""
+        return await self._pins.remove(pin_id)
+
+    async def plan(self, start: Position, end: Position | None = None, ttl_s: float = 3600.0) -> ReadPlan:
+        """Plan a bulk read of the entries `start`…`end` (inclusive, at most to the last acknowledged one), pinned.
+
+        Raises StaleEpoch, MetadataUnavailable.
+        """
+        self._check()
+        async with self._record_lock:
+            last = self._chain.last_confirmed if end is None else min(end, self._chain.last_confirmed)
+            first = self._chain.ceiling(start)
+            if first is None or first > last:
+                return ReadPlan(self._chain.next_position(last), last, (), None)
+            wanted = [
+                info.ledger_id for info in self._chain.infos if first[0] <= info.ledger_id <= last[0] and info.entries
+            ]
+            pin_id = await self._pins.add(wanted, ttl_s)
+            await self._verify()
+            current = self._writer.current_metadata
+            records = await self._ledgers.records.get_many(wanted)
+            ledgers = tuple(
+                current if current is not None and current.ledger_id == record.metadata.ledger_id else record.metadata
+                for record in records
+            )
+            return ReadPlan(first, last, ledgers, pin_id)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Write the cursors, close the current ledger, stop. Pending appends get an error.
+
+        Everything is tried; raises the first error of what could not be done (the next owner recovers it).
+        """
+        if self._ended is None:
+            self._ended = AlreadyClosed(f"{self.name} is closed")
+        await self._tasks.close()
+        await self._reads.close()
+        outcomes = await asyncio.gather(
+            self._writer.close(),
+            *(cursor.close() for cursor in self.cursors.values()),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def delete(self) -> None:
+        """Remove the topic: its entries, cursors, pins and record. Raises StaleEpoch, MetadataUnavailable.
+
+        When it is cut short, opening and deleting again finishes it.
+        """
+        self._check()
+        self._ended = AlreadyClosed(f"{self.name} is deleted")
+        await self._tasks.close()
+        await self._reads.close()
+        await self._writer.abandon()
+        async with self._record_lock:
+            await self._owned.load()  # a rollover that was given up may have changed it
+            gone = [info.ledger_id for info in self._owned.record.ledgers]
+            await self._owned.change(lambda record: self._without(record, gone))
+            self._chain.remove(gone)
+        for name in list(self.cursors):
+            await self.delete_cursor(name)
+        for ledger_id in self._owned.record.deleting:
+            await self._ledgers.delete(ledger_id)
+        await self._pins.remove_all()
+        await self._owned.delete()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    async def _verify(self) -> None:
+        """What was just stored beside the record counts only if nobody opened the topic meanwhile."""
+        try:
+            await self._owned.verify()
+        except StaleEpoch as error:
+            self._writer.fence(error)
+            raise
+
+    def _fenced(self, error: MagnetarError) -> None:
+        """Another owner has the topic."""
+        if self._ended is not None:
+            return
+        self._ended = error
+        for cursor in self.cursors.values():
+            cursor.fence(error)
+        for listener in list(self.on_fenced):
+            listener(error)
+
+
+async def _settle(env: Environment, ledgers: Ledgers, record: ManagedLedgerRecord) -> tuple[LedgerInfo, ...]:
+    """Recover every ledger of the chain that is not CLOSED; what all of them hold in the end."""
+
+    async def settle_one(info: LedgerInfo, found: LedgerRecord) -> LedgerInfo:
+        metadata = found.metadata
+        if not metadata.closed:
+            metadata = await ledgers.recover(info.ledger_id, found)
+        return replace(
+            info,
+            entries=metadata.last_entry + 1,
+            size_bytes=metadata.length or info.size_bytes,
+            closed=True,
+            closed_ms=info.closed_ms or env.clock.now_ms(),
+        )
+
+    records = await ledgers.records.get_many([info.ledger_id for info in record.ledgers])
+    return tuple(await asyncio.gather(*map(settle_one, record.ledgers, records)))

@@ -1,0 +1,144 @@
+"""The metadata record of a topic's chain of ledgers, and compare-and-set on it under the owner's epoch.
+
+Only the owner writes it, and every write carries the owner's assignment epoch. Opening raises the epoch in the record,
+so that an owner which was superseded finds its next write refused: BadVersion on a record with another epoch, or with
+content that is not its own, becomes StaleEpoch.
+
+`deleting` names ledgers that left the chain but whose deletion is not known to be complete; whoever owns the topic
+repeats it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from ..protocol import metadata_keys
+from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError, StaleEpoch
+from ..runtime.environment import Environment
+from .ledger_chain import LedgerInfo
+from .metadata_cas import SETTLE_LIMIT_S, put_certain
+from .metadata_store import MetadataStore, pack, unpack
+
+
+@dataclass(frozen=True)
+class ManagedLedgerRecord:
+    """See the module. Ledgers in the order of the chain.
+
+    `highest_ledger_id` remembers the last id of the chain also when all its ledgers are trimmed: positions, and with
+    them cursors, must never go back.
+    """
+
+    epoch: int
+    ledgers: tuple[LedgerInfo, ...] = ()
+    deleting: tuple[int, ...] = ()
+    highest_ledger_id: int = -1
+
+    def pack(self) -> bytes:
+        return pack(
+            {
+                "epoch": self.epoch,
+                "ledgers": [
+                    [info.ledger_id, info.created_ms, info.entries, info.size_bytes, info.closed, info.closed_ms]
+                    for info in self.ledgers
+                ],
+                "deleting": list(self.deleting),
+                "highest_ledger_id": self.highest_ledger_id,
+            }
+        )
+
+    @staticmethod
+    def unpack(value: bytes) -> "ManagedLedgerRecord":
+        """The inverse of `pack`. Raises MetadataError for anything else."""
+        try:
+            record = cast("Mapping[str, Any]", unpack(value))
+            return ManagedLedgerRecord(
+                epoch=int(record["epoch"]),
+                ledgers=tuple(
+                    LedgerInfo(int(one), int(created), int(entries), int(size), bool(closed), int(closed_ms))
+                    for one, created, entries, size, closed, closed_ms in record["ledgers"]
+                ),
+                deleting=tuple(map(int, record["deleting"])),
+                highest_ledger_id=int(record["highest_ledger_id"]),
+            )
+        except (KeyError, TypeError, ValueError, ProtocolError) as error:
+            raise MetadataError(f"not the record of a managed ledger: {error!r}") from error
+
+
+class OwnedRecord:
+    """The record as its owner last wrote or read it. The caller lets only one change be under way at a time."""
+
+    def __init__(self, env: Environment, store: MetadataStore, name: str, epoch: int) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.record = ManagedLedgerRecord(epoch)
+        self._key = metadata_keys.managed_ledger(name)
+        self._env = env
+        self._store = store
+        self._version: int | None = None
+
+    async def load(self) -> ManagedLedgerRecord:
+        """Read it; a topic without one has an empty chain. Raises StaleEpoch when a later owner was here."""
+        found = await self._store.get(self._key)
+        if found is None:
+            self.record, self._version = ManagedLedgerRecord(self.epoch), None
+        else:
+            self.record, self._version = ManagedLedgerRecord.unpack(found.value), found.version
+            if self.record.epoch > self.epoch:
+                raise StaleEpoch(
+                    f"{self.name} was opened under epoch {self.record.epoch}, this is {self.epoch}",
+                    epoch=self.record.epoch,
+                )
+        return self.record
+
+    async def claim(self, ledgers: tuple[LedgerInfo, ...]) -> bool:
+        """Write the own epoch, with what is known of the ledgers. False when the record changed since `load`."""
+        try:
+            await self._put(replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers)), SETTLE_LIMIT_S)
+            return True
+        except (BadVersion, NoSuchKey):
+            return False
+
+    async def change(
+        self,
+        transform: Callable[[ManagedLedgerRecord], ManagedLedgerRecord],
+        *,
+        settle_limit_s: float = SETTLE_LIMIT_S,
+    ) -> ManagedLedgerRecord:
+        """Replace the record by what `transform` makes of it.
+
+        Raises StaleEpoch when it is no longer ours, MetadataUnavailable (nothing changed), OutcomeUnknown.
+        """
+        try:
+            changed = transform(self.record)
+            await self._put(replace(changed, epoch=self.epoch, ledgers=_copies(changed.ledgers)), settle_limit_s)
+        except (BadVersion, NoSuchKey):
+            raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch) from None
+        return self.record
+
+    async def verify(self) -> None:
+        """Make sure that nobody else has opened the topic until now. Raises StaleEpoch, MetadataUnavailable."""
+        found = await self._store.get(self._key)
+        if found is None or ManagedLedgerRecord.unpack(found.value).epoch != self.epoch:
+            raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch)
+
+    async def delete(self) -> None:
+        """Remove the record. Raises StaleEpoch when it is no longer ours."""
+        if self._version is None:
+            return
+        try:
+            await self._store.delete(self._key, self._version)
+        except BadVersion:
+            raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch) from None
+        except NoSuchKey:
+            return
+
+    async def _put(self, record: ManagedLedgerRecord, settle_limit_s: float) -> None:
+        self._version = await put_certain(
+            self._env, self._store, self._key, record.pack(), self._version, settle_limit_s=settle_limit_s
+        )
+        self.record = record
+
+
+def _copies(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:
+    """What was written stays as it was written, while the chain's own objects go on counting."""
+    return tuple(replace(info) for info in ledgers)

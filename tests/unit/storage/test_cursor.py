@@ -1,0 +1,326 @@
+"""Durable cursors over scripted bookies: what survives, when it is written, who may write it."""
+
+import asyncio
+import contextlib
+
+import pytest
+from fake_bookies import Adds, FakeCluster, until
+
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import (
+    AlreadyClosed,
+    EntryUnknown,
+    LedgerFenced,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NotEnoughBookies,
+    StaleEpoch,
+    SubscriptionNotFound,
+)
+from magnetar.storage import cursor_ledger
+from magnetar.storage.cursor import CursorRecord
+from magnetar.storage.managed_ledger import ManagedLedger
+
+NAME = "persistent/public/default/t"
+
+
+@pytest.fixture
+async def cluster():
+    cluster = FakeCluster(3, add_entry_timeout_s=0.2, cursor_flush_interval_s=0.02, cursor_ledger_entries_max=5)
+    yield cluster
+    await cluster.close()
+
+
+async def open_(cluster, epoch=1, ledgers=None):
+    return await ManagedLedger.open(
+        cluster.env, ledgers or cluster.ledgers, cluster.metadata, NAME, epoch, cluster.settings
+    )
+
+
+async def filled(cluster, count=100):
+    """A topic with `count` entries in one ledger and a cursor `s` at its beginning."""
+    managed = await open_(cluster)
+    cursor = await managed.open_cursor("s", "earliest", {"colour": "blue"})
+    adds = Adds()
+    for number in range(count):
+        managed.append(b"%d" % number, adds.callback)
+    await adds.wait(count)
+    return managed, cursor, adds.positions
+
+
+async def end_zombie(managed):
+    """An owner that was superseded may fail to close, and then says so."""
+    with contextlib.suppress(StaleEpoch, LedgerFenced):
+        await managed.close()
+
+
+async def record_of(cluster, name="s"):
+    found = await cluster.metadata.get(metadata_keys.cursor(NAME, name))
+    return CursorRecord.unpack(found.value)
+
+
+async def test_a_new_cursor_is_durable_at_once_and_has_no_ledger(cluster):
+    managed, cursor, positions = await filled(cluster)
+    assert (await record_of(cluster)).ledger_id is None
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].backlog_entries == 100 and again.cursors["s"].properties == {"colour": "blue"}
+    assert await again.open_cursor("s", "latest") is again.cursors["s"]
+    latest = await again.open_cursor("late", "latest")
+    assert latest.backlog_entries == 0 and latest.first_unacknowledged > positions[-1]
+    middle = await again.open_cursor("middle", positions[40])
+    assert middle.backlog_entries == 60 and middle.first_unacknowledged == positions[40]
+    await again.close()
+    await end_zombie(managed)
+
+
+async def test_what_flush_returned_for_survives_a_crash_of_the_broker(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:10] + positions[20:30:2])
+    await cursor.flush()
+    assert cursor.durable_mark_delete == positions[9]
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    found = again.cursors["s"]
+    assert found.mark_delete_position == positions[9] and found.acknowledged_ranges == 5
+    assert [one for one in positions if found.is_acknowledged(one)] == positions[:10] + positions[20:30:2]
+    assert found.properties == {"colour": "blue"}
+    found.acknowledge(positions[10:20])
+    assert found.mark_delete_position == positions[20]
+    await again.close()
+    await end_zombie(managed)
+
+
+async def test_flushes_that_come_together_share_one_write(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:1])
+    await cursor.flush()
+    ledger_id = (await record_of(cluster)).ledger_id
+    before = len(cluster[1].intact(ledger_id))
+    cursor.acknowledge(positions[1:2])
+    first = asyncio.gather(*(cursor.flush() for _ in range(50)))
+    await asyncio.sleep(0)
+    cursor.acknowledge(positions[2:3])
+    await asyncio.gather(first, *(cursor.flush() for _ in range(50)))
+    assert len(cluster[1].intact(ledger_id)) - before <= 2
+    assert cursor.durable_mark_delete == positions[2]
+    await managed.close()
+
+
+async def test_without_flush_it_is_written_after_the_interval_and_once(cluster):
+    managed, cursor, positions = await filled(cluster)
+    for position in positions[:50]:
+        cursor.acknowledge([position])
+    await until(lambda: cursor.durable_mark_delete == positions[49])
+    ledger_id = (await record_of(cluster)).ledger_id
+    await asyncio.sleep(0.05)
+    assert len(cluster[1].intact(ledger_id)) == 1
+    await managed.close()
+
+
+async def test_a_clean_close_leaves_the_state_in_the_record_and_no_ledger(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:7])
+    await cursor.flush()
+    ledger_id = (await record_of(cluster)).ledger_id
+    cursor.acknowledge(positions[7:9])
+    await managed.close()
+    record = await record_of(cluster)
+    assert record.ledger_id is None and record.state is not None
+    assert metadata_keys.ledger(ledger_id) not in cluster.metadata.records.by_key
+    again = await open_(cluster, epoch=2)
+    assert again.cursors["s"].mark_delete_position == positions[8]
+    await again.close()
+    with pytest.raises(AlreadyClosed):
+        await cursor.flush()
+
+
+async def test_the_cursor_ledger_is_replaced_when_it_is_full(cluster):
+    managed, cursor, positions = await filled(cluster)
+    ledgers = {}
+    for position in positions[:12]:
+        cursor.acknowledge([position])
+        await cursor.flush()
+        ledgers[(await record_of(cluster)).ledger_id] = None
+    assert len(ledgers) == 3
+    alive = [one for one in ledgers if metadata_keys.ledger(one) in cluster.metadata.records.by_key]
+    assert alive == list(ledgers)[-1:]
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].mark_delete_position == positions[11]
+    await again.close()
+    await end_zombie(managed)
+
+
+async def test_no_ack_hole_is_ever_dropped_however_many_entries_a_snapshot_needs(cluster, monkeypatch):
+    monkeypatch.setattr("magnetar.storage.cursor.INLINE_STATE_MAX_BYTES", 100)
+    monkeypatch.setattr(cursor_ledger, "PART_SIZE_MAX_BYTES", 64)
+    monkeypatch.setattr(cursor_ledger.append, "__defaults__", (64,))
+    managed, cursor, positions = await filled(cluster, 400)
+    cursor.acknowledge(positions[1::2])
+    await cursor.flush()
+    ledger_id = (await record_of(cluster)).ledger_id
+    assert len(cluster[1].intact(ledger_id)) > 3
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].acknowledged_ranges == 200
+    again.cursors["s"].acknowledge(positions[0:1])
+    await again.close()
+    record = await record_of(cluster)
+    assert record.ledger_id is not None, "too large for the metadata record"
+    third = await open_(cluster, epoch=3, ledgers=cluster.new_ledgers())
+    assert third.cursors["s"].mark_delete_position == positions[1] and third.cursors["s"].acknowledged_ranges == 199
+    await third.close()
+    await end_zombie(managed)
+
+
+async def test_a_snapshot_that_was_cut_off_leaves_the_one_before_it(cluster, monkeypatch):
+    writer = await cluster.ledgers.create()
+    await cursor_ledger.append(writer, b"complete " * 20, 50)
+    adds = Adds()
+    for body in cursor_ledger.split(b"cut off  " * 20, 50)[:-1]:
+        writer.add(body, adds.callback)
+    await adds.wait(3)
+    metadata = await writer.close()
+    reader = cluster.ledgers.reader(metadata)
+    assert await cursor_ledger.read_last(reader, metadata.last_entry) == b"complete " * 20
+    assert await cursor_ledger.read_last(reader, 1) is None
+
+
+async def test_an_old_owner_cannot_write_a_cursor_any_more(cluster):
+    managed, cursor, positions = await filled(cluster)
+    fenced = []
+    managed.on_fenced.append(fenced.append)
+    cursor.acknowledge(positions[:5])
+    await cursor.flush()
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    cursor.acknowledge(positions[5:50])
+    with pytest.raises((StaleEpoch, LedgerFenced)):
+        await cursor.flush()
+    assert len(fenced) == 1
+    with pytest.raises((StaleEpoch, LedgerFenced)):
+        await cursor.flush()
+    assert again.cursors["s"].mark_delete_position == positions[4]
+    await again.close()
+
+
+async def test_an_old_owner_without_a_cursor_ledger_cannot_write_either(cluster):
+    managed, cursor, positions = await filled(cluster)
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    cursor.acknowledge(positions[:50])
+    with pytest.raises(StaleEpoch):
+        await cursor.flush()
+    assert (await record_of(cluster)).epoch == 2
+    with pytest.raises(StaleEpoch):
+        await managed.delete_cursor("s")
+    assert again.cursors["s"].backlog_entries == 100
+    await again.close()
+
+
+async def test_a_cursor_that_cannot_be_read_fails_the_load(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:5])
+    await cursor.flush()
+    ledger_id = (await record_of(cluster)).ledger_id
+    await asyncio.sleep(0.01)
+    ledgers = cluster.new_ledgers()
+    closed = await ledgers.recover(ledger_id)
+    for bookie in cluster.bookies.values():
+        bookie.ledgers[ledger_id].entries.clear()
+    with pytest.raises((NoSuchEntry, EntryUnknown)):
+        await open_(cluster, epoch=2, ledgers=ledgers)
+    assert closed.last_entry == 0
+    found = await cluster.metadata.get(metadata_keys.cursor(NAME, "s"))
+    await cluster.metadata.put(metadata_keys.cursor(NAME, "s"), b"\x00nonsense", found.version)
+    with pytest.raises(MetadataError):
+        await open_(cluster, epoch=2, ledgers=ledgers)
+
+
+async def test_a_failed_write_is_told_and_repeated(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:5])
+    await cursor.flush()
+    cluster[1].crash()
+    cluster[2].crash()
+    cursor.acknowledge(positions[5:6])
+    with pytest.raises(NotEnoughBookies):
+        await cursor.flush()
+    assert cursor.durable_mark_delete == positions[4]
+    cluster[1].restart()
+    cluster[2].restart()
+    await until(lambda: len(cluster.client.usable()) == 3)
+    await cursor.flush()
+    assert cursor.durable_mark_delete == positions[5]
+    await managed.close()
+
+
+async def test_metadata_away_at_the_first_flush_and_at_close(cluster):
+    managed, cursor, positions = await filled(cluster)
+
+    async def away(*arguments):
+        raise MetadataUnavailable("the coordinator is away")
+
+    put, cluster.metadata.put = cluster.metadata.put, away
+    cursor.acknowledge(positions[:5])
+    with pytest.raises(MetadataUnavailable):
+        await cursor.flush()
+    cluster.metadata.put = put
+    await cursor.flush()
+    cursor.acknowledge(positions[5:8])
+    cluster.metadata.put = away
+    await cursor.close()  # into its ledger, which the next owner recovers
+    cluster.metadata.put = put
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].mark_delete_position == positions[7]
+    await again.close()
+
+
+async def test_reset_forwards_and_backwards_is_durable(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:50] + positions[60:70])
+    await cursor.reset(positions[10])
+    assert cursor.first_unacknowledged == positions[10] and cursor.backlog_entries == 90
+    await cursor.reset((2**63 - 1, 2**63 - 1))
+    assert cursor.backlog_entries == 0
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].backlog_entries == 0
+    adds = Adds()
+    again.append(b"new", adds.callback)
+    await adds.wait(1)
+    assert again.cursors["s"].backlog_entries == 1
+    await again.close()
+
+
+async def test_deleting_a_cursor_removes_it_and_its_ledger(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:5])
+    await cursor.flush()
+    ledger_id = (await record_of(cluster)).ledger_id
+    await managed.delete_cursor("s")
+    assert metadata_keys.cursor(NAME, "s") not in cluster.metadata.records.by_key
+    assert metadata_keys.ledger(ledger_id) not in cluster.metadata.records.by_key
+    with pytest.raises(SubscriptionNotFound):
+        await managed.delete_cursor("s")
+    await managed.close()
+    assert (await open_(cluster, epoch=2)).cursors == {}
+
+
+async def test_a_non_durable_cursor_writes_nothing(cluster):
+    managed, _, positions = await filled(cluster)
+    cursor = managed.new_non_durable_cursor(positions[50])
+    assert cursor.backlog_entries == 50
+    keys = list(cluster.metadata.records.by_key)
+    cursor.acknowledge(positions[50:60])
+    await cursor.flush()
+    await cursor.reset(positions[0])
+    assert cursor.backlog_entries == 100 and list(cluster.metadata.records.by_key) == keys
+    await managed.close()
+
+
+async def test_batch_indexes_survive(cluster):
+    managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge_batch_index(positions[0], [0b1010], 4)
+    await cursor.flush()
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    found = again.cursors["s"]
+    assert found.ack_set(positions[0]) == [0b1010] and not found.is_acknowledged(positions[0])
+    found.acknowledge_batch_index(positions[0], [0b0101], 4)
+    assert found.is_acknowledged(positions[0]) and found.mark_delete_position == positions[0]
+    await again.close()

@@ -1,0 +1,183 @@
+"""The acknowledgement state against a model that is a plain set of positions."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.protocol.errors import MetadataError
+from magnetar.storage.cursor_state import CursorState, bits_to_words, words_to_bits
+from magnetar.storage.entry_ranges import EntryRanges
+from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
+
+
+def chain(*entries: int) -> LedgerChain:
+    """Ledgers 3, 6, 9 … with so many entries; all closed but the last."""
+    infos = [LedgerInfo(3 * (number + 1), 0, count, count * 10, True) for number, count in enumerate(entries)]
+    if infos:
+        infos[-1].closed = False
+    return LedgerChain(infos)
+
+
+def positions(one: LedgerChain) -> list[tuple[int, int]]:
+    return [(info.ledger_id, entry) for info in one.infos for entry in range(info.entries)]
+
+
+def at_start(one: LedgerChain) -> CursorState:
+    state = CursorState(one, (-1, -1))
+    state.reset(one.first_position)
+    return state
+
+
+def check(state: CursorState, one: LedgerChain, acknowledged: set[tuple[int, int]]) -> None:
+    everything = positions(one)
+    assert [item for item in everything if state.is_acknowledged(item)] == sorted(acknowledged)
+    unacknowledged = [item for item in everything if item not in acknowledged]
+    assert state.backlog_entries() == len(unacknowledged)
+    first = unacknowledged[0] if unacknowledged else one.next_position(one.last_confirmed)
+    assert state.first_unacknowledged == first
+    assert all(item in acknowledged for item in everything if item <= state.mark_delete)
+    for item in everything:
+        following = next((other for other in unacknowledged if other >= item), None)
+        assert state.next_unacknowledged(item) == (following or one.next_position(one.last_confirmed))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.sampled_from(["one", "many", "cumulative", "pack"]), st.integers(0, 40), st.integers(0, 6)),
+        max_size=25,
+    ),
+)
+def test_any_sequence_of_acknowledgements(entries, steps):
+    one = chain(*entries)
+    everything = positions(one)
+    state = at_start(one)
+    acknowledged: set[tuple[int, int]] = set()
+    for kind, index, count in steps:
+        chosen = everything[index : index + 1 + count]
+        if kind == "one":
+            state.acknowledge(chosen[:1])
+            acknowledged.update(chosen[:1])
+        elif kind == "many":
+            state.acknowledge(reversed(chosen))
+            acknowledged.update(chosen)
+        elif kind == "cumulative" and chosen:
+            state.acknowledge_cumulative(chosen[0])
+            acknowledged.update(item for item in everything if item <= chosen[0])
+        elif kind == "pack":
+            state = CursorState.unpack(state.pack(), one)
+        check(state, one, acknowledged)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 5)), max_size=30))
+def test_ranges_behave_like_a_set(steps):
+    ranges, model = EntryRanges(), set()
+    for add, first, size in steps:
+        if add:
+            new = set(range(first, first + size + 1))
+            assert ranges.add(first, first + size) == (not new <= model)
+            model |= new
+        else:
+            ranges.remove_up_to(first)
+            model = {entry for entry in model if entry > first}
+        assert [entry for low, high in ranges for entry in range(low, high + 1)] == sorted(model)
+        assert ranges.count == len(model)
+        assert all(before[1] + 1 < after[0] for before, after in zip(list(ranges), list(ranges)[1:], strict=False))
+        for entry in range(36):
+            end = ranges.end_of(entry)
+            assert (end is not None) == (entry in model)
+            assert end is None or (end + 1 not in model and set(range(entry, end + 1)) <= model)
+
+
+def test_what_does_not_exist_cannot_be_acknowledged():
+    one = chain(3, 2)
+    state = at_start(one)
+    assert not state.acknowledge([(3, 3), (4, 0), (6, 2), (99, 0), (-1, -1), (3, -1)])
+    assert not state.acknowledge_cumulative((99, 0))
+    assert not state.acknowledge_batch_index((6, 2), [0], 4)
+    check(state, one, set())
+
+
+def test_the_mark_crosses_ledgers_and_empty_ones():
+    one = chain(2, 0, 2)
+    state = at_start(one)
+    state.acknowledge([(9, 0), (3, 1)])
+    assert state.mark_delete < (3, 0)
+    state.acknowledge([(3, 0)])
+    assert state.mark_delete == (9, 0) and state.range_count == 0
+
+
+def test_ranges_in_ledgers_that_were_trimmed_go_and_the_mark_moves_on():
+    one = chain(4, 4)
+    state = at_start(one)
+    state.acknowledge([(3, 2), (6, 0)])
+    one.remove([3])
+    assert state.skip_missing()
+    assert state.mark_delete == (6, 0) and state.backlog_entries() == 3
+
+
+def test_it_grows_with_the_chain():
+    one = chain(2)
+    state = at_start(one)
+    state.acknowledge([(3, 0), (3, 1)])
+    assert state.backlog_entries() == 0 and state.first_unacknowledged == (3, 2)
+    one.infos[-1].closed = True
+    info = LedgerInfo(6, 0)
+    one.append(info)
+    assert state.first_unacknowledged == (6, 0)
+    one.grow(info, 0, 10)
+    assert state.backlog_entries() == 1 and not state.is_acknowledged((6, 0))
+    state.acknowledge([(6, 0)])
+    assert state.mark_delete == (6, 0)
+
+
+def test_batch_indexes_add_up_to_an_entry():
+    one = chain(3)
+    state = at_start(one)
+    assert state.ack_set((3, 0)) is None
+    assert state.acknowledge_batch_index((3, 0), [0b110], 3)
+    assert not state.acknowledge_batch_index((3, 0), [0b110], 3)
+    assert state.ack_set((3, 0)) == [0b110] and not state.is_acknowledged((3, 0))
+    state = CursorState.unpack(state.pack(), one)
+    assert state.acknowledge_batch_index((3, 0), [0b001], 3)
+    assert state.mark_delete == (3, 0) and state.ack_set((3, 0)) is None
+    state.acknowledge_batch_index((3, 1), [1], 2)
+    state.acknowledge_cumulative((3, 2))
+    assert state.ack_set((3, 1)) is None
+
+
+@given(st.integers(1, 200), st.data())
+def test_ack_set_words_are_pulsars(size, data):
+    bits = data.draw(st.integers(0, (1 << size) - 1))
+    words = bits_to_words(bits, size)
+    assert len(words) == (size + 63) // 64 and all(-(1 << 63) <= word < 1 << 63 for word in words)
+    assert words_to_bits(words) == bits
+
+
+def test_reset_starts_anew():
+    one = chain(5)
+    state = at_start(one)
+    state.acknowledge([(3, 0), (3, 3)])
+    state.acknowledge_batch_index((3, 4), [1], 2)
+    state.reset((3, 2))
+    check(state, one, {(3, 0), (3, 1)})
+    assert state.ack_set((3, 4)) is None
+
+
+@pytest.mark.parametrize("value", [b"", b"\xc1", b"\x90", b"\x81\xa4mark\x90", bytes(40)])
+def test_other_bytes_are_refused(value):
+    with pytest.raises(MetadataError):
+        CursorState.unpack(value, chain(1))
+
+
+def test_packing_keeps_properties_and_is_compact():
+    one = chain(20_000)
+    state = CursorState(one, (3, -1), {"a": "b"})
+    state.acknowledge([(3, entry) for entry in range(1, 20_000, 2)])
+    assert state.range_count == 10_000
+    packed = state.pack()
+    assert len(packed) < 60_000
+    again = CursorState.unpack(packed, one)
+    assert again.range_count == 10_000 and again.properties == {"a": "b"} and again.pack() == packed

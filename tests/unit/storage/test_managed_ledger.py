@@ -1,0 +1,415 @@
+"""Managed ledgers over scripted bookies: opening, ownership, rollover, failures, reading, trimming, pins."""
+
+import asyncio
+
+import pytest
+from fake_bookies import Adds, FakeCluster, until
+
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.entries import build_entry
+from magnetar.protocol.errors import (
+    AlreadyClosed,
+    LedgerFenced,
+    MessageTooBig,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    StaleEpoch,
+)
+from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.storage.ledger_metadata import LedgerState
+from magnetar.storage.managed_ledger import ManagedLedger
+
+NAME = "persistent/public/default/t"
+
+
+@pytest.fixture
+async def cluster():
+    cluster = FakeCluster(
+        3, add_entry_timeout_s=0.2, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
+    )
+    yield cluster
+    await cluster.close()
+
+
+async def open_(cluster, epoch=1, ledgers=None, name=NAME, keep=False):
+    """`keep`: with a durable cursor at the beginning, so that nothing is trimmed."""
+    managed = await ManagedLedger.open(
+        cluster.env, ledgers or cluster.ledgers, cluster.metadata, name, epoch, cluster.settings
+    )
+    if keep:
+        await managed.open_cursor("keep", "earliest")
+    return managed
+
+
+async def append(managed, bodies):
+    adds = Adds()
+    for body in bodies:
+        managed.append(body, adds.callback)
+    await adds.wait(len(bodies))
+    return adds
+
+
+async def read_all(managed, first=(-1, -1)):
+    found = []
+    while batch := await managed.read(first, 1000, 1 << 20):
+        found += batch
+        first = (batch[-1][0][0], batch[-1][0][1] + 1)
+    return found
+
+
+def bodies(count, start=0):
+    return [b"body %d" % number for number in range(start, start + count)]
+
+
+async def test_an_idle_topic_costs_one_record_and_no_ledger(cluster):
+    managed = await open_(cluster)
+    assert managed.last_confirmed == (-1, -1) and await read_all(managed) == []
+    await managed.close()
+    assert list(cluster.metadata.records.by_key) == [metadata_keys.managed_ledger(NAME)]
+
+
+async def test_appends_are_in_order_across_rollovers_and_read_back(cluster):
+    managed = await open_(cluster, keep=True)
+    appended = 0
+
+    def count():
+        nonlocal appended
+        appended += 1
+
+    managed.on_appended.append(count)
+    adds = Adds()
+    for number in range(95):
+        managed.append(b"body %d" % number, adds.callback)
+        if number % 7 == 0:
+            await asyncio.sleep(0.001)
+    await adds.wait(95)
+    assert not adds.errors and adds.positions == sorted(adds.positions)
+    found = await read_all(managed)
+    assert [body for _, body in found] == bodies(95)
+    assert [position for position, _ in found] == adds.positions
+    assert len(managed.ledger_infos) > 1 and 0 < appended <= 95
+    assert managed.count_after((-1, -1)) == 95
+    await managed.close()
+
+
+async def test_a_new_owner_reads_everything_and_the_old_one_is_fenced(cluster):
+    old = await open_(cluster, epoch=1, keep=True)
+    await append(old, bodies(25))
+    fenced = []
+    old.on_fenced.append(fenced.append)
+    new = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    adds = await append(old, [b"zombie"])
+    assert isinstance(adds.outcomes[0], LedgerFenced | StaleEpoch) and len(fenced) == 1
+    with pytest.raises((LedgerFenced, StaleEpoch)):
+        old.append(b"again", adds.callback)
+    assert [body for _, body in await read_all(new)] == bodies(25)
+    await append(new, bodies(5, 25))
+    assert [body for _, body in await read_all(new)] == bodies(30)
+    with pytest.raises(StaleEpoch):
+        await open_(cluster, epoch=1)
+    await new.close()
+    await old.close()
+
+
+async def test_a_zombie_without_a_ledger_cannot_start_one(cluster):
+    """The old owner was idle when it lost the topic: there was no ledger to fence, so the record's epoch refuses it."""
+    old = await open_(cluster, epoch=1)
+    new = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    adds = await append(old, [b"zombie"])
+    assert isinstance(adds.outcomes[0], StaleEpoch)
+    assert await read_all(new) == []
+    with pytest.raises(StaleEpoch):
+        await old.open_cursor("s")
+    await new.close()
+    await old.close()
+
+
+async def test_a_missing_ledger_fails_the_load(cluster):
+    managed = await open_(cluster)
+    await append(managed, bodies(3))
+    await managed.close()
+    await cluster.ledgers.delete(managed.ledger_infos[0].ledger_id)
+    with pytest.raises(NoSuchLedger):
+        await open_(cluster, epoch=2)
+
+
+async def test_every_open_ledger_of_the_chain_is_recovered(cluster):
+    """Also those before the last: the writer died between a rollover and closing the old ledger."""
+    managed = await open_(cluster, keep=True)
+    await append(managed, bodies(10))
+    await until(lambda: all(info.closed for info in managed.ledger_infos[:-1]) and len(managed.ledger_infos) == 2)
+    first = managed.ledger_infos[0].ledger_id
+    record = await cluster.ledgers.records.get(first)
+    reopened = record.metadata.__class__(**{**vars(record.metadata), "state": LedgerState.OPEN, "last_entry": -1})
+    await cluster.ledgers.records.replace(reopened, record.version)
+    new = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert (await cluster.ledgers.records.get(first)).metadata.last_entry == 9
+    assert [body for _, body in await read_all(new)] == bodies(10)
+    await new.close()
+    await managed.close()
+
+
+async def test_a_rollover_waits_for_the_metadata_store_while_appends_go_on(cluster):
+    managed = await open_(cluster, keep=True)
+    await append(managed, bodies(5))
+
+    async def away(*arguments):
+        raise MetadataUnavailable("the coordinator is away")
+
+    put, cluster.metadata.put = cluster.metadata.put, away
+    await append(managed, bodies(35, 5))
+    assert len(managed.ledger_infos) == 1
+    cluster.metadata.put = put
+    await until(lambda: len(managed.ledger_infos) == 2)
+    await append(managed, bodies(5, 40))
+    assert [body for _, body in await read_all(managed)] == bodies(45)
+    await managed.close()
+
+
+async def test_after_a_publish_failure_the_next_append_settles_the_old_ledger_first(cluster):
+    managed = await open_(cluster, keep=True)
+    await append(managed, bodies(3))
+    cluster[1].hang()
+    cluster[2].crash()
+    adds = await append(managed, bodies(4, 3))
+    assert len(adds.errors) == 4 and all(isinstance(error, NotEnoughBookies) for error in adds.errors)
+    cluster[1].wake()
+    cluster[2].restart()
+    await until(lambda: len(cluster.client.usable()) == 3)
+    adds = await append(managed, bodies(2, 100))
+    assert not adds.errors
+    found = await read_all(managed)
+    assert [body for _, body in found][:3] == bodies(3) and [body for _, body in found][-2:] == bodies(2, 100)
+    assert adds.positions[0][0] > found[0][0][0], "a new ledger"
+    middle = [body for _, body in found][3:-2]
+    assert middle == bodies(4, 3)[: len(middle)], "what was unknown is there as a prefix or not at all"
+    await managed.close()
+
+
+async def test_too_few_bookies_are_said_at_once_and_nothing_is_stuck(cluster):
+    cluster.list_all(without=["bookie-1", "bookie-2"])
+    managed = await open_(cluster)
+    adds = await append(managed, bodies(3))
+    assert all(isinstance(error, NotEnoughBookies) for error in adds.errors) and managed.pending_entries == 0
+    cluster.list_all()
+    assert not (await append(managed, bodies(3))).errors
+    await managed.close()
+
+
+async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, monkeypatch):
+    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    cluster.list_all(without=["bookie-3"])
+    managed = await open_(cluster, keep=True)
+    await append(managed, bodies(2))
+    cluster.list_all()
+    await until(lambda: len(managed.ledger_infos) == 2)
+    await append(managed, bodies(2, 2))
+    metadata = (await cluster.ledgers.records.get(managed.last_confirmed[0])).metadata
+    assert metadata.write_quorum == 3 and not metadata.under_replicated
+    await managed.close()
+
+
+async def test_reads_below_the_tail_go_to_bookies_in_few_requests(cluster):
+    managed = await open_(cluster)
+    await append(managed, bodies(9))
+    await managed.close()
+    ledgers = cluster.new_ledgers()
+    managed = await open_(cluster, epoch=2, ledgers=ledgers)
+    for bookie in cluster.bookies.values():
+        bookie.log.clear()
+    found, first = [], (-1, -1)
+    while batch := await managed.read(first, 2, 1 << 20):
+        assert len(batch) <= 2
+        found += batch
+        first = (batch[-1][0][0], batch[-1][0][1] + 1)
+    assert [body for _, body in found] == bodies(9)
+    assert sum(len(bookie.log) for bookie in cluster.bookies.values()) <= 2
+    await managed.close()
+
+
+async def test_reading_respects_bounds_and_never_shows_unconfirmed_entries(cluster):
+    managed = await open_(cluster)
+    await append(managed, bodies(5))
+    ledger_id = managed.last_confirmed[0]
+    assert len(await managed.read((ledger_id, 0), 3, 1 << 20)) == 3
+    assert len(await managed.read((ledger_id, 0), 3, 1)) == 1
+    assert len(await managed.read((ledger_id, 0), 10, 1 << 20, upto=(ledger_id, 1))) == 2
+    for bookie in cluster.bookies.values():
+        bookie.hang()
+    managed.append(b"pending", Adds().callback)
+    assert await managed.read((ledger_id, 5), 10, 1 << 20) == []
+    for bookie in cluster.bookies.values():
+        bookie.wake()
+    await managed.close()
+
+
+async def test_trimming_waits_for_the_slowest_durable_cursor(cluster):
+    managed = await open_(cluster)
+    fast, slow = await managed.open_cursor("fast", "earliest"), await managed.open_cursor("slow", "earliest")
+    adds = await append(managed, bodies(10))
+    await until(lambda: len(managed.ledger_infos) == 2)
+    await append(managed, bodies(3, 10))
+    fast.acknowledge_cumulative(managed.last_confirmed)
+    assert await managed.trim() == []
+    slow.acknowledge(adds.positions)
+    first = managed.ledger_infos[0].ledger_id
+    assert await managed.trim() == [first]
+    with pytest.raises(NoSuchLedger):
+        await cluster.ledgers.records.get(first)
+    assert [body for _, body in await read_all(managed)] == bodies(3, 10)
+    assert slow.backlog_entries == 3 and fast.backlog_entries == 0
+    await managed.close()
+    again = await open_(cluster, epoch=2)
+    assert again.cursors["slow"].backlog_entries == 3
+    await again.close()
+
+
+async def test_without_durable_cursors_nothing_is_kept_but_the_current_ledger(cluster):
+    managed = await open_(cluster)
+    await append(managed, bodies(10))
+    await until(lambda: len(managed.ledger_infos) == 1 and managed.ledger_infos[0].entries == 0)
+    await append(managed, bodies(1, 10))
+    assert [body for _, body in await read_all(managed)] == bodies(1, 10)
+    await managed.close()
+
+
+async def test_pins_hold_ledgers_until_removed_or_expired(cluster):
+    managed = await open_(cluster)
+    cursor = await managed.open_cursor("s", "earliest")
+    await append(managed, bodies(10))
+    await until(lambda: len(managed.ledger_infos) == 2)
+    await append(managed, bodies(2, 10))
+    plan = await managed.plan((-1, -1), ttl_s=60)
+    assert plan.last == managed.last_confirmed and [one.ledger_id for one in plan.ledgers] == [
+        info.ledger_id for info in managed.ledger_infos
+    ]
+    short = await managed.pin([plan.ledgers[0].ledger_id], ttl_s=0.0)
+    cursor.acknowledge_cumulative(managed.last_confirmed)
+    assert await managed.trim() == []
+    assert not await managed.unpin(short), "an expired pin is removed by the trim"
+    assert plan.pin is not None and await managed.unpin(plan.pin)
+    assert await managed.trim() == [plan.ledgers[0].ledger_id]
+    empty = await managed.plan((managed.last_confirmed[0], 99))
+    assert empty.ledgers == () and empty.pin is None
+    await managed.close()
+
+
+async def test_positions_never_go_back_even_when_everything_was_trimmed(cluster):
+    """Another broker has an older block of ledger ids; a cursor's mark must not cover what it writes."""
+    other = cluster.new_ledgers()
+    await other.create()
+    managed = await open_(cluster)
+    cursor = await managed.open_cursor("s", "earliest")
+    await append(managed, bodies(3))
+    cursor.acknowledge_cumulative(managed.last_confirmed)
+    mark = cursor.mark_delete_position
+    await managed.close()
+    managed = await open_(cluster, epoch=2)
+    await managed.trim()
+    assert managed.ledger_infos == []
+    await managed.close()
+    managed = await open_(cluster, epoch=3, ledgers=other)
+    adds = await append(managed, [b"after"])
+    assert adds.positions[0] > mark
+    assert managed.cursors["s"].backlog_entries == 1
+    assert managed.cursors["s"].first_unacknowledged == adds.positions[0]
+    await managed.close()
+
+
+async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_owner(cluster):
+    managed = await open_(cluster)
+    await managed.open_cursor("s", "earliest")
+    await append(managed, bodies(10))
+    await until(lambda: len(managed.ledger_infos) == 2)
+    first = managed.ledger_infos[0].ledger_id
+
+    async def away(*arguments):
+        raise MetadataUnavailable("the coordinator is away")
+
+    delete, cluster.metadata.delete = cluster.metadata.delete, away
+    managed.cursors["s"].acknowledge_cumulative(managed.last_confirmed)
+    assert await managed.trim() == [first]
+    await managed.close()
+    cluster.metadata.delete = delete
+    managed = await open_(cluster, epoch=2)
+    await until(lambda: metadata_keys.ledger(first) not in cluster.metadata.records.by_key)
+    await managed.close()
+
+
+async def test_deleting_a_topic_leaves_nothing(cluster):
+    managed = await open_(cluster)
+    await managed.open_cursor("s", "earliest")
+    await append(managed, bodies(25))
+    await managed.plan((-1, -1))
+    await managed.delete()
+    left = [key for key in cluster.metadata.records.by_key if not key.startswith("counters/")]
+    assert left == []
+    with pytest.raises(AlreadyClosed):
+        managed.append(b"x", Adds().callback)
+
+
+async def test_an_entry_above_the_limit_is_refused(cluster):
+    managed = await open_(cluster)
+    big = bytes(cluster.settings.bookie_frame_size_max_bytes)
+    with pytest.raises(MessageTooBig):
+        managed.append(big, Adds().callback)
+    await append(managed, bodies(1))
+    with pytest.raises(MessageTooBig):
+        managed.append(big, Adds().callback)
+    await managed.close()
+
+
+async def test_closing_with_appends_under_way_fails_them(cluster):
+    managed = await open_(cluster)
+    await append(managed, bodies(1))
+    for bookie in cluster.bookies.values():
+        bookie.hang()
+    adds = Adds()
+    managed.append(b"pending", adds.callback)
+    await managed.close()
+    assert len(adds.errors) == 1
+
+
+async def test_find_by_publish_time(cluster):
+    managed = await open_(cluster)
+    await managed.open_cursor("s", "earliest")
+    entries = [
+        build_entry(MessageMetadata(producer_name="p", sequence_id=number, publish_time=1000 + 10 * number), b"x")
+        for number in range(35)
+    ]
+    adds = await append(managed, entries)
+    assert await managed.find_by_publish_time(0) == adds.positions[0]
+    assert await managed.find_by_publish_time(1000) == adds.positions[0]
+    assert await managed.find_by_publish_time(1171) == adds.positions[18]
+    assert await managed.find_by_publish_time(1170) == adds.positions[17]
+    assert await managed.find_by_publish_time(5000) == managed.next_position(managed.last_confirmed)
+    await managed.close()
+
+
+async def test_a_lost_answer_to_the_chains_compare_and_set_is_settled(cluster):
+    managed = await open_(cluster)
+    put = cluster.metadata.put
+    lost = 0
+
+    async def lossy(key, value, expected_version):
+        nonlocal lost
+        result = await put(key, value, expected_version)
+        if lost < 2:
+            lost += 1
+            raise OutcomeUnknown("the answer was lost")
+        return result
+
+    cluster.metadata.put = lossy
+    adds = await append(managed, bodies(3))
+    assert not adds.errors and lost == 2
+    await managed.close()
+
+
+async def test_opening_a_thousand_idle_topics_is_fast(cluster):
+    names = [f"persistent/public/default/t{number}" for number in range(1000)]
+    started = asyncio.get_running_loop().time()
+    opened = await asyncio.gather(*(open_(cluster, name=name) for name in names))
+    assert asyncio.get_running_loop().time() - started < 3
+    await asyncio.gather(*(managed.close() for managed in opened))
