@@ -1,1 +1,40 @@
-"""Topics as Spark DataFrames, through RayDP."""
+"""Topics as Spark DataFrames, through RayDP.
+
+    import magnetar
+
+    magnetar.connect()
+    spark = magnetar.spark.session(num_executors=2, executor_cores=2)
+    flights = magnetar.spark.read_topic(spark, "flights", start="earliest", end="latest")
+    flights.groupBy("__key").count().show()
+    magnetar.spark.stop()
+
+The owner brokers only tell where a topic begins and ends; Ray actors on every node then read ranges of its ledgers
+straight from the bookies, decode them to Arrow, and leave the blocks on their node, where Spark's executors take them.
+
+Everything is loaded on first use: importing this brings in neither Spark nor Ray nor Arrow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .frame import read_topic as read_topic
+    from .frame import release as release
+    from .spark_session import session as session
+    from .spark_session import stop as stop
+
+_HOMES = {"read_topic": ".frame", "release": ".frame", "session": ".spark_session", "stop": ".spark_session"}
+
+__all__ = ["read_topic", "release", "session", "stop"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -134,10 +134,10 @@ def ledger_ranges(plan: PartitionPlan) -> list[LedgerRange]:
     for ledger in plan.ledgers:
         if not start[0] <= ledger.ledger_id <= end[0]:
             continue
-        if ledger.ledger_id == plan.last[0]:
-            last_entry = plan.last[1]
-        elif ledger.closed:
+        if ledger.closed:
             last_entry = ledger.last_entry
+        elif ledger.ledger_id == plan.last[0]:
+            last_entry = plan.last[1]
         else:
             raise ProtocolError(f"ledger {ledger.ledger_id} of {plan.topic} is not closed and is not the last one")
         first_entry = max(start[1], 0) if ledger.ledger_id == start[0] else 0
@@ -153,7 +153,11 @@ def ledger_ranges(plan: PartitionPlan) -> list[LedgerRange]:
                     _batch_index(bounds.last, ledger.ledger_id, last_entry),
                 )
             )
-    if end == plan.last and (not plan.ledgers or plan.ledgers[-1].ledger_id < plan.last[0]):
+    if (
+        0 <= plan.last[1]
+        and plan.last < bounds.last.position
+        and (not plan.ledgers or plan.ledgers[-1].ledger_id < plan.last[0])
+    ):
         raise ProtocolError(f"the ledgers of {plan.topic} end before its last position {plan.last}")
     return ranges
 

@@ -18,8 +18,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": {"client", "storage", "runtime", "protocol"},
     "cluster": {"spark", "actors", "client", "storage", "runtime", "protocol"},
 }
-SPARK_MAY_TAKE_FROM_STORAGE = {"bookie_client", "bookie_directory", "ledger_metadata", "ledger_reader"}
-"""A bulk read goes straight to the bookies; the rest of storage is none of its business."""
+SPARK_MAY_TAKE_FROM_STORAGE = {
+    "bookie_client",
+    "bookie_directory",
+    "ledger_metadata",
+    "ledger_reader",
+    "metadata_remote",
+    "metadata_store",
+}
+"""A bulk read goes straight to the bookies, and prolongs its pins in the metadata; the rest is none of its business."""
 
 HEAVY = {"ray", "raydp", "pyspark", "pandas", "numpy", "pyarrow"}
 LINES_MAX = 500

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.protocol.errors import SparkUnavailable
-from magnetar.spark import session
+from magnetar.spark import spark_session
 
 
 @pytest.mark.parametrize(
@@ -20,17 +20,19 @@ from magnetar.spark import session
     ],
 )
 def test_java_versions(report: str, major: int) -> None:
-    assert session.java_major(report) == major
+    assert spark_session.java_major(report) == major
 
 
 def test_every_jvm_gets_its_options_and_keeps_those_given() -> None:
     key = "spark.executor.extraJavaOptions"
-    configs = session.spark_configs({key: "-Dmine=1", "spark.other": "x"})
+    configs = spark_session.spark_configs({key: "-Dmine=1", "spark.other": "x"})
     assert configs["spark.other"] == "x"
-    for name in session.JAVA_OPTIONS_OF:
+    for name in spark_session.JAVA_OPTIONS_OF:
         assert "--add-opens=java.base/java.math=ALL-UNNAMED" in configs[name]
     assert configs[key].endswith(" -Dmine=1")
-    assert session.spark_configs({"spark.ui.showConsoleProgress": "true"})["spark.ui.showConsoleProgress"] == "true"
+    assert (
+        spark_session.spark_configs({"spark.ui.showConsoleProgress": "true"})["spark.ui.showConsoleProgress"] == "true"
+    )
 
 
 def a_java(directory: Path, version: str) -> None:
@@ -42,22 +44,22 @@ def a_java(directory: Path, version: str) -> None:
 def test_a_missing_or_unfit_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SparkUnavailable, match="openjdk-17"):
-        session.check_available()
+        spark_session.check_available()
     a_java(tmp_path, "25.0.1")
     with pytest.raises(SparkUnavailable, match="is Java 25"):
-        session.check_available()
+        spark_session.check_available()
     a_java(tmp_path, "17.0.15")
-    session.check_available()
+    spark_session.check_available()
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(session, "find_spec", lambda name: None if name == "raydp" else find_spec(name))
+    monkeypatch.setattr(spark_session, "find_spec", lambda name: None if name == "raydp" else find_spec(name))
     with pytest.raises(SparkUnavailable, match=r"raydp not installed.*magnetar\[spark\]"):
-        session.check_available()
+        spark_session.check_available()
 
 
 def test_a_pyspark_beyond_raydp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "3.5.8")
     with pytest.raises(SparkUnavailable, match=r"3\.5\.7, not 3\.5\.8"):
-        session.check_available()
+        spark_session.check_available()

@@ -1,0 +1,299 @@
+"""Asks the cluster what a topic consists of, and keeps it from being trimmed while it is read.
+
+Only planning needs brokers: the owner of each partition says which ledgers there are and where the last one ends now,
+and pins them, all in one answer. After that the brokers may go. Bookies are found, and pins prolonged and removed,
+through the coordinator; if that is away, too, by the last known addresses and the time that the pins still have.
+
+States of a `Planner`: *open* (`async with`) → *planned*, with pins that it keeps prolonging → *closed*, without pins. A
+driver that dies leaves pins behind, which expire `pin_ttl_s` after it last prolonged them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ..protocol import metadata_keys
+from ..protocol.errors import (
+    AlreadyClosed,
+    BadVersion,
+    ClusterError,
+    CoordinatorUnavailable,
+    LedgerFenced,
+    MagnetarError,
+    NoSuchKey,
+    NotAllowedError,
+    ServiceUnitNotReady,
+    StaleEpoch,
+    is_retriable,
+)
+from ..protocol.message_id import MessageId
+from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_CLIENT
+from ..protocol.topics import TopicName
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.rpc import RpcConnection, rpc_connect
+from ..runtime.rpc_handshake import Identity
+from ..runtime.tasks import Tasks
+from ..storage.bookie_directory import BookieInfo
+from ..storage.ledger_metadata import LedgerMetadata
+from ..storage.metadata_remote import RemoteMetadataStore
+from ..storage.metadata_store import pack, unpack
+from .range_reader import ClusterAccess
+from .read_plan import CLOCK_SKEW_MS, Bounds, PartitionPlan, PointInTopic, parse_bounds
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PIN_TTL_S = 600.0
+RENEWALS_PER_TTL = 3
+CONNECT_TIMEOUT_S = 3.0
+CALL_TIMEOUT_S = 15.0
+"""A broker that has just been given a topic loads it first, and recovers its ledgers."""
+LOCATE_TIMEOUT_S = 10.0
+FRAME_SIZE_MAX_BYTES = 64 << 20
+RETRY_INITIAL_S = 0.1
+RETRY_MAX_S = 1.0
+MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
+"""What a broker says that has just lost the topic; the next owner knows more."""
+
+Locate = Callable[[], Awaitable[tuple[str, int]]]
+
+
+async def cluster_access() -> ClusterAccess:
+    """What the cluster on this process's Ray gives to bulk readers. Raises ClusterError when there is none."""
+    import ray
+
+    if not ray.is_initialized():
+        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
+    given = await _ask_coordinator("read_credentials")
+    host, port = given["coordinator"]
+    return ClusterAccess(given["cluster_id"], given["secret"], (host, port))
+
+
+async def locate_coordinator() -> tuple[str, int]:
+    """Where the coordinator listens now. Raises ClusterError, CoordinatorUnavailable."""
+    host, port = await _ask_coordinator("address")
+    return host, port
+
+
+async def _ask_coordinator(method: str) -> Any:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        handle = await asyncio.to_thread(ray.get_actor, COORDINATOR_ACTOR, RAY_NAMESPACE)
+    except ValueError as error:
+        raise ClusterError("no Magnetar cluster runs on this Ray: start one by `magnetar start`") from error
+    try:
+        async with asyncio.timeout(LOCATE_TIMEOUT_S):
+            return await getattr(handle, method).remote()
+    except (TimeoutError, RayError) as error:
+        raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
+
+
+class Planner:
+    """Plans one read. Use as `async with`; `plan` once."""
+
+    def __init__(
+        self,
+        env: Environment,
+        access: ClusterAccess,
+        topic: str,
+        *,
+        timeout_s: float,
+        pin_ttl_s: float = PIN_TTL_S,
+        locate: Locate = locate_coordinator,
+    ) -> None:
+        """Raises InvalidTopicName, NotAllowedError for a topic that is not persistent."""
+        self.name = TopicName.parse(topic)
+        if not self.name.persistent:
+            raise NotAllowedError(f"{self.name.full} stores nothing: only persistent topics can be read in bulk")
+        self._env = env
+        self._access = access
+        self._timeout_s = timeout_s
+        self._pin_ttl_s = pin_ttl_s
+        self._locate = locate
+        self._identity = Identity(access.cluster_id, ROLE_CLIENT, f"spark-{env.random.hex(4)}", env.random.hex(8))
+        self._coordinator: RpcConnection | None = None
+        self._connecting = asyncio.Lock()
+        self._metadata = RemoteMetadataStore(lambda: self._coordinator)
+        self._bookies: list[BookieInfo] = []
+        self._pins: list[str] = []  # metadata keys
+        self._tasks = Tasks()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._tasks.close()
+        await self._unpin()
+        if self._coordinator is not None:
+            self._coordinator.close()
+            await self._coordinator.wait_closed()
+
+    async def plan(
+        self,
+        start: PointInTopic | Mapping[int, PointInTopic] = "earliest",
+        end: PointInTopic | Mapping[int, PointInTopic] = "latest",
+    ) -> list[PartitionPlan]:
+        """Plan and pin every partition. Raises TopicNotFound, InvalidConfiguration (the bounds), and after `timeout_s`
+        whatever kept the owners from answering.
+        """
+        topics = await self._patiently(self._topics)
+        bounds = parse_bounds(start, end, list(topics))
+        connections: dict[str, RpcConnection] = {}
+        try:
+            plans = await asyncio.gather(
+                *(
+                    self._patiently(lambda p=partition, t=topic: self._plan_one(p, t, bounds[p], connections))
+                    for partition, topic in topics.items()
+                )
+            )
+        finally:
+            for connection in connections.values():
+                connection.close()
+                await connection.wait_closed()
+        self._tasks.spawn(self._prolong(), "prolong-pins")
+        return plans
+
+    async def bookies(self) -> list[BookieInfo]:
+        """Where the bookies listen now; the last known addresses while the coordinator is away.
+
+        Raises CoordinatorUnavailable if it was never heard of.
+        """
+        try:
+            listed = await (await self._connection()).call("bookies")
+        except (MagnetarError, OSError) as error:
+            if not self._bookies:
+                raise
+            logger.warning("the coordinator is away, reading with the bookies as last known: %s", error)
+        else:
+            self._bookies = [BookieInfo(name, host, port, writable) for name, host, port, writable in listed]
+        return self._bookies
+
+    # -- planning ------------------------------------------------------------------------------------------------
+
+    async def _topics(self) -> dict[int, str]:
+        """Full names by partition; −1 for a topic that has none."""
+        if self.name.partition >= 0:
+            return {self.name.partition: self.name.full}
+        coordinator = await self._connection()
+        partitions = await coordinator.call("partitions", topic=self.name.full, create=False)
+        if not partitions:
+            return {-1: self.name.full}
+        return {index: self.name.partition_name(index) for index in range(partitions)}
+
+    async def _plan_one(
+        self, partition: int, topic: str, bounds: Bounds, connections: dict[str, RpcConnection]
+    ) -> PartitionPlan:
+        coordinator = await self._connection()
+        owner = await coordinator.call("assign", timeout_s=CALL_TIMEOUT_S, topic=topic, create=False)
+        broker = await self._broker(owner["broker"], owner["incarnation"], connections)
+        answer = await broker.call(
+            "plan_read",
+            timeout_s=CALL_TIMEOUT_S,
+            topic=topic,
+            start=_point(bounds.first, bounds.window.start_ms, -CLOCK_SKEW_MS, "earliest"),
+            end=_point(bounds.last, bounds.window.end_ms, CLOCK_SKEW_MS, "latest"),
+            ttl_s=self._pin_ttl_s,
+        )
+        if answer["pin"]:
+            self._pins.append(metadata_keys.pin(TopicName.parse(topic).path, answer["pin"]))
+        ledgers = tuple(LedgerMetadata.unpack(packed) for packed in answer["ledgers"])
+        (first_ledger, first_entry), (last_ledger, last_entry) = answer["first"], answer["last"]
+        return PartitionPlan(topic, partition, ledgers, (first_ledger, first_entry), (last_ledger, last_entry), bounds)
+
+    async def _broker(self, broker_id: str, incarnation: str, connections: dict[str, RpcConnection]) -> RpcConnection:
+        async with self._connecting:
+            known = connections.get(broker_id)
+            if known is not None and not known.closed and known.peer.incarnation == incarnation:
+                return known
+            coordinator = await self._connected()
+            for broker in await coordinator.call("brokers"):
+                if broker["id"] == broker_id and broker["incarnation"] == incarnation:
+                    host, port = broker["data"]["rpc"]
+                    made = await self._connect(host, port, broker_id)
+                    connections[broker_id] = made
+                    return made
+        raise ServiceUnitNotReady(f"{broker_id} has just left the cluster")
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat `attempt` while the cluster is in transition, for `timeout_s` at most."""
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S, self._timeout_s)
+        while True:
+            try:
+                return await attempt()
+            except (MagnetarError, OSError) as error:
+                delay_s = backoff.next_delay_s() if is_retriable(error) or isinstance(error, MOVING) else None
+                if delay_s is None:
+                    raise
+                logger.info("planning a read of %s again in %.1f s: %s", self.name.full, delay_s, error)
+            await asyncio.sleep(delay_s)
+
+    # -- pins ----------------------------------------------------------------------------------------------------
+
+    async def _prolong(self) -> None:
+        while self._pins:
+            await asyncio.sleep(self._pin_ttl_s / RENEWALS_PER_TTL)
+            for key in self._pins:
+                try:
+                    await self._prolong_one(key)
+                except (MagnetarError, OSError) as error:
+                    logger.warning("cannot prolong the pin %s, tried again later: %s", key, error)
+
+    async def _prolong_one(self, key: str) -> None:
+        await self._connection()
+        record = await self._metadata.get(key)
+        if record is None:
+            return  # the topic was deleted
+        expires_ms = self._env.clock.now_ms() + round(self._pin_ttl_s * 1000)
+        await self._metadata.put(key, pack(unpack(record.value) | {"expires_ms": expires_ms}), record.version)
+
+    async def _unpin(self) -> None:
+        pins, self._pins = self._pins, []
+        for key in pins:
+            try:
+                await self._connection()
+                await self._metadata.delete(key, None)
+            except (NoSuchKey, BadVersion):
+                continue
+            except (MagnetarError, OSError) as error:
+                logger.warning("cannot remove the pin %s, it expires by itself: %s", key, error)
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    async def _connection(self) -> RpcConnection:
+        async with self._connecting:
+            return await self._connected()
+
+    async def _connected(self) -> RpcConnection:
+        if self._coordinator is None or self._coordinator.closed:
+            host, port = await self._locate()
+            self._coordinator = await self._connect(host, port, COORDINATOR_ID)
+        return self._coordinator
+
+    async def _connect(self, host: str, port: int, node_id: str) -> RpcConnection:
+        return await rpc_connect(
+            self._env,
+            host,
+            port,
+            self._identity,
+            self._access.secret,
+            expected_node_id=node_id,
+            frame_size_max=FRAME_SIZE_MAX_BYTES,
+            timeout_s=CONNECT_TIMEOUT_S,
+        )
+
+
+def _point(bound: MessageId, time_ms: int | None, skew_ms: int, otherwise: str) -> str | int | list[int]:
+    """A bound as the broker takes it: it narrows the plan down and may be wide, since the decoder is exact."""
+    if time_ms is not None:
+        return max(time_ms + skew_ms, 0)
+    if bound in (MessageId.earliest, MessageId.latest):
+        return "earliest" if bound == MessageId.earliest else "latest"
+    return [bound.ledger_id, bound.entry_id] if bound.ledger_id >= 0 else otherwise

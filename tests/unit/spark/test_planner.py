@@ -1,0 +1,259 @@
+"""Planning against a coordinator and brokers over loopback: pins, patience, and brokers or a coordinator that leave."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import (
+    CoordinatorUnavailable,
+    InvalidConfiguration,
+    InvalidTopicName,
+    NotAllowedError,
+    ServiceUnitNotReady,
+    StaleEpoch,
+    TopicNotFound,
+)
+from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.topics import TopicName
+from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc import RpcConnection, RpcServer, RpcService
+from magnetar.runtime.rpc_handshake import Identity
+from magnetar.spark.planner import Planner
+from magnetar.spark.range_reader import ClusterAccess
+from magnetar.spark.read_plan import Bounds
+from magnetar.storage.bookie_directory import BookieInfo
+from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata_remote import MetadataRpc
+from magnetar.storage.metadata_store import MetadataStore, pack, unpack
+
+SECRET = b"s" * 32
+LEDGER = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("bookie-1",)),), LedgerState.CLOSED, 9, 1000)
+FULL = "persistent://public/default/"
+
+
+class Coordinator(RpcService, MetadataRpc):
+    """Knows `partitions` of topics, and who owns what; keeps metadata in memory."""
+
+    def __init__(self, env: Environment) -> None:
+        self.server = RpcServer(
+            env, Identity("cluster", "coordinator", "coordinator", "1"), SECRET, self, frame_size_max=1 << 20
+        )
+        self.store = MemoryMetadataStore()
+        self.topics = {FULL + "flights": 3, FULL + "plain": 0}
+        self.brokers: list[dict[str, Any]] = []
+        self.listed_bookies: list[list[Any]] = [["bookie-1", "127.0.0.1", 1, True]]
+        self.assign_errors: list[Exception] = []
+
+    def metadata_store(self) -> MetadataStore:
+        return self.store
+
+    def check_metadata_writer(self, connection: RpcConnection) -> None:
+        assert connection.peer.role == "client"
+
+    async def rpc_partitions(self, connection: RpcConnection, topic: str, create: bool) -> int:
+        assert not create
+        if topic not in self.topics:
+            raise TopicNotFound(topic)
+        return self.topics[topic]
+
+    async def rpc_assign(self, connection: RpcConnection, topic: str, create: bool) -> dict[str, Any]:
+        assert not create
+        if self.assign_errors:
+            raise self.assign_errors.pop(0)
+        return {"broker": "broker-1", "incarnation": self.brokers[-1]["incarnation"] if self.brokers else "gone"}
+
+    async def rpc_brokers(self, connection: RpcConnection) -> list[dict[str, Any]]:
+        return self.brokers
+
+    async def rpc_bookies(self, connection: RpcConnection) -> list[list[Any]]:
+        return self.listed_bookies
+
+
+class Broker(RpcService):
+    """Plans ten entries of one ledger for every topic, and pins as a broker does."""
+
+    def __init__(self, env: Environment, coordinator: Coordinator, incarnation: str) -> None:
+        identity = Identity("cluster", "broker", "broker-1", incarnation)
+        self.server = RpcServer(env, identity, SECRET, self, frame_size_max=1 << 20)
+        self.coordinator = coordinator
+        self.asked: list[dict[str, Any]] = []
+        self.errors: list[Exception] = []
+
+    async def start(self) -> None:
+        host, port = await self.server.start("127.0.0.1", 0)
+        identity = self.server.identity
+        self.coordinator.brokers = [
+            {"id": identity.node_id, "incarnation": identity.incarnation, "data": {"rpc": [host, port]}}
+        ]
+
+    async def rpc_plan_read(self, connection: RpcConnection, **arguments: Any) -> dict[str, Any]:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.asked.append(arguments)
+        pin = f"pin{len(self.asked)}"
+        key = metadata_keys.pin(TopicName.parse(arguments["topic"]).path, pin)
+        await self.coordinator.store.put(key, pack({"ledgers": [7], "expires_ms": 1}), None)
+        return {"first": [7, 0], "last": [7, 9], "ledgers": [LEDGER.pack()], "pin": pin}
+
+
+class Harness:
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self.coordinator = Coordinator(env)
+        self.broker = Broker(env, self.coordinator, "1")
+
+    async def locate(self) -> tuple[str, int]:
+        return self.coordinator.server.address
+
+    def planner(self, topic: str, timeout_s: float = 2.0, pin_ttl_s: float = 60.0) -> Planner:
+        access = ClusterAccess("cluster", SECRET, self.coordinator.server.address)
+        return Planner(self.env, access, topic, timeout_s=timeout_s, pin_ttl_s=pin_ttl_s, locate=self.locate)
+
+    async def pins(self) -> list[str]:
+        return [key for key, _ in await self.coordinator.store.list(metadata_keys.PINS_PREFIX)]
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    env = Environment.real()
+    made = Harness(env)
+    await made.coordinator.server.start("127.0.0.1", 0)
+    await made.broker.start()
+    yield made
+    await made.broker.server.close()
+    await made.coordinator.server.close()
+    env.close()
+
+
+async def test_every_partition_is_planned_and_pinned_until_the_end(harness: Harness) -> None:
+    async with harness.planner("flights") as planner:
+        plans = await planner.plan()
+        assert [(plan.topic, plan.partition) for plan in plans] == [
+            (f"{FULL}flights-partition-{index}", index) for index in range(3)
+        ]
+        assert plans[0].ledgers == (LEDGER,)
+        assert (plans[0].first, plans[0].last, plans[0].bounds) == ((7, 0), (7, 9), Bounds())
+        assert len(await harness.pins()) == 3
+        assert await planner.bookies() == [BookieInfo("bookie-1", "127.0.0.1", 1, True)]
+    assert await harness.pins() == []
+    assert {(asked["start"], asked["end"]) for asked in harness.broker.asked} == {("earliest", "latest")}
+
+
+async def test_a_plain_topic_and_a_single_partition(harness: Harness) -> None:
+    async with harness.planner("plain") as planner:
+        assert [(plan.topic, plan.partition) for plan in await planner.plan()] == [(FULL + "plain", -1)]
+    async with harness.planner("flights-partition-2") as planner:
+        assert [plan.partition for plan in await planner.plan(MessageId(7, 3, 2))] == [2]
+    assert harness.broker.asked[-1]["start"] == [7, 3]
+
+
+async def test_times_are_asked_for_with_room_for_the_clocks_of_producers(harness: Harness) -> None:
+    async with harness.planner("plain") as planner:
+        await planner.plan(1_000_000, 2_000_000)
+    assert (harness.broker.asked[0]["start"], harness.broker.asked[0]["end"]) == (940_000, 2_060_000)
+
+
+async def test_pins_go_when_the_read_fails(harness: Harness) -> None:
+    with pytest.raises(ValueError, match="midway"):
+        async with harness.planner("flights") as planner:
+            await planner.plan()
+            raise ValueError("midway")
+    assert await harness.pins() == []
+
+
+async def test_pins_are_prolonged(harness: Harness) -> None:
+    async with harness.planner("plain", pin_ttl_s=0.06) as planner:
+        await planner.plan()
+        key = (await harness.pins())[0]
+        async with asyncio.timeout(5):
+            while True:
+                record = await harness.coordinator.store.get(key)
+                assert record is not None
+                if unpack(record.value)["expires_ms"] > 1:
+                    break
+                await asyncio.sleep(0.01)
+        assert unpack(record.value)["ledgers"] == [7]
+
+
+async def test_brokers_may_go_after_planning(harness: Harness) -> None:
+    async with harness.planner("flights") as planner:
+        await planner.plan()
+        await harness.broker.server.close()
+        assert await planner.bookies()
+    assert await harness.pins() == []
+
+
+async def test_the_coordinator_may_go_after_planning_and_the_pins_then_expire(harness: Harness) -> None:
+    async with harness.planner("plain") as planner:
+        await planner.plan()
+        known = await planner.bookies()
+        await harness.coordinator.server.close()
+        assert await planner.bookies() == known
+    assert len(await harness.pins()) == 1
+
+
+async def test_a_topic_that_moves_is_asked_of_its_next_owner(harness: Harness) -> None:
+    harness.broker.errors = [StaleEpoch("moved"), ServiceUnitNotReady("loading")]
+    harness.coordinator.assign_errors = [ServiceUnitNotReady("moving")]
+    async with harness.planner("plain") as planner:
+        assert len(await planner.plan()) == 1
+
+
+async def test_a_broker_that_comes_back_as_a_new_incarnation_is_found(harness: Harness) -> None:
+    later, harness.coordinator.brokers = harness.coordinator.brokers, []
+
+    async def return_later() -> None:
+        await asyncio.sleep(0.2)
+        harness.coordinator.brokers = later
+
+    task = asyncio.create_task(return_later())
+    async with harness.planner("plain") as planner:
+        assert len(await planner.plan()) == 1
+    await task
+
+
+async def test_patience_ends(harness: Harness) -> None:
+    harness.coordinator.brokers = []
+    with pytest.raises(ServiceUnitNotReady):
+        async with harness.planner("plain", timeout_s=0.3) as planner:
+            await planner.plan()
+
+
+async def test_what_does_not_exist_and_impossible_bounds_fail_at_once(harness: Harness) -> None:
+    async with harness.planner("missing", timeout_s=60) as planner:
+        with pytest.raises(TopicNotFound):
+            await planner.plan()
+    async with harness.planner("flights", timeout_s=60) as planner:
+        with pytest.raises(InvalidConfiguration):
+            await planner.plan("somewhere")
+        with pytest.raises(InvalidConfiguration):
+            await planner.plan(MessageId(1, 2))
+    assert await harness.pins() == []
+
+
+async def test_no_coordinator_at_all(harness: Harness) -> None:
+    async def nowhere() -> tuple[str, int]:
+        raise CoordinatorUnavailable("restarting")
+
+    planner = harness.planner("plain", timeout_s=0.2)
+    planner._locate = nowhere
+    async with planner:
+        with pytest.raises(CoordinatorUnavailable):
+            await planner.plan()
+
+
+def test_only_persistent_topics_can_be_read(harness_env: Environment) -> None:
+    access = ClusterAccess("cluster", SECRET, ("127.0.0.1", 1))
+    with pytest.raises(NotAllowedError, match="stores nothing"):
+        Planner(harness_env, access, "non-persistent://public/default/x", timeout_s=1)
+    with pytest.raises(InvalidTopicName):
+        Planner(harness_env, access, "a/b", timeout_s=1)
+
+
+@pytest.fixture
+def harness_env() -> Environment:
+    return Environment.real()
