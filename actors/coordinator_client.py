@@ -161,6 +161,8 @@ class CoordinatorClient:
                 logger.warning("cannot join the coordinator: %s", error)
             except (MagnetarError, OSError) as error:
                 logger.info("no connection to the coordinator: %s", error)
+            except Exception:
+                logger.exception("the link to the coordinator failed unexpectedly; it is tried again")
             finally:
                 self._disconnect()
             delay_s = backoff.next_delay_s()
@@ -214,6 +216,7 @@ class CoordinatorClient:
 
     async def _register(self, connection: RpcConnection) -> None:
         assert self._registration is not None
+        before = {topic: assignment["epoch"] for topic, assignment in self.assignments.items()}
         answer = await connection.call("register", **self._registration)
         self._take_epoch(int(answer["epoch"]))
         self._take_bookies(answer["bookies"])
@@ -227,11 +230,11 @@ class CoordinatorClient:
             if not page["more"]:
                 break
             page = await connection.call("assignments", after=changes[-1]["topic"])
-        # What the listing lacks was deleted while we were away, unless a push during the listing brought it.
+        # What the listing lacks was deleted while we were away, unless a push during the listing brought it back.
         gone = [
-            {"topic": topic, "broker": None, "incarnation": "", "epoch": assignment["epoch"]}
-            for topic, assignment in self.assignments.items()
-            if topic not in present and assignment["epoch"] >> 32 < self.epoch
+            {"topic": topic, "broker": None, "incarnation": "", "epoch": epoch}
+            for topic, epoch in before.items()
+            if topic not in present and topic in self.assignments and self.assignments[topic]["epoch"] == epoch
         ]
         self._take_assignments(gone)
         self._registered.set()

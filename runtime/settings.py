@@ -295,6 +295,15 @@ class Settings:
         hostile=1.0,
     )
 
+    rebalance_delay_s: float = _setting(
+        "loadBalancerRebalanceDelaySeconds",
+        5.0,
+        "Topics are spread evenly once no broker came or went for so long.",
+        minimum=0,
+        maximum=1 << 24,
+        hostile=0.5,
+    )
+
     # Bookie
     journal_sync_data: bool = _setting(
         "journalSyncData",

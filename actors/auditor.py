@@ -1,0 +1,321 @@
+"""The auditor: sees to it that closed ledgers lie on as many bookies as they should, whole.
+
+It goes through all ledgers in rounds. A round follows a change among the bookies after a moment, further ones at
+doubling pauses (a ledger that was open may be closed by then), and one every `auditor_interval_s` at least. In a round
+each closed ledger that was not found whole before is checked and repaired as `audit_plan` says: missing entries are
+copied to the live bookies that lack them; slots of bookies that have been away for `lost_bookie_grace_s` are given to
+spares; ledgers created with too few copies get more. Metadata changes by compare-and-set, after the copies are durable.
+
+A ledger found whole is not looked at again until its record changes, or one of its bookies registers anew or is lost.
+
+A bookie in limbo (its disk lost data) answers "unknown" instead of "no such entry". It is let out when every ledger
+that names it is closed and whole on it; ledgers with lower ids than any that could be created from then on stay closed
+to it, because their fences may be among what was lost.
+
+Left to others: OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..protocol import metadata_keys
+from ..protocol.errors import BadVersion, MagnetarError, NoSuchKey
+from ..runtime.environment import Environment
+from ..runtime.rpc_handshake import Identity
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from ..storage.bookie_client import BookieClient
+from ..storage.bookie_directory import BookieDirectory, BookieInfo
+from ..storage.ledger_metadata import LedgerMetadata
+from ..storage.ledger_records import LedgerRecord, LedgerRecords
+from ..storage.metadata_store import MetadataStore, unpack
+from .audit_plan import Change, pieces_of, replace_lost, thicken
+from .ledger_repair import LedgerRepair
+from .member_calls import MemberCalls
+
+logger = logging.getLogger(__name__)
+
+FIRST_ROUND_DELAY_S = 2.0
+CHANGE_DELAY_S = 0.5
+ROUNDS_AFTER_CHANGE_S = 64.0
+LEDGERS_PER_PAGE = 500
+LEDGERS_PER_S_MAX = 500
+
+
+@dataclass
+class AuditProgress:
+    """What `status` shows. Totals count from the coordinator's start; the others are of the latest round."""
+
+    rounds: int = 0
+    running: bool = False
+    whole: bool = False
+    """Whether the latest round found every closed ledger whole, and nothing has changed among the bookies since."""
+    ledgers: int = 0
+    open_ledgers: int = 0
+    checked: int = 0
+    incomplete: int = 0
+    repaired_total: int = 0
+    copied_entries_total: int = 0
+    copied_bytes_total: int = 0
+    failures_total: int = 0
+    last_failure: str = ""
+    finished_ms: int = 0
+
+
+class Auditor:
+    """See the module. `limbo` lists the live bookies that say they are in limbo."""
+
+    def __init__(
+        self,
+        env: Environment,
+        identity: Identity,
+        secret: bytes,
+        settings: Settings,
+        store: MetadataStore,
+        directory: BookieDirectory,
+        limbo: Callable[[], list[str]],
+    ) -> None:
+        self._env = env
+        self._settings = settings
+        self._store = store
+        self._directory = directory
+        self._limbo = limbo
+        self._records = LedgerRecords(env, store)
+        self._client = BookieClient(env, identity, secret, settings, directory)
+        self._calls = MemberCalls(env, identity, secret, self._find)
+        self._repair = LedgerRepair(self._client, self._calls, settings)
+        self._progress = AuditProgress()
+        self._whole: dict[int, tuple[int, tuple[str, ...]]] = {}  # ledger → version found whole, its bookies
+        self._known: dict[str, BookieInfo] = {}
+        self._absent_since: dict[str, float] = {}
+        self._lost: dict[str, None] = {}
+        self._copies_given: dict[str, int] = {}
+        self._changed = False
+        self._wake = asyncio.Event()
+        self._tasks = Tasks()
+        directory.on_change.append(self._bookies_changed)
+
+    def start(self) -> None:
+        """Begin; the first round comes when the bookies have had time to register."""
+        self._tasks.spawn(self._run(), "auditor")
+
+    async def close(self) -> None:
+        self._directory.on_change.remove(self._bookies_changed)
+        await self._tasks.close()
+        await self._client.close()
+        await self._calls.close()
+
+    def wake(self) -> None:
+        """Begin a round soon."""
+        self._wake.set()
+
+    def status(self) -> dict[str, Any]:
+        """`AuditProgress` as a dictionary, with `lost_bookies` and `limbo`."""
+        return {**asdict(self._progress), "lost_bookies": sorted(self._lost), "limbo": self._limbo()}
+
+    # -- when ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        await asyncio.sleep(FIRST_ROUND_DELAY_S)
+        pause_s = CHANGE_DELAY_S
+        while True:
+            repaired = self._progress.repaired_total
+            self._changed = False
+            self._wake.clear()
+            self._progress.running = True
+            try:
+                await self.round()
+            except MagnetarError as error:
+                self._fail("the round", error)
+            finally:
+                self._progress.running = False
+            if self._changed or repaired != self._progress.repaired_total:
+                pause_s = CHANGE_DELAY_S
+            else:
+                pause_s = min(pause_s * 2, self._settings.auditor_interval_s)
+                if pause_s > ROUNDS_AFTER_CHANGE_S and not self._progress.incomplete:
+                    pause_s = self._settings.auditor_interval_s
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+                pause_s = CHANGE_DELAY_S
+                await asyncio.sleep(CHANGE_DELAY_S)  # bookies tend to come in groups
+            except TimeoutError:
+                continue
+
+    def _bookies_changed(self) -> None:
+        now = asyncio.get_running_loop().time()
+        latest = self._directory.bookies
+        for bookie, info in latest.items():
+            self._absent_since.pop(bookie, None)
+            if self._known.get(bookie) != info:
+                self._forget(bookie)
+        for bookie in self._known:
+            if bookie not in latest:
+                self._absent_since.setdefault(bookie, now)
+        self._known = dict(latest)
+        self._changed = True
+        self._progress.whole = False
+        self._wake.set()
+
+    def _forget(self, bookie: str) -> None:
+        """Ledgers on this bookie have to be checked again."""
+        self._whole = {ledger: found for ledger, found in self._whole.items() if bookie not in found[1]}
+
+    def _find_lost(self) -> None:
+        now = asyncio.get_running_loop().time()
+        grace_s = self._settings.lost_bookie_grace_s
+        lost = {bookie: None for bookie, since in self._absent_since.items() if now - since >= grace_s}
+        for bookie in lost:
+            if bookie not in self._lost:
+                logger.warning("bookie %s has been away for %s s: its ledgers are copied to others", bookie, grace_s)
+                self._forget(bookie)
+        self._lost = lost
+
+    # -- a round -------------------------------------------------------------------------------------------------
+
+    async def round(self) -> None:
+        """Look at every ledger once. Raises what the metadata store raises; a ledger's own trouble is only counted."""
+        self._find_lost()
+        progress = self._progress
+        ledgers = open_ledgers = checked = incomplete = 0
+        whole: dict[int, tuple[int, tuple[str, ...]]] = {}
+        holding_back: dict[str, None] = {}  # bookies that ledgers speak against letting out of limbo
+        floor = await self._ledgers_allocated()
+        limbo = self._limbo()
+        after = ""
+        while True:
+            page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=after, limit=LEDGERS_PER_PAGE)
+            for key, stored in page:
+                ledgers += 1
+                ledger_id = metadata_keys.ledger_id_of(key)
+                known = self._whole.get(ledger_id)
+                if known is not None and known[0] == stored.version:
+                    whole[ledger_id] = known
+                    continue
+                record = LedgerRecord(LedgerMetadata.unpack(stored.value), stored.version)
+                bookies = _bookies_of(record.metadata)
+                if not record.metadata.closed:
+                    open_ledgers += 1
+                    holding_back.update(dict.fromkeys(bookies))
+                    self._note_absent(bookies)
+                    continue
+                self._note_absent(bookies)
+                checked += 1
+                await asyncio.sleep(1 / LEDGERS_PER_S_MAX)
+                settled = await self._settle(record)
+                if settled is None:
+                    incomplete += 1
+                    holding_back.update(dict.fromkeys(bookies))
+                else:
+                    whole[ledger_id] = (settled.version, _bookies_of(settled.metadata))
+            if len(page) < LEDGERS_PER_PAGE:
+                break
+            after = page[-1][0]
+        if not self._changed:
+            self._whole = whole
+        progress.rounds += 1
+        progress.ledgers, progress.open_ledgers = ledgers, open_ledgers
+        progress.checked, progress.incomplete = checked, incomplete
+        progress.whole = not incomplete and not self._changed
+        progress.finished_ms = self._env.clock.now_ms()
+        for bookie in limbo:
+            if bookie not in holding_back and not self._changed:
+                await self._let_out(bookie, floor)
+
+    def _note_absent(self, bookies: tuple[str, ...]) -> None:
+        """A bookie that this coordinator never saw is absent since it first missed it."""
+        for bookie in bookies:
+            if bookie not in self._directory.bookies and bookie not in self._absent_since:
+                self._absent_since[bookie] = asyncio.get_running_loop().time()
+
+    async def _settle(self, record: LedgerRecord) -> LedgerRecord | None:
+        """Check and repair one closed ledger. Returns the record when it is whole, None when something remains."""
+        try:
+            if not await self._fill(record.metadata):
+                if not self._lost:
+                    return None
+            spares = [info.id for info in self._directory.bookies.values() if info.writable]
+            change = replace_lost(record.metadata, self._lost, spares, self._copies_given)
+            if change is not None:
+                record = await self._carry_out(record, change)
+            change = thicken(record.metadata, self._settings.write_quorum, spares, self._copies_given)
+            if change is not None:
+                record = await self._carry_out(record, change)
+        except (BadVersion, NoSuchKey) as error:
+            logger.debug("ledger %d changed while it was repaired: %s", record.metadata.ledger_id, error)
+            return None
+        except MagnetarError as error:
+            self._fail(f"ledger {record.metadata.ledger_id}", error)
+            return None
+        absent = [bookie for bookie in _bookies_of(record.metadata) if bookie not in self._directory.bookies]
+        return None if absent or record.metadata.under_replicated else record
+
+    async def _fill(self, metadata: LedgerMetadata) -> bool:
+        """Copy what is missing on live bookies; answers whether all bookies of the ledger are live."""
+        all_live = True
+        for piece in pieces_of(metadata):
+            if piece.bookie not in self._directory.bookies:
+                all_live = False
+                continue
+            missing = await self._repair.find_missing(metadata, piece)
+            if missing:
+                copied = await self._repair.copy(metadata, missing, piece.bookie)
+                self._count(copied.entries, copied.size_bytes)
+                logger.info(
+                    "copied %d missing entries of ledger %d to bookie %s",
+                    copied.entries,
+                    metadata.ledger_id,
+                    piece.bookie,
+                )
+        return all_live
+
+    async def _carry_out(self, record: LedgerRecord, change: Change) -> LedgerRecord:
+        """Copy, then change the record. Raises BadVersion or NoSuchKey when it was changed meanwhile."""
+        for piece in change.pieces:
+            missing = await self._repair.find_missing(change.metadata, piece)
+            copied = await self._repair.copy(record.metadata, missing, piece.bookie)
+            self._count(copied.entries, copied.size_bytes)
+            self._copies_given[piece.bookie] = self._copies_given.get(piece.bookie, 0) + 1
+        replaced = await self._records.replace(change.metadata, record.version)
+        logger.info("ledger %d now lies on %s", change.metadata.ledger_id, ", ".join(_bookies_of(change.metadata)))
+        self._progress.repaired_total += 1
+        return replaced
+
+    def _count(self, entries: int, size_bytes: int) -> None:
+        if entries:
+            self._progress.repaired_total += 1
+            self._progress.copied_entries_total += entries
+            self._progress.copied_bytes_total += size_bytes
+
+    def _fail(self, what: str, error: MagnetarError) -> None:
+        self._progress.failures_total += 1
+        self._progress.last_failure = f"{what}: {error}"
+        logger.warning("the auditor could not finish %s: %s", what, error)
+
+    # -- limbo ---------------------------------------------------------------------------------------------------
+
+    async def _ledgers_allocated(self) -> int:
+        """The first ledger id that was not given out yet."""
+        record = await self._store.get(metadata_keys.counter(metadata_keys.LEDGER_COUNTER))
+        return int(unpack(record.value)["next"]) if record is not None else 1
+
+    async def _let_out(self, bookie: str, floor: int) -> None:
+        try:
+            await self._calls.call(bookie, "clear_limbo", fence_floor=floor)
+        except MagnetarError as error:
+            self._fail(f"bookie {bookie}'s limbo", error)
+        else:
+            logger.info("bookie %s has all its data back and leaves limbo", bookie)
+
+    def _find(self, bookie: str) -> tuple[str, str, int] | None:
+        info = self._directory.get(bookie)
+        return (f"{info.host}:{info.port}", info.host, info.port) if info is not None else None
+
+
+def _bookies_of(metadata: LedgerMetadata) -> tuple[str, ...]:
+    """All bookies that a ledger's record names, in order of appearance."""
+    return tuple(dict.fromkeys(bookie for fragment in metadata.fragments for bookie in fragment.bookies))

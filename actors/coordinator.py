@@ -1,0 +1,421 @@
+"""The coordinator: who is alive, who owns which topic, and the cluster's metadata for everybody else.
+
+States: *stopped* → *in office* (`start`: epoch raised, records read, listening; brokers are given
+`session_timeout_s` to come back before anything of theirs moves) → *ended*, by `close`, or because another coordinator
+took office (`wait_ended` then returns, and nothing can be written any more).
+
+Guarantees:
+- every write is a compare-and-set guarded by this coordinator's epoch, every push carries it;
+- the topics of a broker whose connection closed, or which was silent for `session_timeout_s`, or which registered as
+  another incarnation, are given to live brokers at once, in bulk;
+- a pause of this process is not held against anybody (see `membership`);
+- it never creates a store or an identity: a store without the cluster's id, or with another's, refuses to start.
+
+Safety never depends on any of these being right about who is alive: ledgers are fenced and records compared.
+
+While it is away, brokers and bookies go on with what they know.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from ..protocol.errors import (
+    ClusterError,
+    CookieMismatch,
+    DiskFull,
+    NotAllowedError,
+    ProtocolError,
+    RpcError,
+    ServiceUnitNotReady,
+    StaleEpoch,
+)
+from ..protocol.names import COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR
+from ..runtime.environment import Environment
+from ..runtime.rpc import STATUS_OK, Identity, RpcConnection, RpcServer, RpcService
+from ..runtime.rpc_messages import unpack
+from ..runtime.settings import Settings
+from ..runtime.tasks import Tasks
+from ..storage.bookie_directory import BookieDirectory, BookieInfo
+from ..storage.cluster_identity import read_cluster_id
+from ..storage.metadata_epoch import EpochMetadataStore, take_office
+from ..storage.metadata_remote import MetadataRpc
+from ..storage.metadata_store import MetadataStore
+from .auditor import Auditor
+from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX, OP_HEARTBEAT
+from .coordinator_topics import TopicsRpc
+from .member_calls import MemberCalls
+from .membership import Membership, Session
+from .placement import Change, Placement
+from .topic_registry import TopicRegistry
+
+logger = logging.getLogger(__name__)
+
+ASSIGNMENTS_PER_PAGE = 5000
+REPORT_BYTES_MAX = 64 << 10
+
+
+class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
+    """See the module. `metadata` is opened and closed by whoever makes this; `directory` is only reported on."""
+
+    def __init__(
+        self,
+        env: Environment,
+        metadata: MetadataStore,
+        cluster_id: str,
+        secret: bytes,
+        settings: Settings,
+        host: str,
+        port: int,
+        directory: str,
+    ) -> None:
+        self.settings = settings
+        self._env = env
+        self._metadata = metadata
+        self._cluster_id = cluster_id
+        self._secret = secret
+        self._host = host
+        self._port = port
+        self._directory = directory
+        self._started_ms = 0
+        self._tick_interval_s = settings.heartbeat_interval_s / 2
+        self._sessions: dict[RpcConnection, Session] = {}
+        self._listeners: dict[RpcConnection, None] = {}
+        self._bookies = BookieDirectory()
+        self._tasks = Tasks()
+        self._ended = asyncio.Event()
+        self._rebalance_timer: asyncio.TimerHandle | None = None
+        self._in_office = False
+        self._store: EpochMetadataStore
+        self._server: RpcServer
+        self.membership: Membership
+        self.placement: Placement
+        self.registry: TopicRegistry
+        self.broker_calls: MemberCalls
+        self.auditor: Auditor
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take office. Raises ClusterError (no cluster in the store, or another), MetadataUnavailable, OSError."""
+        found = await read_cluster_id(self._metadata)
+        if found != self._cluster_id:
+            raise ClusterError(
+                f"the metadata store belongs to cluster {found}, not to {self._cluster_id}"
+                if found is not None
+                else "the metadata store holds no cluster (only `magnetar start` creates one)"
+            )
+        env, settings = self._env, self.settings
+        self._store = await take_office(self._metadata)
+        self._store.on_superseded = self._superseded
+        identity = Identity(self._cluster_id, ROLE_COORDINATOR, COORDINATOR_ID, str(self._store.epoch))
+        self.membership = Membership(settings.session_timeout_s, self._tick_interval_s)
+        self.placement = Placement(env, self._store, self.membership, self._push_assignments)
+        self.registry = TopicRegistry(env, self._store, settings)
+        self.broker_calls = MemberCalls(env, identity, self._secret, self._find_broker)
+        self.auditor = Auditor(
+            env, identity, self._secret, settings, self._store, self._bookies, self._bookies_in_limbo
+        )
+        await self.registry.start()
+        await self.placement.start()
+        self._server = RpcServer(env, identity, self._secret, self, frame_size_max=COORDINATOR_FRAME_SIZE_MAX)
+        self._started_ms = env.clock.now_ms()
+        self._in_office = True
+        await self._server.start(self._host, self._port)
+        self._tasks.spawn(self._judge(), "coordinator-sessions")
+        self.auditor.start()
+        logger.info(
+            "coordinator of cluster %s in office with epoch %d: %d topics, %d assignments",
+            self._cluster_id,
+            self._store.epoch,
+            self.registry.topic_count,
+            len(self.placement.table),
+        )
+
+    async def close(self) -> None:
+        """Leave office: every connection ends. The metadata store stays open."""
+        self._in_office = False
+        self._ended.set()
+        if self._rebalance_timer is not None:
+            self._rebalance_timer.cancel()
+        await self._tasks.close()
+        for part in ("auditor", "_server", "placement", "broker_calls"):
+            if hasattr(self, part):
+                await getattr(self, part).close()
+
+    async def wait_ended(self) -> None:
+        """Return when it was closed, or has lost its office to another coordinator."""
+        await self._ended.wait()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where members reach it."""
+        return self._server.address
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this coordinator."""
+        return self._store.epoch
+
+    def _superseded(self) -> None:
+        logger.error("another coordinator took office: this one (epoch %d) ends", self._store.epoch)
+        self._in_office = False
+        self._ended.set()
+        for connection in list(self._server.connections):
+            connection.close(StaleEpoch("this coordinator was superseded"))
+
+    # -- connections and sessions --------------------------------------------------------------------------------
+
+    def connected(self, connection: RpcConnection) -> None:
+        if not self._in_office:
+            connection.close(StaleEpoch("this coordinator is not in office"))
+
+    def disconnected(self, connection: RpcConnection) -> None:
+        self._listeners.pop(connection, None)
+        session = self._sessions.pop(connection, None)
+        if session is not None and session.alive and self._in_office:
+            self._end(session, "its connection closed")
+
+    def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
+        """A heartbeat: costs no task, and its report is unpacked only when it changed."""
+        if op != OP_HEARTBEAT:
+            connection.respond_error(request_id, RpcError(f"the coordinator has no data operation {op}"))
+            return
+        session = self._sessions.get(connection)
+        if session is not None:
+            self.membership.heard(session)
+            if payload != session.report_bytes:
+                self._take_report(session, payload)
+        connection.respond(request_id, STATUS_OK)
+
+    def _take_report(self, session: Session, payload: bytes) -> None:
+        if len(payload) > REPORT_BYTES_MAX:
+            raise ProtocolError(f"the report of {session.node_id} is too long: {len(payload)} bytes")
+        report = unpack(payload)
+        if not isinstance(report, dict):
+            raise ProtocolError(f"the report of {session.node_id} is malformed")
+        before = _is_writable(session)
+        session.report_bytes, session.report = payload, report
+        if session.role == ROLE_BOOKIE and _is_writable(session) != before:
+            self._bookies_changed()
+
+    async def rpc_hello(self, connection: RpcConnection) -> dict[str, Any]:
+        """The first call of every connection."""
+        return {"epoch": self._store.epoch, "cluster_id": self._cluster_id}
+
+    async def rpc_register(
+        self, connection: RpcConnection, role: str, host: str, port: int, data: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Begin a session. Answers the lists that it will be kept informed of by pushes."""
+        peer = connection.peer
+        if role != peer.role:
+            raise NotAllowedError(f"{peer.node_id} shook hands as {peer.role} and registers as {role}")
+        if role == ROLE_BOOKIE:
+            await self._check_cookie(peer.node_id, data)
+        if connection.closed or not self._in_office:
+            raise StaleEpoch("too late to register")
+        session = Session(role, peer.node_id, peer.incarnation, host, port, data, connection)
+        replaced = self.membership.register(session)
+        self._sessions[connection] = session
+        if role != ROLE_BOOKIE:
+            self._listeners[connection] = None
+        if replaced is not None and replaced.connection is not connection:
+            self._sessions.pop(replaced.connection, None)
+            self._listeners.pop(replaced.connection, None)
+            replaced.connection.close()
+        if replaced is None or replaced.connection is not connection:
+            logger.info("%s registered (incarnation %s, %s:%d)", peer.node_id, peer.incarnation, host, port)
+        if role == ROLE_BROKER:
+            self._brokers_changed()
+            self.placement.broker_lost(peer.node_id)  # whatever an earlier incarnation owned
+            self.placement.broker_joined()
+            self._rebalance_later()
+        elif role == ROLE_BOOKIE:
+            self._bookies_changed()
+        listens = connection in self._listeners
+        return {
+            "epoch": self._store.epoch,
+            "bookies": self._bookie_list(),
+            "brokers": self._broker_list(),
+            "assignments": self._assignments_page("") if listens else {"items": [], "more": False},
+        }
+
+    async def rpc_assignments(self, connection: RpcConnection, after: str) -> dict[str, Any]:
+        """A page of all assignments, behind topic `after`: items [topic, broker, incarnation, epoch], and `more`."""
+        return self._assignments_page(after)
+
+    async def rpc_bookies(self, connection: RpcConnection) -> list[list[Any]]:
+        """Live bookies: [id, host, port, writable]."""
+        return self._bookie_list()
+
+    async def rpc_brokers(self, connection: RpcConnection) -> list[dict[str, Any]]:
+        """Live brokers, as `CoordinatorClient.brokers` holds them."""
+        return self._broker_list()
+
+    async def rpc_audit(self, connection: RpcConnection) -> None:
+        """Begin a round of the auditor now."""
+        self.auditor.wake()
+
+    async def _check_cookie(self, bookie_id: str, data: dict[str, Any]) -> None:
+        cookie = await self.cookie_of(bookie_id)
+        if cookie is None:
+            raise CookieMismatch(f"bookie {bookie_id} has no cookie in the metadata: it must write it first")
+        if data.get("instance") not in (None, cookie.get("instance")):
+            raise CookieMismatch(f"bookie {bookie_id} runs on another disk than the one in the metadata")
+
+    def _end(self, session: Session, why: str) -> None:
+        if not self.membership.end(session):
+            return
+        logger.warning("%s (incarnation %s) has lost its session: %s", session.node_id, session.incarnation, why)
+        self._sessions.pop(session.connection, None)
+        self._listeners.pop(session.connection, None)
+        session.connection.close()
+        if session.role == ROLE_BROKER:
+            self.placement.broker_lost(session.node_id)
+            self._brokers_changed()
+            self._rebalance_later()
+        elif session.role == ROLE_BOOKIE:
+            self._bookies_changed()
+
+    async def _judge(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            was_in_grace = self.membership.in_grace
+            for session in self.membership.tick(loop.time()):
+                self._end(session, f"silent for {self.settings.session_timeout_s} s")
+            if was_in_grace and not self.membership.in_grace:
+                self.placement.look_at_waiting()
+            await asyncio.sleep(self._tick_interval_s)
+
+    # -- pushes --------------------------------------------------------------------------------------------------
+
+    def _notify(self, method: str, **arguments: Any) -> None:
+        for connection in list(self._listeners):
+            connection.notify(method, epoch=self._store.epoch, **arguments)
+
+    def _bookies_changed(self) -> None:
+        bookies = self._bookie_list()
+        self._bookies.update(BookieInfo(*info) for info in bookies)
+        self._notify("bookies_changed", bookies=bookies)
+
+    def _brokers_changed(self) -> None:
+        self._notify("brokers_changed", brokers=self._broker_list())
+
+    def _push_assignments(self, changes: Sequence[Change]) -> None:
+        if changes and self._in_office:
+            self._notify("assignments_changed", changes=list(changes))
+
+    def _bookie_list(self) -> list[list[Any]]:
+        sessions = self.membership.of_role(ROLE_BOOKIE)
+        return [[session.node_id, session.host, session.port, _is_writable(session)] for session in sessions]
+
+    def _bookies_in_limbo(self) -> list[str]:
+        return [session.node_id for session in self.membership.of_role(ROLE_BOOKIE) if session.report.get("limbo")]
+
+    def _broker_list(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": session.node_id,
+                "incarnation": session.incarnation,
+                "host": session.host,
+                "port": session.port,
+                "url": session.data.get("url", f"pulsar://{session.host}:{session.port}"),
+                "data": session.data,
+            }
+            for session in self.membership.of_role(ROLE_BROKER)
+        ]
+
+    def _assignments_page(self, after: str) -> dict[str, Any]:
+        items = self.placement.table.page(after, ASSIGNMENTS_PER_PAGE + 1)
+        page = [
+            [topic, assignment.broker, assignment.incarnation, assignment.epoch]
+            for topic, assignment in items[:ASSIGNMENTS_PER_PAGE]
+        ]
+        return {"items": page, "more": len(items) > ASSIGNMENTS_PER_PAGE}
+
+    def _find_broker(self, broker_id: str) -> tuple[str, str, int] | None:
+        session = self.membership.find(ROLE_BROKER, broker_id)
+        address = session.data.get("rpc") if session is not None else None
+        return (session.incarnation, address[0], address[1]) if session is not None and address else None
+
+    # -- rebalancing ---------------------------------------------------------------------------------------------
+
+    def _rebalance_later(self) -> None:
+        """Brokers come and go in bursts: even out once they have been the same for a while."""
+        if self._rebalance_timer is not None:
+            self._rebalance_timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._rebalance_timer = loop.call_later(self.settings.rebalance_delay_s, self._start_rebalance)
+
+    def _start_rebalance(self) -> None:
+        self._rebalance_timer = None
+        if self._in_office:
+            self._tasks.spawn(self.rebalance(), "rebalance")
+
+    # -- metadata for members ------------------------------------------------------------------------------------
+
+    def metadata_store(self) -> MetadataStore:
+        return self._store
+
+    def check_metadata_writer(self, connection: RpcConnection) -> None:
+        """A broker whose session has ended writes nothing any more; its successor may be at work already."""
+        peer = connection.peer
+        if not self._in_office:
+            raise ServiceUnitNotReady("this coordinator is not in office")
+        if peer.role == ROLE_BROKER and self.membership.has_ended(peer.node_id, peer.incarnation):
+            raise StaleEpoch(f"the session of {peer.node_id} has ended")
+
+    # -- status --------------------------------------------------------------------------------------------------
+
+    async def rpc_status(self, connection: RpcConnection) -> dict[str, Any]:
+        """See `status`."""
+        return await self.status()
+
+    async def status(self) -> dict[str, Any]:
+        """The cluster as the coordinator sees it: members and what they report, epochs, topics, disks, repairs."""
+        table = self.placement.table
+        members = [
+            {
+                "id": session.node_id,
+                "role": session.role,
+                "incarnation": session.incarnation,
+                "host": session.host,
+                "port": session.port,
+                "data": session.data,
+                "report": session.report,
+                "silent_s": round(session.silent_s, 3),
+                "topics": table.count_of(session.node_id) if session.role == ROLE_BROKER else 0,
+            }
+            for session in sorted(self.membership.all(), key=lambda session: (session.role, session.node_id))
+        ]
+        return {
+            "cluster_id": self._cluster_id,
+            "coordinator": {
+                "epoch": self._store.epoch,
+                "host": self.address[0],
+                "port": self.address[1],
+                "started_ms": self._started_ms,
+                "in_grace": self.membership.in_grace,
+                "disk": await self._disk(),
+            },
+            "members": members,
+            "registered_bookies": await self.registered_bookies(),
+            "topics": self.registry.topic_count,
+            "assignments": len(table),
+            "auditor": self.auditor.status(),
+        }
+
+    async def _disk(self) -> dict[str, int]:
+        if not self._directory:
+            return {}
+        try:
+            usage = await self._env.offload.run(self._env.files.disk_usage, self._directory)
+        except (OSError, DiskFull) as error:
+            logger.debug("the coordinator's disk cannot be looked at: %s", error)
+            return {}
+        return {"used_bytes": usage.used_bytes, "total_bytes": usage.total_bytes, "free_bytes": usage.free_bytes}
+
+
+def _is_writable(session: Session) -> bool:
+    return bool(session.report.get("writable", session.data.get("writable", True)))

@@ -1,0 +1,74 @@
+"""Calls to the internal RPC of brokers or bookies, by node id: one connection each, made when first needed.
+
+A node that came back as another incarnation listens elsewhere, so a connection belongs to an incarnation (or address)
+and is made anew when that has changed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ..protocol.errors import RpcDisconnected, RpcTimeout, ServiceUnitNotReady
+from ..runtime.environment import Environment
+from ..runtime.rpc import CALL_TIMEOUT_S, RpcConnection, rpc_connect
+from ..runtime.rpc_handshake import Identity
+
+FRAME_SIZE_MAX = 64 << 20
+CONNECT_TIMEOUT_S = 2.0
+
+FindMember = Callable[[str], tuple[str, str, int] | None]
+"""Node id → (incarnation, host, port) of its internal RPC, None when it is not alive."""
+
+
+class MemberCalls:
+    """See the module. `identity` is the caller's."""
+
+    def __init__(self, env: Environment, identity: Identity, secret: bytes, find: FindMember) -> None:
+        self._env = env
+        self._identity = identity
+        self._secret = secret
+        self._find = find
+        self._connections: dict[str, tuple[str, RpcConnection]] = {}
+        self._connecting: dict[str, asyncio.Lock] = {}
+
+    async def call(self, node_id: str, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+        """Call `rpc_<method>` of a node. Raises its error; ServiceUnitNotReady when it is not there or does not answer
+        (the call may have been carried out).
+        """
+        try:
+            connection = await self._connect(node_id)
+            return await connection.call(method, timeout_s=timeout_s, **arguments)
+        except (RpcDisconnected, RpcTimeout) as error:
+            raise ServiceUnitNotReady(f"{node_id} did not answer {method}: {error}") from error
+
+    async def close(self) -> None:
+        """End all connections."""
+        connections, self._connections = self._connections, {}
+        for _, connection in connections.values():
+            connection.close()
+        for _, connection in connections.values():
+            await connection.wait_closed()
+
+    async def _connect(self, node_id: str) -> RpcConnection:
+        async with self._connecting.setdefault(node_id, asyncio.Lock()):
+            found = self._find(node_id)
+            if found is None:
+                raise ServiceUnitNotReady(f"{node_id} is not alive")
+            incarnation, host, port = found
+            known = self._connections.get(node_id)
+            if known is not None:
+                if known[0] == incarnation and not known[1].closed:
+                    return known[1]
+                known[1].close()
+            connection = await rpc_connect(
+                self._env,
+                host,
+                port,
+                self._identity,
+                self._secret,
+                expected_node_id=node_id,
+                frame_size_max=FRAME_SIZE_MAX,
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+            self._connections[node_id] = (incarnation, connection)
+            return connection

@@ -1,0 +1,342 @@
+"""Gives every topic an owner: the one task of the coordinator that changes assignments.
+
+Work arrives as topic names ("look at this one"), never as instructions, and is done in rounds. A round looks at each
+topic as things are *now*: owner alive → nothing to do; owner gone, or none yet, or a move wished for → a broker is
+chosen. All choices of a round are written in grouped compare-and-sets, entered into the table, pushed to the brokers.
+A broker that dies while a round is being written is noticed after it. So it does not matter in which order a death, a
+new topic and a move arrive, nor how often a topic is named.
+
+A topic waits without being looked at while
+- its owner may still come back (the coordinator has just started: `Membership.in_grace`),
+- it is held (it is being moved or deleted by somebody who will name it again),
+- no broker is alive; whoever asked is told so at once.
+
+Metadata that cannot be written is tried again with back-off for as long as the coordinator is in office; after a lost
+answer the records are read back first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..protocol import metadata_keys
+from ..protocol.errors import MagnetarError, ServiceUnitNotReady
+from ..protocol.names import ROLE_BROKER
+from ..protocol.topics import TopicName
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.tasks import Tasks
+from ..storage.metadata_cas import delete_certain
+from ..storage.metadata_epoch import EpochMetadataStore
+from ..storage.metadata_store import Versioned, Write, list_all, pack, unpack
+from .assignment import Assignment, AssignmentTable
+from .membership import Membership
+
+logger = logging.getLogger(__name__)
+
+WRITES_PER_TRANSACTION = 250
+RETRY_INITIAL_S = 0.02
+RETRY_MAX_S = 1.0
+EPOCH_SHIFT = 32
+
+Change = dict[str, Any]
+"""`topic`, `broker` (None: owned by nobody), `incarnation`, `epoch`."""
+
+
+class Placement:
+    """See the module. `push(changes)` tells the brokers."""
+
+    def __init__(
+        self,
+        env: Environment,
+        store: EpochMetadataStore,
+        membership: Membership,
+        push: Callable[[Sequence[Change]], None],
+    ) -> None:
+        self.table = AssignmentTable()
+        self._env = env
+        self._store = store
+        self._membership = membership
+        self._push = push
+        self._wanted: dict[str, None] = {}
+        self._waiting: dict[str, None] = {}  # for a broker, or for the end of the grace
+        self._held: dict[str, int] = {}
+        self._forced: dict[str, str | None] = {}
+        self._askers: dict[str, list[asyncio.Future[Assignment]]] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._rounds = asyncio.Lock()
+        self._tasks = Tasks()
+        self._next_epoch = store.epoch << EPOCH_SHIFT
+
+    async def start(self) -> None:
+        """Read all assignments and begin. Raises MetadataUnavailable."""
+        for key, record in await list_all(self._store, metadata_keys.ASSIGNMENTS_PREFIX):
+            value = unpack(record.value)
+            self.table.set(
+                _topic_of(key), Assignment(value["broker"], value["incarnation"], value["epoch"], record.version)
+            )
+        self._waiting.update(dict.fromkeys(topic for topic, _ in self.table.items()))
+        self._tasks.spawn(self._run(), "placement")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        self._fail_askers(list(self._askers), ServiceUnitNotReady("the coordinator is closing"))
+
+    # -- what happened -------------------------------------------------------------------------------------------
+
+    def broker_joined(self) -> None:
+        """A broker registered: whatever waits for one is looked at."""
+        self.look_at_waiting()
+
+    def broker_lost(self, broker: str) -> None:
+        """A broker's session ended, or it lives on as another incarnation."""
+        self._want(self.table.topics_of(broker))
+
+    def look_at_waiting(self) -> None:
+        """The grace is over, or a broker came: look again at what waited."""
+        waiting, self._waiting = self._waiting, {}
+        self._want(waiting)
+
+    # -- questions and wishes ------------------------------------------------------------------------------------
+
+    async def assign(self, topic: str) -> Assignment:
+        """The topic's assignment to a live broker, made if need be. Raises ServiceUnitNotReady without a broker.
+
+        May take long (metadata away, topic held): the caller bounds it.
+        """
+        current = self.table.get(topic)
+        if current is not None and topic not in self._held and self._is_settled(current):
+            return current
+        asker: asyncio.Future[Assignment] = asyncio.get_running_loop().create_future()
+        self._askers.setdefault(topic, []).append(asker)
+        self._want((topic,))
+        try:
+            return await asker
+        finally:
+            askers = self._askers.get(topic)
+            if askers is not None and asker in askers:
+                askers.remove(asker)
+                if not askers:
+                    del self._askers[topic]
+
+    def hold(self, topics: Iterable[str]) -> None:
+        """Leave these topics alone until `unhold`; may be nested."""
+        for topic in topics:
+            self._held[topic] = self._held.get(topic, 0) + 1
+
+    def unhold(self, topics: Iterable[str]) -> None:
+        """End a hold and look at the topics, if they still mean something to somebody."""
+        for topic in topics:
+            self._held[topic] -= 1
+            if not self._held[topic]:
+                del self._held[topic]
+                if topic in self.table or topic in self._askers:
+                    self._want((topic,))
+
+    def force(self, moves: Mapping[str, str | None]) -> None:
+        """These topics shall leave their owners: for the broker named, or for any other (None).
+
+        Each gets a new epoch, even if it has to stay because there is no other broker.
+        """
+        self._forced.update((topic, target) for topic, target in moves.items() if topic in self.table)
+        self._want(moves)
+
+    async def settle(self) -> None:
+        """Wait until nothing is wanted any more (topics that wait for a broker excepted)."""
+        await self._idle.wait()
+
+    async def remove(self, topics: Sequence[str]) -> None:
+        """Delete the assignments of held topics, whoever owns them. Raises what the store raises."""
+        self._fail_askers(topics, ServiceUnitNotReady("the topic is being deleted"))
+        async with self._rounds:  # none that still writes one of them is under way
+            for topic in topics:
+                await delete_certain(self._env, self._store, _key_of(topic))
+                assignment = self.table.remove(topic)
+                self._forced.pop(topic, None)
+                if assignment is not None:
+                    self._push([{"topic": topic, "broker": None, "incarnation": "", "epoch": self._take_epoch()}])
+
+    # -- rounds --------------------------------------------------------------------------------------------------
+
+    def _want(self, topics: Iterable[str]) -> None:
+        self._wanted.update(dict.fromkeys(topics))
+        if self._wanted:
+            self._idle.clear()
+            self._wake.set()
+
+    async def _run(self) -> None:
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        doubtful: dict[str, None] = {}
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._wanted or doubtful:
+                batch, self._wanted = self._wanted, {}
+                try:
+                    async with self._rounds:
+                        if doubtful:
+                            await self._refresh(list(doubtful))
+                            doubtful = {}
+                        doubtful = await self._round(batch)
+                    if not doubtful:
+                        backoff.reset()
+                        continue
+                except MagnetarError as error:
+                    logger.warning("assignments cannot be written now: %s", error)
+                    doubtful.update(batch)
+                # Whatever went wrong with these records, they are read again and then looked at afresh.
+                self._wanted.update(doubtful)
+                delay_s = backoff.next_delay_s()
+                assert delay_s is not None
+                await asyncio.sleep(delay_s)
+            self._idle.set()
+
+    async def _round(self, batch: Iterable[str]) -> dict[str, None]:
+        """Look at each topic. Returns those whose record was not what the table says."""
+        brokers = {session.node_id: session.incarnation for session in self._membership.of_role(ROLE_BROKER)}
+        to_place: dict[str, None] = {}
+        leaving: dict[str, dict[str, None]] = {}
+        targets: dict[str, str] = {}
+        for topic in batch:
+            current = self.table.get(topic)
+            if topic in self._held:
+                continue  # `unhold` names it again
+            if current is None and topic not in self._askers:
+                continue  # deleted, or nobody asks any more
+            if current is not None and self._is_settled(current):
+                if topic not in self._forced:
+                    self._answer(topic, current)
+                    continue
+                target = self._forced.pop(topic)
+                if target in brokers:
+                    targets[topic] = target
+                elif len(brokers) == 1:
+                    targets[topic] = current.broker  # under a new epoch, which ends the release
+                else:
+                    leaving.setdefault(current.broker, {})[topic] = None
+            elif (
+                current is not None
+                and self._membership.in_grace
+                and not self._membership.has_ended(current.broker, current.incarnation)
+            ):
+                self._waiting[topic] = None
+            elif not brokers:
+                self._fail_askers((topic,), ServiceUnitNotReady("no broker is alive"))
+                if current is not None:
+                    self._waiting[topic] = None
+            else:
+                to_place[topic] = None
+        names = list(brokers)
+        if to_place:
+            targets |= self.table.place(list(to_place), names)
+        for broker, topics in leaving.items():
+            targets |= self.table.place(list(topics), [name for name in names if name != broker])
+        doubtful: dict[str, None] = {}
+        chosen = list(targets.items())
+        for first in range(0, len(chosen), WRITES_PER_TRANSACTION):
+            doubtful |= await self._write(chosen[first : first + WRITES_PER_TRANSACTION], brokers)
+        return doubtful
+
+    async def _write(self, chosen: Sequence[tuple[str, str]], brokers: Mapping[str, str]) -> dict[str, None]:
+        writes: list[Write] = []
+        new: list[tuple[str, Assignment]] = []
+        for topic, broker in chosen:
+            current = self.table.get(topic)
+            version = current.version if current is not None else None
+            epoch = self._take_epoch()
+            value = {"broker": broker, "incarnation": brokers[broker], "epoch": epoch}
+            writes.append(Write(_key_of(topic), pack(value), version))
+            new.append((topic, Assignment(broker, brokers[broker], epoch, 0 if version is None else version + 1)))
+        results = await self._store.write_many(writes)
+        changes: list[Change] = []
+        doubtful: dict[str, None] = {}
+        for (topic, assignment), result in zip(new, results, strict=True):
+            if isinstance(result, MagnetarError):
+                logger.warning("the assignment of %s was not as remembered: %s", topic, result)
+                doubtful[topic] = None
+                continue
+            self.table.set(topic, assignment)
+            changes.append(
+                {
+                    "topic": topic,
+                    "broker": assignment.broker,
+                    "incarnation": assignment.incarnation,
+                    "epoch": assignment.epoch,
+                }
+            )
+        self._push(changes)
+        for topic, assignment in new:
+            if topic in doubtful:
+                continue
+            if self._is_settled(assignment):
+                self._answer(topic, assignment)
+            else:
+                self._want((topic,))  # the chosen one died meanwhile
+        return doubtful
+
+    async def _refresh(self, topics: Sequence[str]) -> None:
+        """Take over what the store says about these topics (after a lost answer, or a conflict)."""
+        records = await self._store.get_many([_key_of(topic) for topic in topics])
+        changes: list[Change] = []
+        for topic, record in zip(topics, records, strict=True):
+            before = self.table.get(topic)
+            after = _assignment_of(record)
+            if after is None:
+                self.table.remove(topic)
+            else:
+                self.table.set(topic, after)
+                self._next_epoch = max(self._next_epoch, after.epoch)
+                if before is None or before.epoch != after.epoch:
+                    changes.append(
+                        {
+                            "topic": topic,
+                            "broker": after.broker,
+                            "incarnation": after.incarnation,
+                            "epoch": after.epoch,
+                        }
+                    )
+        if changes:
+            self._push(changes)
+
+    def _take_epoch(self) -> int:
+        """Greater than every assignment epoch before, of this coordinator and of all before it."""
+        self._next_epoch += 1
+        return self._next_epoch
+
+    def _is_settled(self, assignment: Assignment) -> bool:
+        return self._membership.is_alive(ROLE_BROKER, assignment.broker, assignment.incarnation)
+
+    def _answer(self, topic: str, assignment: Assignment) -> None:
+        for asker in self._askers.pop(topic, ()):
+            if not asker.done():
+                asker.set_result(assignment)
+
+    def _fail_askers(self, topics: Iterable[str], error: MagnetarError) -> None:
+        for topic in list(topics):
+            for asker in self._askers.pop(topic, ()):
+                if not asker.done():
+                    asker.set_exception(error)
+
+
+def _key_of(topic: str) -> str:
+    return metadata_keys.assignment(TopicName.parse(topic).path)
+
+
+def _topic_of(key: str) -> str:
+    return topic_of_path(key.removeprefix(metadata_keys.ASSIGNMENTS_PREFIX))
+
+
+def topic_of_path(path: str) -> str:
+    """The full name of the topic with that path (`TopicName.path`)."""
+    domain, tenant, namespace, local = path.split("/")
+    return TopicName.of(tenant, namespace, metadata_keys.decode_part(local), domain).full
+
+
+def _assignment_of(record: Versioned | None) -> Assignment | None:
+    if record is None:
+        return None
+    value = unpack(record.value)
+    return Assignment(value["broker"], value["incarnation"], value["epoch"], record.version)

@@ -1,0 +1,268 @@
+"""Which tenants, namespaces and topics exist: records in the metadata store, with a copy in the coordinator's memory.
+
+Only the coordinator in office changes these records (each write is guarded by its epoch), so its copy is right for as
+long as it is in office. Topics may be created many at a time (their writes then share a transaction), all other changes
+run one by one; a namespace that is being deleted takes no new topics, and one with a topic under way is not deleted.
+
+Who owns a topic and what it stores is not known here.
+"""
+
+import asyncio
+import bisect
+from typing import Any
+
+from ..protocol import metadata_keys
+from ..protocol.errors import (
+    InvalidConfiguration,
+    InvalidTopicName,
+    KeyExists,
+    NoSuchKey,
+    NotAllowedError,
+    TopicNotFound,
+)
+from ..protocol.topics import TopicName, check_named_entity, parse_namespace
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from ..storage.metadata_cas import delete_certain, put_certain
+from ..storage.metadata_epoch import EpochMetadataStore
+from ..storage.metadata_store import KEY_SIZE_MAX_BYTES, list_all, pack, unpack
+from .placement import topic_of_path
+
+PARTITIONS_MAX = 10_000
+LIST_LIMIT_MAX = 10_000
+
+
+class TopicRegistry:
+    """See the module."""
+
+    def __init__(self, env: Environment, store: EpochMetadataStore, settings: Settings) -> None:
+        self._env = env
+        self._store = store
+        self._settings = settings
+        self._partitions: dict[str, int] = {}
+        self._names_by_namespace: dict[str, list[str]] = {}
+        self._tenants: dict[str, tuple[dict[str, Any], int]] = {}
+        self._namespaces: dict[str, tuple[dict[str, Any], int]] = {}
+        self._changing = asyncio.Lock()
+        self._creating: dict[str, asyncio.Future[None]] = {}
+        self._namespaces_going: dict[str, None] = {}
+
+    async def start(self) -> None:
+        """Read everything. Raises MetadataUnavailable."""
+        for key, record in await list_all(self._store, metadata_keys.TENANTS_PREFIX):
+            tenant = metadata_keys.decode_part(key.removeprefix(metadata_keys.TENANTS_PREFIX))
+            self._tenants[tenant] = (unpack(record.value), record.version)
+        for key, record in await list_all(self._store, metadata_keys.NAMESPACES_PREFIX):
+            self._namespaces[key.removeprefix(metadata_keys.NAMESPACES_PREFIX)] = (
+                unpack(record.value),
+                record.version,
+            )
+        for key, record in await list_all(self._store, metadata_keys.TOPICS_PREFIX):
+            self._enter(
+                topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), int(unpack(record.value)["partitions"])
+            )
+
+    @property
+    def topic_count(self) -> int:
+        """Topics, a partitioned one counted once."""
+        return len(self._partitions)
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    def find(self, topic: TopicName) -> int | None:
+        """Partitions of an existing topic (0: not partitioned), None when it does not exist."""
+        return self._partitions.get(topic.full)
+
+    async def check_assignable(self, topic: TopicName, create: bool) -> None:
+        """Raise unless `topic` is a partition or a plain topic that exists, or could be created and now was.
+
+        Raises TopicNotFound, NotAllowedError (the name of a partitioned topic itself, non-persistent topics).
+        """
+        _check_persistent(topic)
+        if topic.partition >= 0:
+            base = topic.without_partition()
+            partitions = self._partitions.get(base.full)
+            if partitions is None and create and self._settings.allow_auto_topic_creation_type == "partitioned":
+                partitions = await self.partitions(base, create=True)
+            if partitions is None or topic.partition >= partitions:
+                raise TopicNotFound(f"{topic.full} does not exist: {base.full} has {partitions or 0} partitions")
+            return
+        partitions = self._partitions.get(topic.full)
+        if partitions is None:
+            if not create:
+                self.check_namespace(topic.namespace)
+                raise TopicNotFound(f"{topic.full} does not exist")
+            partitions = await self.partitions(topic, create=True)
+        if partitions:
+            raise NotAllowedError(f"{topic.full} has {partitions} partitions: name one of them")
+
+    async def partitions(self, topic: TopicName, *, create: bool) -> int:
+        """Partitions of a topic, 0 for one that has none; a missing one is created as the settings say, if `create`.
+
+        Raises TopicNotFound.
+        """
+        _check_persistent(topic)
+        if topic.partition >= 0 and topic.full not in self._partitions:
+            base = topic.without_partition()
+            if topic.partition >= (self._partitions.get(base.full) or 0):
+                raise TopicNotFound(f"{topic.full} does not exist")
+            return 0
+        found = self._partitions.get(topic.full)
+        if found is not None:
+            return found
+        self.check_namespace(topic.namespace)
+        if not create:
+            raise TopicNotFound(f"{topic.full} does not exist")
+        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned"
+        try:
+            return await self.create(topic, self._settings.default_num_partitions if partitioned else 0)
+        except KeyExists:
+            return self._partitions[topic.full]
+
+    async def create(self, topic: TopicName, partitions: int) -> int:
+        """Create a topic (0 partitions: a plain one). Raises KeyExists, TopicNotFound (no such namespace), …"""
+        _check_persistent(topic)
+        if topic.partition >= 0:
+            raise NotAllowedError(f"{topic.full} is the name of a partition, which cannot be created by itself")
+        if not 0 <= partitions <= PARTITIONS_MAX:
+            raise InvalidConfiguration(f"a topic has up to {PARTITIONS_MAX} partitions, not {partitions}")
+        if len(metadata_keys.cursor(topic.path, "").encode()) > KEY_SIZE_MAX_BYTES - 300:
+            raise InvalidTopicName(f"the topic name is too long: {topic.full[:100]}…")
+        while topic.full in self._creating:
+            await asyncio.wait((self._creating[topic.full],))
+        self.check_namespace(topic.namespace)
+        if topic.full in self._partitions:
+            raise KeyExists(f"{topic.full} exists already", partitions=self._partitions[topic.full])
+        under_way = self._creating[topic.full] = asyncio.get_running_loop().create_future()
+        try:
+            value = pack({"created_ms": self._env.clock.now_ms(), "partitions": partitions})
+            await put_certain(self._env, self._store, metadata_keys.topic(topic.path), value, None)
+            self._enter(topic.full, partitions)
+        finally:
+            del self._creating[topic.full]
+            under_way.set_result(None)
+        return partitions
+
+    async def grow(self, topic: TopicName, partitions: int) -> None:
+        """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration (fewer than now)."""
+        async with self._changing:
+            now = self._partitions.get(topic.full)
+            if now is None:
+                raise TopicNotFound(f"{topic.full} does not exist")
+            if not 0 < now <= partitions <= PARTITIONS_MAX:
+                raise InvalidConfiguration(f"{topic.full} has {now} partitions and cannot get {partitions}")
+            key = metadata_keys.topic(topic.path)
+            record = await self._store.get(key)
+            if record is None:
+                raise TopicNotFound(f"{topic.full} does not exist")
+            value = pack({**unpack(record.value), "partitions": partitions})
+            await put_certain(self._env, self._store, key, value, record.version)
+            self._partitions[topic.full] = partitions
+
+    async def delete(self, topic: TopicName) -> None:
+        """Delete the record; whatever the topic owned is gone already. No error when it is not there."""
+        async with self._changing:
+            await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
+            if self._partitions.pop(topic.full, None) is not None:
+                names = self._names_by_namespace[topic.namespace]
+                del names[bisect.bisect_left(names, topic.full)]
+
+    def members(self, topic: TopicName) -> list[str]:
+        """What brokers own of a topic: its partitions, or itself. Raises TopicNotFound."""
+        if topic.partition >= 0:
+            if topic.partition >= (self._partitions.get(topic.partitioned_name) or 0):
+                raise TopicNotFound(f"{topic.full} does not exist")
+            return [topic.full]
+        partitions = self._partitions.get(topic.full)
+        if partitions is None:
+            raise TopicNotFound(f"{topic.full} does not exist")
+        return [topic.partition_name(index) for index in range(partitions)] if partitions else [topic.full]
+
+    def list_topics(self, namespace: str, after: str, limit: int) -> list[tuple[str, int]]:
+        """Topics of a namespace with their partitions, ordered, behind `after`. Raises TopicNotFound (no namespace)."""
+        self.check_namespace(namespace)
+        names = self._names_by_namespace.get(namespace, [])
+        first = bisect.bisect_right(names, after)
+        return [(name, self._partitions[name]) for name in names[first : first + max(1, min(limit, LIST_LIMIT_MAX))]]
+
+    # -- namespaces and tenants ----------------------------------------------------------------------------------
+
+    def check_namespace(self, namespace: str) -> None:
+        """Raise TopicNotFound unless the namespace (`tenant/namespace`) exists."""
+        if namespace not in self._namespaces or namespace in self._namespaces_going:
+            raise TopicNotFound(f"the namespace {namespace} does not exist", namespace=namespace)
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Names of a tenant's namespaces. Raises NoSuchKey for a missing tenant."""
+        if tenant not in self._tenants:
+            raise NoSuchKey(f"the tenant {tenant} does not exist")
+        return sorted(name for name in self._namespaces if name.startswith(f"{tenant}/"))
+
+    def namespace(self, name: str) -> dict[str, Any]:
+        """The record of a namespace. Raises TopicNotFound."""
+        self.check_namespace(name)
+        return self._namespaces[name][0]
+
+    def tenants(self) -> list[str]:
+        return sorted(self._tenants)
+
+    def tenant(self, name: str) -> dict[str, Any]:
+        """The record of a tenant. Raises NoSuchKey."""
+        if name not in self._tenants:
+            raise NoSuchKey(f"the tenant {name} does not exist")
+        return self._tenants[name][0]
+
+    async def create_namespace(self, name: str, policies: dict[str, Any]) -> None:
+        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName."""
+        tenant, _ = parse_namespace(name)
+        async with self._changing:
+            if tenant not in self._tenants:
+                raise NoSuchKey(f"the tenant {tenant} does not exist")
+            if name in self._namespaces:
+                raise KeyExists(f"the namespace {name} exists already")
+            record = {"policies": policies, "created_ms": self._env.clock.now_ms()}
+            version = await put_certain(self._env, self._store, metadata_keys.namespace(name), pack(record), None)
+            self._namespaces[name] = (record, version)
+
+    async def delete_namespace(self, name: str) -> None:
+        """Raises TopicNotFound, NotAllowedError while topics are in it."""
+        async with self._changing:
+            self.check_namespace(name)
+            if self._names_by_namespace.get(name) or any(
+                TopicName.parse(topic).namespace == name for topic in self._creating
+            ):
+                raise NotAllowedError(f"the namespace {name} still has topics")
+            self._namespaces_going[name] = None
+            try:
+                await delete_certain(self._env, self._store, metadata_keys.namespace(name))
+                del self._namespaces[name]
+            finally:
+                del self._namespaces_going[name]
+
+    async def put_tenant(self, name: str, record: dict[str, Any]) -> None:
+        """Create or replace a tenant. Raises InvalidTopicName."""
+        check_named_entity("tenant", name)
+        async with self._changing:
+            known = self._tenants.get(name)
+            value = {"created_ms": self._env.clock.now_ms(), **(known[0] if known else {}), **record}
+            version = await put_certain(
+                self._env, self._store, metadata_keys.tenant(name), pack(value), known[1] if known else None
+            )
+            self._tenants[name] = (value, version)
+
+    async def delete_tenant(self, name: str) -> None:
+        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
+        async with self._changing:
+            if self.namespaces(name):
+                raise NotAllowedError(f"the tenant {name} still has namespaces")
+            await delete_certain(self._env, self._store, metadata_keys.tenant(name))
+            del self._tenants[name]
+
+    def _enter(self, full_name: str, partitions: int) -> None:
+        self._partitions[full_name] = partitions
+        bisect.insort(self._names_by_namespace.setdefault(TopicName.parse(full_name).namespace, []), full_name)
+
+
+def _check_persistent(topic: TopicName) -> None:
+    if not topic.persistent:
+        raise NotAllowedError("non-persistent topics are not supported")

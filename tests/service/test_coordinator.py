@@ -1,0 +1,449 @@
+"""The coordinator over real sockets: failover, zombies, restarts, two coordinators, a thousand topics."""
+
+import asyncio
+import dataclasses
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from coordination import CLUSTER, FAST, SECRET, Coordination, coordination, eventually
+
+from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import (
+    ClusterError,
+    CookieMismatch,
+    CoordinatorUnavailable,
+    HandshakeRefused,
+    KeyExists,
+    MetadataUnavailable,
+    NotAllowedError,
+    OutcomeUnknown,
+    ServiceUnitNotReady,
+    StaleEpoch,
+    TopicNotFound,
+)
+from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc import Identity
+from magnetar.storage.cluster_identity import create_cluster
+from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
+from magnetar.storage.metadata_sql import SqlMetadataStore, sqlite_url
+from magnetar.storage.metadata_store import Guard, Write, pack, unpack
+
+PREFIX = "persistent://public/default/"
+
+
+async def create(cluster: Coordination, name: str, partitions: int = 0) -> None:
+    await cluster.coordinator.rpc_create_topic(None, PREFIX + name, partitions)  # type: ignore[arg-type]
+
+
+async def assign_all(cluster: Coordination, name: str, partitions: int) -> Counter[str]:
+    client = cluster.members[0].client
+    answers = await asyncio.gather(
+        *(client.call("assign", topic=f"{PREFIX}{name}-partition-{index}") for index in range(partitions))
+    )
+    return Counter(answer["broker"] for answer in answers)
+
+
+# -- ownership -------------------------------------------------------------------------------------------------------
+
+
+async def test_partitions_are_spread_and_everybody_hears_of_it() -> None:
+    async with coordination() as cluster:
+        brokers = [await cluster.broker(number) for number in (1, 2, 3)]
+        await create(cluster, "t", 5)
+        assert sorted((await assign_all(cluster, "t", 5)).values()) == [1, 2, 2]
+        for broker in brokers:
+            await eventually(lambda broker=broker: len(broker.client.assignments) == 5)
+        assert sorted(len(broker.owned()) for broker in brokers) == [1, 2, 2]
+        first = await brokers[0].client.call("assign", topic=f"{PREFIX}t-partition-0")
+        assert first["url"] == f"pulsar://{first['broker']}:6650"
+        assert first["epoch"] == brokers[1].client.assignments[f"{PREFIX}t-partition-0"]["epoch"]
+
+
+async def test_a_broker_whose_socket_closes_loses_its_topics_at_once() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 10)
+        await assign_all(cluster, "t", 10)
+        before = {topic: value["epoch"] for topic, value in two.client.assignments.items()}
+        started = time.monotonic()
+        await one.client.close()
+        await eventually(lambda: len(two.owned()) == 10)
+        assert time.monotonic() - started < 0.5
+        assert list(two.client.brokers) == ["broker-2"]
+        moved = [topic for topic, value in two.client.assignments.items() if value["epoch"] > before[topic]]
+        assert len(moved) == 5
+
+
+async def test_a_silent_broker_loses_its_topics_and_cannot_come_back_as_it_was() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        await assign_all(cluster, "t", 4)
+        await one.stop()
+        await eventually(lambda: len(two.owned()) == 4, 3)
+        # The zombie wakes up: its writes are refused, its registration too, and it learns that it is over.
+        with pytest.raises((StaleEpoch, OutcomeUnknown, MetadataUnavailable)):
+            await one.client.metadata.put("managed/x", b"zombie", None)
+        zombie = CoordinatorClient(cluster.env, one.client.identity, SECRET, FAST, cluster.locate)
+        lost: list[int] = []
+        zombie.on_session_lost.append(lambda: lost.append(1))
+        await zombie.start(5)
+        with pytest.raises(StaleEpoch):
+            await zombie.metadata.put("managed/x", b"zombie", None)
+        with pytest.raises(StaleEpoch):
+            await zombie.register("127.0.0.1", 1, {})
+        await zombie.close()
+        assert await cluster.store.get("managed/x") is None
+        again = await cluster.broker(1, "2")
+        await eventually(lambda: len(again.owned()) == 2)  # evened out again
+
+
+async def test_a_client_learns_of_its_lost_session_by_itself() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        session = cluster.coordinator.membership.find("broker", "broker-1")
+        assert session is not None
+        cluster.coordinator._end(session, "the test says so")
+        await eventually(lambda: one.lost == 1)
+
+
+async def test_a_new_incarnation_frees_the_topics_of_the_old_one_at_once() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t", 3)
+        await assign_all(cluster, "t", 3)
+        again = await cluster.broker(1, "2")
+        await eventually(lambda: len(again.owned()) == 3)
+        await eventually(lambda: one.lost == 1)
+
+
+async def test_no_broker_is_said_at_once_and_topics_wait_for_one() -> None:
+    async with coordination() as cluster:
+        admin = await cluster.join("admin", "admin")
+        await create(cluster, "t")
+        with pytest.raises(ServiceUnitNotReady):
+            await admin.client.call("assign", topic=PREFIX + "t")
+        one = await cluster.broker(1)
+        await admin.client.call("assign", topic=PREFIX + "t")
+        await one.client.close()
+        await eventually(lambda: not admin.client.brokers)
+        two = await cluster.broker(2)
+        await eventually(lambda: two.owned() == [PREFIX + "t"])
+
+
+async def test_a_joining_broker_gets_its_share_in_order() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t", 6)
+        await assign_all(cluster, "t", 6)
+        two = await cluster.broker(2)
+        await eventually(lambda: len(two.owned()) == 3)
+        await eventually(lambda: len(one.owned()) == 3)
+        assert sorted(one.rpc.released) == two.owned()
+
+
+async def test_unload_moves_or_renews() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t")
+        first = await one.client.call("assign", topic=PREFIX + "t")
+        await one.client.call("unload", topic=PREFIX + "t")
+        await eventually(lambda: one.client.assignments[PREFIX + "t"]["epoch"] > first["epoch"])
+        assert one.rpc.released == [PREFIX + "t"]
+        two = await cluster.broker(2)
+        await one.client.call("unload", topic=PREFIX + "t")
+        await eventually(lambda: two.owned() == [PREFIX + "t"])
+        await one.client.call("unload", topic=PREFIX + "t", destination="broker-1")
+        await eventually(lambda: one.owned() == [PREFIX + "t"])
+
+
+# -- the coordinator's own failures ----------------------------------------------------------------------------------
+
+
+async def test_after_a_restart_nothing_moves_while_brokers_come_back() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 8)
+        await assign_all(cluster, "t", 8)
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 4)
+        before = {topic: value["epoch"] for topic, value in one.client.assignments.items()}
+        await two.stop()  # still holds its socket, and does not come back
+        epoch = cluster.coordinator.epoch
+        await cluster.coordinator.close()
+        assert len(one.owned()) == 4  # they go on meanwhile
+        started = time.monotonic()
+        await cluster.start_coordinator()
+        assert cluster.coordinator.epoch == epoch + 1
+        await eventually(lambda: one.client.epoch == epoch + 1 and one.client.connected)
+        await asyncio.sleep(0.3)
+        assert {topic: value["epoch"] for topic, value in one.client.assignments.items()} == before
+        await eventually(lambda: len(one.owned()) == 8)
+        assert time.monotonic() - started > 0.6
+        assert one.lost == 0
+
+
+async def test_after_a_restart_a_new_incarnation_does_not_have_to_wait() -> None:
+    slow = dataclasses.replace(FAST, session_timeout_s=30.0)
+    async with coordination(slow) as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        await assign_all(cluster, "t", 4)
+        await cluster.coordinator.close()
+        await one.close()
+        await cluster.start_coordinator()
+        again = await cluster.broker(1, "2")
+        await eventually(lambda: len(again.owned()) + len(two.owned()) == 4)
+
+
+async def test_a_pause_of_the_coordinator_is_not_held_against_brokers() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        await assign_all(cluster, "t", 4)
+        await asyncio.sleep(0.3)
+        time.sleep(2 * FAST.session_timeout_s)  # noqa: ASYNC251 (the whole process, clients included, stands still)
+        await asyncio.sleep(0.5)
+        assert len(one.owned()) == len(two.owned()) == 2
+        assert one.lost == two.lost == 0
+
+
+async def test_of_two_coordinators_only_the_newer_can_write() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t", 2)
+        old = cluster.coordinator
+        new = await cluster.start_coordinator()
+        try:
+            with pytest.raises(MetadataUnavailable):
+                await old.rpc_create_topic(None, PREFIX + "zombie", 0)  # type: ignore[arg-type]
+            await asyncio.wait_for(old.wait_ended(), 1)
+            assert await cluster.store.get(metadata_keys.topic("persistent/public/default/zombie")) is None
+            await eventually(lambda: one.client.epoch == new.epoch and one.client.connected)
+            await assign_all(cluster, "t", 2)
+            assert one.lost == 0
+        finally:
+            await old.close()
+
+
+async def test_a_client_leaves_a_coordinator_with_a_lower_epoch() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        one.client.epoch += 5
+        one.client._connection.close()  # type: ignore[union-attr]
+        await asyncio.sleep(0.3)
+        assert not one.client.connected
+        for _ in range(6):
+            await cluster.coordinator.close()
+            await cluster.start_coordinator()
+        await eventually(lambda: one.client.connected)
+
+
+async def test_it_starts_only_on_its_own_clusters_store() -> None:
+    env = Environment.real()
+    store = MemoryMetadataStore()
+    for prepared in (None, "another"):
+        if prepared:
+            await create_cluster(store, prepared, 0)
+        with pytest.raises(ClusterError):
+            await CoordinatorService(env, store, CLUSTER, SECRET, FAST, "127.0.0.1", 0, "").start()
+    assert await store.get(metadata_keys.CLUSTER) is not None
+    env.close()
+
+
+async def test_strangers_are_refused() -> None:
+    async with coordination() as cluster:
+        for identity, secret in (
+            (Identity(CLUSTER, "broker", "b", "1"), b"wrong"),
+            (Identity("other", "broker", "b", "1"), SECRET),
+        ):
+            client = CoordinatorClient(cluster.env, identity, secret, FAST, cluster.locate)
+            with pytest.raises(HandshakeRefused):
+                await client.start(5)
+            await client.close()
+        nowhere = CoordinatorClient(cluster.env, identity, SECRET, FAST, _nowhere)
+        with pytest.raises(CoordinatorUnavailable):
+            await nowhere.start(0.2)
+        await nowhere.close()
+
+
+async def _nowhere() -> tuple[str, int]:
+    raise CoordinatorUnavailable("nobody")
+
+
+class FlakyStore(MemoryMetadataStore):
+    """Loses answers, and is away at times."""
+
+    def __init__(self, records: MemoryRecords) -> None:
+        super().__init__(records)
+        self.plan: list[str] = []
+
+    async def write_many(self, writes, guard: Guard | None = None):
+        what = self.plan.pop(0) if self.plan and writes[0].key.startswith("assignments/") else ""
+        if what == "away":
+            raise MetadataUnavailable("away")
+        results = await super().write_many(writes, guard)
+        if what == "lost":
+            raise OutcomeUnknown("the answer was lost")
+        return results
+
+
+async def test_lost_answers_and_absence_of_the_store_only_delay() -> None:
+    store = FlakyStore(MemoryRecords())
+    async with coordination(store=store) as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        store.plan = ["lost", "away", "lost"]
+        assert sum((await assign_all(cluster, "t", 4)).values()) == 4
+        store.plan = ["away", "lost", "away"]
+        await one.client.close()
+        await eventually(lambda: len(two.owned()) == 4)
+        for topic, value in two.client.assignments.items():
+            key = metadata_keys.assignment(topic.replace("://", "/"))
+            record = await store.get(key)
+            assert record is not None and unpack(record.value)["epoch"] == value["epoch"]
+
+
+async def test_a_record_that_somebody_else_changed_is_read_again() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 2)
+        await assign_all(cluster, "t", 2)
+        for index in range(2):
+            key = metadata_keys.assignment(f"persistent/public/default/t-partition-{index}")
+            record = await cluster.store.get(key)
+            assert record is not None
+            await cluster.store.write_many([Write(key, record.value, record.version)])
+        await one.client.close()
+        await eventually(lambda: len(two.owned()) == 2)
+
+
+# -- topics and cookies ----------------------------------------------------------------------------------------------
+
+
+async def test_topics_exist_as_they_were_created() -> None:
+    async with coordination() as cluster:
+        call = (await cluster.broker(1)).client.call
+        with pytest.raises(TopicNotFound):
+            await call("partitions", topic=PREFIX + "x")
+        assert await call("partitions", topic=PREFIX + "x", create=True) == 0
+        with pytest.raises(KeyExists):
+            await call("create_topic", topic=PREFIX + "x", partitions=3)
+        await call("create_topic", topic=PREFIX + "p", partitions=3)
+        assert await call("partitions", topic=PREFIX + "p") == 3
+        assert await call("partitions", topic=PREFIX + "p-partition-2") == 0
+        for missing in ("p-partition-3", "x-partition-0", "q-partition-0"):
+            with pytest.raises(TopicNotFound):
+                await call("assign", topic=PREFIX + missing)
+        with pytest.raises(NotAllowedError):
+            await call("assign", topic=PREFIX + "p")
+        with pytest.raises(NotAllowedError):
+            await call("assign", topic="non-persistent://public/default/x")
+        with pytest.raises(TopicNotFound):
+            await call("assign", topic="persistent://public/nowhere/x")
+        with pytest.raises(TopicNotFound):
+            await call("assign", topic=PREFIX + "y", create=False)
+        await call("assign", topic=PREFIX + "y")
+        expected = [f"{PREFIX}p-partition-{index}" for index in range(3)] + [PREFIX + "x", PREFIX + "y"]
+        assert await call("topics", namespace="public/default") == expected
+        assert await call("topic_records", namespace="public/default", limit=1) == [[PREFIX + "p", 3]]
+        assert len(await call("topic_records", namespace="public/default", after=PREFIX + "p")) == 2
+        await call("grow_topic", topic=PREFIX + "p", partitions=5)
+        assert (await call("assign", topic=PREFIX + "p-partition-4"))["broker"] == "broker-1"
+        # Everything is still there for the next coordinator.
+        await cluster.coordinator.close()
+        await cluster.start_coordinator()
+        await eventually(lambda: cluster.members[0].client.connected)
+        assert len(await call("topics", namespace="public/default")) == 7
+
+
+async def test_deleting_asks_the_owner_first() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        await assign_all(cluster, "t", 3)
+        one.rpc.delete_error = NotAllowedError("in use")
+        with pytest.raises(NotAllowedError):
+            await one.client.call("delete_topic", topic=PREFIX + "t")
+        assert await one.client.call("partitions", topic=PREFIX + "t") == 4
+        one.rpc.delete_error = None
+        await one.client.call("delete_topic", topic=PREFIX + "t")
+        assert dict.fromkeys(one.rpc.deleted + two.rpc.deleted).keys() == {
+            f"{PREFIX}t-partition-{index}" for index in range(4)
+        }
+        with pytest.raises(TopicNotFound):
+            await one.client.call("partitions", topic=PREFIX + "t")
+        await eventually(lambda: not one.client.assignments and not two.client.assignments)
+        assert await cluster.store.list("assignments/") == []
+        with pytest.raises(TopicNotFound):
+            await one.client.call("delete_topic", topic=PREFIX + "t")
+        await create(cluster, "t", 1)
+        await assign_all(cluster, "t", 1)
+
+
+async def test_namespaces_and_tenants() -> None:
+    async with coordination() as cluster:
+        call = (await cluster.broker(1)).client.call
+        await call("put_tenant", tenant="acme", record={"allowedClusters": ["standalone"]})
+        await call("create_namespace", namespace="acme/orders")
+        with pytest.raises(KeyExists):
+            await call("create_namespace", namespace="acme/orders")
+        assert await call("namespaces", tenant="acme") == ["acme/orders"]
+        await call("assign", topic="persistent://acme/orders/t")
+        for refused in (call("delete_namespace", namespace="acme/orders"), call("delete_tenant", tenant="acme")):
+            with pytest.raises(NotAllowedError):
+                await refused
+        await call("delete_topic", topic="persistent://acme/orders/t")
+        await call("delete_namespace", namespace="acme/orders")
+        await call("delete_tenant", tenant="acme")
+        assert await call("tenants") == ["public"]
+
+
+async def test_bookies_need_their_cookie_and_are_announced() -> None:
+    async with coordination() as cluster:
+        broker = await cluster.broker(1)
+        with pytest.raises(CookieMismatch):
+            await cluster.join("bookie", "bookie-1", instance="a")
+        await cluster.store.put(metadata_keys.bookie("bookie-1"), pack({"instance": "a"}), None)
+        with pytest.raises(CookieMismatch):
+            await cluster.join("bookie", "bookie-1", instance="b")
+        bookie = await cluster.join("bookie", "bookie-1", instance="a")
+        await eventually(lambda: list(broker.client.bookies.bookies) == ["bookie-1"])
+        assert broker.client.bookies.bookies["bookie-1"].writable
+        bookie.client.report = {"writable": False, "disk": {"used_bytes": 1}}
+        await eventually(lambda: not broker.client.bookies.bookies["bookie-1"].writable)
+        status = await broker.client.call("status")
+        assert status["registered_bookies"] == ["bookie-1"]
+        assert [member["id"] for member in status["members"]] == ["bookie-1", "broker-1"]
+        assert status["members"][0]["report"]["disk"] == {"used_bytes": 1}
+        await bookie.client.close()
+        await eventually(lambda: not broker.client.bookies.bookies)
+
+
+# -- a thousand topics -----------------------------------------------------------------------------------------------
+
+
+async def test_a_thousand_topics_move_within_a_second_and_a_half(tmp_path: Path) -> None:
+    env = Environment.real()
+    store = await SqlMetadataStore.open(env, sqlite_url(str(tmp_path / "metadata.sqlite")), create=True)
+    async with coordination(store=store) as cluster:
+        brokers = [await cluster.broker(number) for number in (1, 2, 3)]
+        await create(cluster, "t", 2)
+        topics = [f"{PREFIX}many-{index}" for index in range(1000)]
+        started = time.monotonic()
+        await asyncio.gather(*(brokers[0].client.call("assign", topic=topic) for topic in topics))
+        print(f"1,000 topics created and assigned in {time.monotonic() - started:.2f} s")
+        await asyncio.gather(*(brokers[0].client.call("unload", topic=t, destination="broker-1") for t in topics))
+        await eventually(lambda: len(brokers[0].owned()) == 1000)
+        started = time.monotonic()
+        await brokers[0].client.close()
+        await eventually(lambda: len(brokers[1].owned()) + len(brokers[2].owned()) == 1000, 10)
+        took_s = time.monotonic() - started
+        print(f"1,000 topics moved in {took_s:.2f} s")
+        assert took_s < 1.5
+        assert len(brokers[1].owned()) == 500
+    await store.close()
+    env.close()

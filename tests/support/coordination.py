@@ -1,0 +1,143 @@
+"""A coordinator over loopback sockets, and members that can be killed, stopped and woken up."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.protocol.names import ROLE_BROKER
+from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc import Identity, RpcConnection, RpcServer, RpcService
+from magnetar.runtime.settings import Settings
+from magnetar.storage.cluster_identity import create_cluster
+from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
+from magnetar.storage.metadata_store import MetadataStore
+
+CLUSTER = "cluster-1"
+SECRET = b"coordination test secret"
+FAST = Settings(heartbeat_interval_s=0.1, session_timeout_s=0.8, rebalance_delay_s=0.2, auditor_interval_s=3600.0)
+
+
+async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
+    """Wait until `condition()` is true; it is looked at every 10 ms."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 (the state of any service may be waited for)
+            await asyncio.sleep(0.01)
+
+
+class TestBrokerRpc(RpcService):
+    """The internal side of a broker that only takes notes."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+        self.deleted: list[str] = []
+        self.delete_error: Exception | None = None
+
+    async def rpc_unload(self, connection: RpcConnection, topic: str) -> None:
+        self.released.append(topic)
+
+    async def rpc_delete_topic(self, connection: RpcConnection, topic: str, force: bool) -> None:
+        if self.delete_error is not None:
+            raise self.delete_error
+        self.deleted.append(topic)
+
+
+class Member:
+    """A registered member; a broker has an internal RPC server of its own."""
+
+    def __init__(self, client: CoordinatorClient, rpc: TestBrokerRpc, server: RpcServer | None) -> None:
+        self.client = client
+        self.rpc = rpc
+        self.server = server
+        self.lost = 0
+        client.on_session_lost.append(self._lose)
+
+    def _lose(self) -> None:
+        self.lost += 1
+
+    @property
+    def node_id(self) -> str:
+        return self.client.identity.node_id
+
+    def owned(self) -> list[str]:
+        """Topics that this member believes to be its own."""
+        mine = (self.client.identity.node_id, self.client.identity.incarnation)
+        return sorted(
+            topic for topic, value in self.client.assignments.items() if (value["broker"], value["incarnation"]) == mine
+        )
+
+    async def stop(self) -> None:
+        """Like SIGSTOP, as seen from outside: sockets stay open, nothing is sent."""
+        self.client._disconnect = lambda: None  # type: ignore[method-assign]
+        await self.client._tasks.close()
+
+    async def close(self) -> None:
+        await self.client.close()
+        if self.server is not None:
+            await self.server.close()
+
+
+class Coordination:
+    """One coordinator at a time (more on request) and any number of members."""
+
+    def __init__(self, env: Environment, store: MetadataStore, settings: Settings) -> None:
+        self.env = env
+        self.store = store
+        self.settings = settings
+        self.coordinator: CoordinatorService
+        self.members: list[Member] = []
+        self._address: tuple[str, int] = ("127.0.0.1", 0)
+
+    async def start_coordinator(self, store: MetadataStore | None = None) -> CoordinatorService:
+        self.coordinator = CoordinatorService(
+            self.env, store or self.store, CLUSTER, SECRET, self.settings, "127.0.0.1", 0, ""
+        )
+        await self.coordinator.start()
+        self._address = self.coordinator.address
+        return self.coordinator
+
+    async def locate(self) -> tuple[str, int]:
+        return self._address
+
+    async def join(self, role: str, node_id: str, incarnation: str = "1", **data: Any) -> Member:
+        identity = Identity(CLUSTER, role, node_id, incarnation)
+        client = CoordinatorClient(self.env, identity, SECRET, self.settings, self.locate)
+        rpc = TestBrokerRpc()
+        server = None
+        if role == ROLE_BROKER:
+            server = RpcServer(self.env, identity, SECRET, rpc, frame_size_max=1 << 20)
+            data = {"url": f"pulsar://{node_id}:6650", "rpc": list(await server.start("127.0.0.1")), **data}
+        member = Member(client, rpc, server)
+        self.members.append(member)
+        await client.start(5)
+        await client.register("127.0.0.1", 6650, data, 5)
+        return member
+
+    async def broker(self, number: int, incarnation: str = "1") -> Member:
+        return await self.join(ROLE_BROKER, f"broker-{number}", incarnation)
+
+    async def close(self) -> None:
+        for member in self.members:
+            await member.close()
+        await self.coordinator.close()
+
+
+@contextlib.asynccontextmanager
+async def coordination(
+    settings: Settings = FAST, store: MetadataStore | None = None, records: MemoryRecords | None = None
+) -> AsyncIterator[Coordination]:
+    """A fresh cluster with its coordinator in office, past its first moments."""
+    env = Environment.real()
+    metadata = store or MemoryMetadataStore(records)
+    await create_cluster(metadata, CLUSTER, 0)
+    found = Coordination(env, metadata, settings)
+    await found.start_coordinator()
+    try:
+        yield found
+    finally:
+        await found.close()
+        env.close()
