@@ -36,11 +36,16 @@ def _encode_varint(value: int) -> bytes:
 
 
 _SMALL = tuple(_encode_varint(value) for value in range(1 << 14))
+_CONTINUED = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
 
 
 def varint(value: int) -> bytes:
     """A number as protobuf writes it; negative ones as their 64-bit pattern."""
-    return _SMALL[value] if 0 <= value < 16384 else _encode_varint(value)
+    if 0 <= value < 1 << 14:
+        return _SMALL[value]
+    if 0 < value < 1 << 28:
+        return _CONTINUED[value & 0x3FFF] + _SMALL[value >> 14]
+    return _encode_varint(value)
 
 
 for _field in BaseCommand.DESCRIPTOR.fields:
