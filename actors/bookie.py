@@ -207,9 +207,14 @@ class BookieService(RpcService):
         return sorted(ledger_id for ledger_id in self.store.entries.ledgers if ledger_id > after)[:limit]
 
     async def rpc_entry_ids(
-        self, connection: RpcConnection, ledger: int, first: int, last: int, intact_only: bool = False
+        self, connection: RpcConnection, ledger: int, first: int, last: int, intact_only: bool | None = None
     ) -> list[list[int]]:
-        """[first, last] ranges of the entries held; with `intact_only` each is read and verified first."""
+        """[first, last] ranges of the entries held, those known to be damaged left out.
+
+        With `intact_only` (without it: in limbo) each is read and verified first.
+        """
+        if intact_only is None:
+            intact_only = bool(self.store.limbo)
         try:
             ranges = await self.store.held_ranges(ledger, first, last, intact_only)
         except NoSuchLedger:
@@ -220,11 +225,14 @@ class BookieService(RpcService):
         """One round now, compaction included; returns what it did."""
         return await self.collect(major)
 
-    async def rpc_clear_limbo(self, connection: RpcConnection) -> None:
-        """The auditor has copied back everything that should be here."""
-        # Every ledger id given out until now is below a freshly reserved one.
-        floor = await self._coordinator.metadata.allocate(LEDGER_COUNTER, 1)
-        await self.store.clear_limbo(floor)
+    async def rpc_clear_limbo(self, connection: RpcConnection, fence_floor: int | None = None) -> None:
+        """The auditor has copied back everything that should be here.
+
+        Every ledger id given out before the loss is below `fence_floor`; without one the bookie asks the metadata.
+        """
+        if fence_floor is None:
+            fence_floor = await self._coordinator.metadata.allocate(LEDGER_COUNTER, 1)
+        await self.store.clear_limbo(fence_floor)
         logger.warning("bookie %s has left limbo", self.identity.node_id)
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ from .segment_reader import ENTRIES_PER_READ_MAX, RangeRead, RangeResult, Segmen
 logger = logging.getLogger(__name__)
 
 _VERIFY_BYTES = 1 << 20
+DAMAGED_ENTRIES_MAX = 10_000
+"""Damaged entries remembered, so that `held_ranges` leaves them out and the auditor brings new copies."""
 READER_LANES = 2
 """Threads that read segments; a ledger always uses the same one."""
 
@@ -72,7 +74,9 @@ class EntryStore:
         self._on_damage = on_damage
         self._on_fatal = on_fatal
         self._next_file_id = 1
+        self._damaged_entries: dict[tuple[int, int], None] = {}
         self._tasks = Tasks()
+        self._closed = False
         self._checkpoint_lock = asyncio.Lock()
         self._sealing = asyncio.Lock()
         self._rebuilding: dict[int, None] = {}
@@ -87,6 +91,7 @@ class EntryStore:
             self._new_journal,
             segment_bytes,
             sync=sync,
+            on_rotated=self._keep_rotated,
             on_full=self._seal_soon,
             on_abandoned=self._forget_abandoned,
             on_out_of_space=on_out_of_space,
@@ -127,6 +132,9 @@ class EntryStore:
 
     async def close(self) -> None:
         """Make everything accepted durable, seal it, let go of all files. Never raises for a failed disk."""
+        if self._closed:
+            return
+        self._closed = True
         await self.journal.close()
         await self._tasks.close()
         await self._prepare_lane.run(_nothing)
@@ -194,6 +202,7 @@ class EntryStore:
                 rows.lac = lac
         else:
             rows.put(entry_id, offset, size, digest, lac)
+            self._damaged_entries.pop((state.ledger_id, entry_id), None)
         if lac > state.lac:
             state.lac = lac
 
@@ -270,12 +279,14 @@ class EntryStore:
             if result is not None:
                 for segment in result.damaged:
                     self._rebuild_soon(segment)
+                if result.status is BookieStatus.CORRUPT and len(self._damaged_entries) < DAMAGED_ENTRIES_MAX:
+                    self._damaged_entries[state.ledger_id, result.next_entry_id] = None
             callback(result, error)
 
         lane.submit(reader.read_range, (request,), done)
 
     async def held_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
-        """The contiguous ranges of entry ids within first…last that are stored, whether or not intact.
+        """The contiguous ranges of entry ids within first…last that are stored and not known to be damaged.
 
         Raises EntryCorrupt while an index is being rebuilt, OSError.
         """
@@ -284,7 +295,8 @@ class EntryStore:
         for segment in list(state.segments):
             line = segment.table.get(state.ledger_id)
             rows = segment.rows.get(state.ledger_id)
-            if line is not None and line.entries == line.last - line.first + 1:
+            complete = line is not None and line.entries == line.last - line.first + 1
+            if line is not None and complete and segment.kind == JOURNAL_SUFFIX:  # no LOST records in a journal
                 low, high = max(first, line.first), min(last, line.last)
                 if low <= high:
                     held = IdRanges([*held, (low, high)])
@@ -299,6 +311,9 @@ class EntryStore:
                     raise
             if rows is not None:
                 held = IdRanges([*held, *rows.ranges(first, last)])
+        for damaged_ledger, entry_id in self._damaged_entries:
+            if damaged_ledger == state.ledger_id:
+                held = held.without(entry_id)
         return list(held)
 
     async def intact_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
@@ -373,14 +388,13 @@ class EntryStore:
 
     def _describe(self) -> Checkpoint:
         sealed = [segment for segment in self.segments.values() if segment.sealed]
-        unsealed = [segment.file_id for segment in self.segments.values() if not segment.sealed]
-        unsealed += self.journal.unsealed_ids
+        unsealed = [segment for segment in self.segments.values() if not segment.sealed] + self.journal.unfilled
         return Checkpoint(
             self.instance,
             self._next_file_id,
-            min(unsealed, default=self._next_file_id),
+            min((segment.file_id for segment in unsealed), default=self._next_file_id),
             [(segment.file_id, segment.kind, segment.end) for segment in sealed],
-            unsealed,
+            [segment.file_id for segment in unsealed if segment.file is not None],
             [state.ledger_id for state in self.ledgers.values() if state.fenced],
             IdRanges(list(self.tombstones)),
             self.limbo,
@@ -448,8 +462,11 @@ class EntryStore:
 
     # -- sealing -----------------------------------------------------------------------------------------------------
 
-    def _seal_soon(self, full: Segment) -> None:
+    def _keep_rotated(self, full: Segment) -> None:
+        """Part of every checkpoint from the moment it stops being the active one, be its last batch durable or not."""
         self.segments[full.file_id] = full
+
+    def _seal_soon(self, full: Segment) -> None:
         self._tasks.spawn(self.seal_pending(), f"seal {full.name}")
 
     async def seal_pending(self) -> None:
@@ -465,7 +482,8 @@ class EntryStore:
 
     async def _seal_all(self) -> None:
         async with self._sealing:
-            for segment in [segment for segment in self.segments.values() if not segment.sealed]:
+            full = [segment for segment in self.segments.values() if not segment.sealed]
+            for segment in [segment for segment in full if segment.synced_end == segment.end]:
                 table = await self._housekeeping_lane.run(_write_index, self.env.files, segment)
                 segment.become_sealed(table)
                 segment.live_bytes = sum(

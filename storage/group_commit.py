@@ -87,6 +87,7 @@ class Journal:
         segment_bytes: int,
         *,
         sync: bool,
+        on_rotated: Callable[[Segment], None],
         on_full: Callable[[Segment], None],
         on_abandoned: Callable[[Segment], None],
         on_out_of_space: Callable[[], None],
@@ -103,6 +104,7 @@ class Journal:
         self._new_segment = new_segment
         self._segment_bytes = segment_bytes
         self._sync = sync
+        self._on_rotated = on_rotated
         self._on_full = on_full
         self._on_abandoned = on_abandoned
         self._on_out_of_space = on_out_of_space
@@ -215,9 +217,9 @@ class Journal:
         return spare
 
     @property
-    def unsealed_ids(self) -> list[int]:
-        """Journals that exist on disk and are not full."""
-        return [segment.file_id for segment in (self.active, self._spare) if segment and segment.file]
+    def unfilled(self) -> list[Segment]:
+        """Journals that are not full, those still being created included."""
+        return [segment for segment in (self.active, self._spare, self._preparing) if segment is not None]
 
     def _rotate(self) -> Segment:
         following = self._spare or self._preparing
@@ -238,6 +240,7 @@ class Journal:
             else:
                 self._loop.call_soon(self._on_full, full)
             full.state = SegmentState.SEALING
+            self._on_rotated(full)
             self._previous = full
         self._activate(following)
         self.prepare_spare()
@@ -301,7 +304,8 @@ class Journal:
 
     def _written(self, _: Any, error: BaseException | None) -> None:
         batch = self._writing
-        assert batch is not None
+        if batch is None:
+            return  # everything that waited was failed meanwhile
         if error is not None:
             self._fail(error)
             return

@@ -95,12 +95,12 @@ class Rows:
         ]
 
     def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The contiguous (first, last) ranges of ids within first…last."""
+        """The contiguous (first, last) ranges of ids within first…last, lost entries left out."""
         found: list[tuple[int, int]] = []
-        entries = self.entries[bisect_left(self.entries, first) : bisect_right(self.entries, last)]
-        if entries and entries[-1] - entries[0] == len(entries) - 1:
-            return [(entries[0], entries[-1])]
-        for entry_id in entries:
+        low, high = bisect_left(self.entries, first), bisect_right(self.entries, last)
+        for entry_id, size in zip(self.entries[low:high], self.sizes[low:high], strict=True):
+            if not size:
+                continue
             if found and found[-1][1] == entry_id - 1:
                 found[-1] = (found[-1][0], entry_id)
             else:

@@ -23,6 +23,15 @@ def lane(bookie, name):
     return bookie.env.offload.lanes[name]
 
 
+async def turns(condition):
+    """Let the loop turn, on inline lanes that is all it takes, until the condition holds."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
 async def test_entries_come_back_in_one_answer_from_memory_and_after_a_restart(files):
     bookie = await Bookie.started(files)
     await bookie.add_many(1, range(50))
@@ -373,7 +382,7 @@ async def test_a_flipped_bit_is_answered_corrupt_never_absent(files, restart):
     assert await bookie.read(1, 0, 9) == (S.OK, 4, bodies(1, range(4)))
     assert (await bookie.read(1, 4, 9))[0] == S.CORRUPT
     assert await bookie.read(1, 5, 9) == (S.OK, 10, bodies(1, range(5, 10)))
-    assert await bookie.store.held_ranges(1, 0, 8) == [(0, 8)]
+    assert await bookie.store.held_ranges(1, 0, 8) == [(0, 3), (5, 8)], "met once, it counts as missing: repair it"
     assert await bookie.store.held_ranges(1, 0, 8, intact_only=True) == [(0, 3), (5, 8)]
     if restart:
         assert await bookie.add(1, 4, recovery=True) == S.OK, "a repair is stored beside the damaged copy"
@@ -388,8 +397,7 @@ async def test_a_damaged_index_is_rebuilt_and_never_hides_an_entry(files):
     index = f"{DIRECTORY}/0000000000000001.journal.index"
     files.flip_bit(index, len(files.read_bytes(index)) - 60)
     assert (await bookie.read(1, 0, 9))[0] == S.IO_ERROR
-    while bookie.store.entries._rebuilding:
-        await asyncio.sleep(0)
+    await turns(lambda: not bookie.store.entries._rebuilding)
     assert await bookie.read_all(1, 0, 9) == bodies(1, range(10))
     assert bookie.store.limbo == ""
     await bookie.store.close()
@@ -408,7 +416,6 @@ async def test_an_index_that_cannot_be_rebuilt_leads_to_limbo(files):
     files.flip_bit(journal, at - 40)
     files.remove(index)
     assert (await bookie.read(1, 4, 4))[0] == S.IO_ERROR
-    while bookie.store.entries._rebuilding or not bookie.store.limbo:
-        await asyncio.sleep(0)
+    await turns(lambda: bookie.store.limbo and not bookie.store.entries._rebuilding)
     assert (await bookie.read(1, 4, 4))[0] in (S.UNKNOWN, S.CORRUPT)
     await bookie.store.close()
