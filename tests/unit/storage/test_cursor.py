@@ -61,7 +61,7 @@ async def record_of(cluster, name="s"):
 
 
 async def test_a_new_cursor_is_durable_at_once_and_has_no_ledger(cluster):
-    managed, cursor, positions = await filled(cluster)
+    managed, _cursor, positions = await filled(cluster)
     assert (await record_of(cluster)).ledger_id is None
     again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
     assert again.cursors["s"].backlog_entries == 100 and again.cursors["s"].properties == {"colour": "blue"}
@@ -215,7 +215,7 @@ async def test_an_old_owner_without_a_cursor_ledger_cannot_write_either(cluster)
 
 
 async def test_a_cursor_that_cannot_be_read_fails_the_load(cluster):
-    managed, cursor, positions = await filled(cluster)
+    _managed, cursor, positions = await filled(cluster)
     cursor.acknowledge(positions[:5])
     await cursor.flush()
     ledger_id = (await record_of(cluster)).ledger_id
@@ -252,7 +252,7 @@ async def test_a_failed_write_is_told_and_repeated(cluster):
 
 
 async def test_metadata_away_at_the_first_flush_and_at_close(cluster):
-    managed, cursor, positions = await filled(cluster)
+    _managed, cursor, positions = await filled(cluster)
 
     async def away(*arguments):
         raise MetadataUnavailable("the coordinator is away")
@@ -273,7 +273,7 @@ async def test_metadata_away_at_the_first_flush_and_at_close(cluster):
 
 
 async def test_reset_forwards_and_backwards_is_durable(cluster):
-    managed, cursor, positions = await filled(cluster)
+    _managed, cursor, positions = await filled(cluster)
     cursor.acknowledge(positions[:50] + positions[60:70])
     await cursor.reset(positions[10])
     assert cursor.first_unacknowledged == positions[10] and cursor.backlog_entries == 90
@@ -315,7 +315,7 @@ async def test_a_non_durable_cursor_writes_nothing(cluster):
 
 
 async def test_batch_indexes_survive(cluster):
-    managed, cursor, positions = await filled(cluster)
+    _managed, cursor, positions = await filled(cluster)
     cursor.acknowledge_batch_index(positions[0], [0b1010], 4)
     await cursor.flush()
     again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
