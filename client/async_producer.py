@@ -76,14 +76,15 @@ class AsyncProducer:
         Without a callback: returns their ids, in order, once all are stored, or raises the first failure. With one: it
         is called for each message, and this returns an empty list as soon as all are queued. Waits for space anyway.
         """
+        if self._closed:
+            raise AlreadyClosed("the producer is closed")
         payloads = [as_bytes(payload) for payload in payloads]
         if not payloads:
             return []
         outcome, future = self._outcome(len(payloads))
         start = 0
         while start < len(payloads):
-            outbox = self._outbox(b"", None, None, None, None)
-            accepted = outbox.extend(payloads, start, callback or outcome)
+            accepted, outbox = self._producer.extend(payloads, start, callback or outcome)
             start += accepted
             if not accepted:
                 await self._space(outbox, wait=True)

@@ -49,10 +49,10 @@ class Running:
     """A core on a loop on a thread of its own."""
 
     def __init__(self, configuration: ClientConfiguration) -> None:
+        self._environment = Environment.real(threads_max=1)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="magnetar-client", daemon=True)
         self._thread.start()
-        self._environment = Environment.real(threads_max=1)
         self.core: Core = self.run(self._make_core(configuration))
 
     async def _make_core(self, configuration: ClientConfiguration) -> Core:
@@ -86,22 +86,31 @@ class Running:
             self.stop()
 
     def stop(self) -> None:
-        """End the loop and its thread as they are."""
-        if self._thread.is_alive() and not self._loop.is_closed():
-            try:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-            except RuntimeError:
-                return
-            if not self.is_here():
-                self._thread.join(STOP_TIMEOUT_S)
-        self._environment.close()
+        """End the loop and its thread at once; whatever is pending fails. May be called twice, and on any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        except RuntimeError:
+            return  # it has ended
+        if not self.is_here():
+            self._thread.join(STOP_TIMEOUT_S)
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        loop = self._loop
+        asyncio.set_event_loop(loop)
         try:
-            self._loop.run_forever()
+            loop.run_forever()
+            loop.run_until_complete(self._wind_up())
         finally:
-            self._loop.close()
+            loop.close()
+            self._environment.close()
+
+    async def _wind_up(self) -> None:
+        await self.core.abandon()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # transports that were aborted close in the next round
 
 
 class SharedLoops:

@@ -154,8 +154,7 @@ class Producer:
         outcome = Outcome(count, done.open)
         start = 0
         while start < count:
-            outbox = self._producer.choose(b"", None, None, None, None)
-            accepted = outbox.extend(payloads, start, callback or outcome)
+            accepted, outbox = self._producer.extend(payloads, start, callback or outcome)
             start += accepted
             if start < count:
                 self._wait_for_space(outbox, True)

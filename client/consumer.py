@@ -42,7 +42,7 @@ from ..protocol.pulsar_pb2 import (
     MessageIdData,
 )
 from ..protocol.topics import TopicName
-from .configuration import ConsumerConfiguration
+from .configuration import ConsumerConfiguration, ConsumerType
 from .connection import Connection
 from .consumer_acks import ConsumerAcks
 from .core import Core
@@ -81,8 +81,11 @@ class PartitionConsumer:
         self._queue_size = queue_size
         self._refill = max(1, queue_size // 2)
         self._durable = start is None
+        self._ordered = configuration.consumer_type is not ConsumerType.Shared
         self._filter = start
         self._previous_filter: StartFilter | None = None
+        self._target: tuple[MessageId | int, bool] = (MessageId.earliest, True)
+        """Of the last seek."""
         self._credit = 0
         self._subscriptions = 0
         self._asked = 0
@@ -126,6 +129,13 @@ class PartitionConsumer:
             await connection.request(command, request_id, self._core.timeout_s)
         except (MagnetarError, TimeoutError) as error:
             logger.info("closing the consumer on %s: %s", self.topic.full, error)
+
+    def abandon(self, reason: MagnetarError) -> None:
+        """End without a word to the broker."""
+        if self._failure is None:
+            self._failure = reason
+            self.acks.abandon()
+            self._wake_waiters()
 
     async def ready_connection(self) -> Connection:
         """The connection that the subscription lives on, as soon as it does. Raises why it never will."""
@@ -284,9 +294,12 @@ class PartitionConsumer:
             if self._filter.drops(received):
                 with self._inbox.lock:
                     self._credit_messages(received.count)
-                if self._durable:
+                if self._ordered:
+                    # Done, as far as the application is concerned. On a Shared subscription another consumer may just
+                    # have sought back to it: there it stays unacknowledged and comes again.
                     self.acks.acknowledge_entry(position)
                 return
+            received.wanted = self._filter.wanted(received)
             if self._filter.is_passed(received):
                 self._filter = None
         self._inbox.arrive(received)
@@ -322,9 +335,7 @@ class PartitionConsumer:
         """See `inbox.Source`; called under the inbox's lock."""
         self._credit_messages(entry.count)
         try:
-            found = self._filter
-            wanted = None if found is None else found.wanted(entry)
-            return entry.open(self._core.configuration.decompressed_size_max_bytes, wanted)
+            return entry.open(self._core.configuration.decompressed_size_max_bytes)
         except MagnetarError as error:
             compressed = bool(entry.metadata.compression)
             kind = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
@@ -368,6 +379,7 @@ class PartitionConsumer:
         """A seek is about to be sent: from here on nothing that is queued or still comes is wanted."""
         self._sought = True
         self._previous_filter = self._filter
+        self._target = (target, inclusive)
         self._set_filter(target, inclusive)
         self._forget_queue()
 
@@ -389,6 +401,7 @@ class PartitionConsumer:
     def end_seek(self, done: bool) -> None:
         """The broker has answered. What arrived in between is from before."""
         if done:
+            self._set_filter(*self._target)
             self._forget_queue()
         else:
             self._sought = False

@@ -129,6 +129,10 @@ class ConsumerAcks:
     def close(self) -> None:
         """Send what waits; nothing is sent afterwards."""
         self.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Send nothing any more."""
         self._stop_timer()
         if self._negative_timer is not None:
             self._negative_timer.cancel()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from ..protocol.errors import AlreadyClosed, MagnetarError
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
 from .configuration import ClientConfiguration
@@ -15,6 +16,7 @@ class Closeable(Protocol):
     """A producer or consumer of a topic."""
 
     async def close(self) -> None: ...
+    def abandon(self, reason: MagnetarError) -> None: ...
 
 
 class Core:
@@ -52,6 +54,15 @@ class Core:
         """Close all producers and consumers, then all tasks and connections."""
         for opened in list(self.opened):
             await opened.close()
+        await self._end()
+
+    async def abandon(self) -> None:
+        """End at once: what is pending fails, and nobody is told good-bye."""
+        for opened in list(self.opened):
+            opened.abandon(AlreadyClosed("the client was shut down"))
+        await self._end()
+
+    async def _end(self) -> None:
         await self.tasks.close()
         await self.pool.close()
 

@@ -30,6 +30,7 @@ class Entry:
         "redelivery_count",
         "source",
         "topic",
+        "wanted",
     )
 
     def __init__(
@@ -58,6 +59,8 @@ class Entry:
         self.source = source
         """Who received it, and under which of its subscriptions in time."""
         self.generation = generation
+        self.wanted: Callable[[int], bool] | None = None
+        """Which messages of the batch, by index, the consumer wants; None: all."""
         self.batched = is_batch(metadata)
         self.count = message_count(metadata)
 
@@ -66,8 +69,8 @@ class Entry:
         """(ledger, entry)."""
         return (self.ledger_id, self.entry_id)
 
-    def open(self, decompressed_size_max: int, wanted: Callable[[int], bool] | None = None) -> "list[Message]":
-        """The entry's messages, without those already acknowledged or not `wanted` (by batch index).
+    def open(self, decompressed_size_max: int) -> "list[Message]":
+        """The entry's messages, without those already acknowledged or not wanted.
 
         Raises ProtocolError for what cannot be decoded, OperationNotSupported for encrypted messages and chunks.
         """
@@ -82,6 +85,7 @@ class Entry:
         if not self.batched:
             return [Message(self, -1, bytes(payload), metadata)]
         pieces = decode_batch(payload, self.count)
+        wanted = self.wanted
         if not self.ack_set and wanted is None:
             messages = [Message(self, index, data, single) for index, (single, data) in enumerate(pieces)]
         else:

@@ -5,11 +5,11 @@ batches leave and the router turns to another partition.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ..protocol.errors import AlreadyClosed, InvalidMessage
+from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
 from ..protocol.topics import TopicName
-from .batching import Attributes, Outbox
+from .batching import Attributes, Outbox, SendCallback
 from .configuration import BatchingType, ProducerConfiguration
 from .core import Core, together
 from .keyed_batching import KeyedOutbox
@@ -76,6 +76,21 @@ class TopicProducer:
         message = OutgoingMessage(content, properties, partition_key, ordering_key, event_timestamp)
         return self.producers[router.choose(message)].outbox
 
+    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback) -> tuple[int, Outbox]:
+        """Queue plain messages from `contents[start:]` on: how many were accepted, and the outbox that was full then.
+
+        They go to the partition whose turn it is, or where each of them belongs if every message has to be asked for.
+        """
+        if self.router is None or self.router.current >= 0:
+            outbox = self.choose(None, None, None, None, None)
+            return outbox.extend(contents, start, callback), outbox
+        outbox = self.producers[0].outbox
+        for index in range(start, len(contents)):
+            outbox = self.choose(contents[index], None, None, None, None)
+            if not outbox.add(contents[index], callback):
+                return index - start, outbox
+        return len(contents) - start, outbox
+
     # ---- Delay ----
 
     def _start_ticking(self, producer: PartitionProducer) -> None:
@@ -129,6 +144,13 @@ class TopicProducer:
             self._closed = True
             self._core.opened.pop(self, None)
             await asyncio.gather(*[producer.close() for producer in self.producers])
+
+    def abandon(self, reason: MagnetarError) -> None:
+        """Fail everything, at once."""
+        self._closed = True
+        self._core.opened.pop(self, None)
+        for producer in self.producers:
+            producer.fail(reason)
 
 
 def as_bytes(content: object) -> bytes:

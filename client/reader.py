@@ -56,6 +56,7 @@ class TopicReader:
                     ledger_id, entry_id, index, _, size = last
                     where = MessageId(consumer.partition, ledger_id, entry_id, index, size)
                     await self.consumer.seek_partition(consumer, where, inclusive=True)
+                    self._start = where if len(consumers) == 1 else start
 
     def took(self, message: Message) -> None:
         """The application has this message. May be called from any thread."""

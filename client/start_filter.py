@@ -11,7 +11,10 @@ from .message_id import MessageId
 
 
 class StartFilter:
-    """Drops what lies before a message id, or was published before a time (milliseconds)."""
+    """Drops what lies before a message id, or was published before a time (milliseconds).
+
+    The broker alone knows where `MessageId.latest` is; whatever it delivers then is wanted.
+    """
 
     def __init__(self, target: MessageId, inclusive: bool, publish_time: int = 0) -> None:
         self.target = target
@@ -20,10 +23,14 @@ class StartFilter:
 
     def is_passed(self, entry: Entry) -> bool:
         """Whether `entry` and with it everything after it is wanted."""
+        if self.target == MessageId.latest:
+            return True
         return entry.position > self.target.position and entry.metadata.publish_time >= self.publish_time
 
     def drops(self, entry: Entry) -> bool:
         """Whether nothing of `entry` is wanted."""
+        if self.target == MessageId.latest:
+            return False
         position, target = entry.position, self.target.position
         if position < target or entry.metadata.publish_time < self.publish_time:
             return True

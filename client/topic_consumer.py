@@ -15,6 +15,7 @@ from ..protocol.errors import (
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     InvalidMessage,
+    MagnetarError,
     OperationNotSupported,
 )
 from ..protocol.pulsar_pb2 import (
@@ -92,6 +93,14 @@ class TopicConsumer:
             self.core.opened.pop(self, None)
             self.inbox.fail(AlreadyClosed("the consumer is closed"))
             await asyncio.gather(*[consumer.close() for consumer in self.consumers])
+
+    def abandon(self, reason: MagnetarError) -> None:
+        """Fail everything, at once."""
+        self._closed = True
+        self.core.opened.pop(self, None)
+        self.inbox.fail(reason)
+        for consumer in self.consumers:
+            consumer.abandon(reason)
 
     def ask_for_one(self) -> None:
         """Somebody waits on an empty inbox; matters only without a receiver queue."""

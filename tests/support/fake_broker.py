@@ -5,6 +5,7 @@ subscriptions and readers, and can lose receipts, refuse sends, drop connections
 """
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Subscription:
     def __init__(self, topic: Topic, durable: bool, next_entry: int) -> None:
         self.topic = topic
         self.durable = durable
+        self.start = next_entry
         self.next_entry = next_entry
         self.again: deque[int] = deque()
         self.acked: set[int] = set()
@@ -74,6 +76,13 @@ class Subscription:
                 continue
             self._turn += 1
             ready[self._turn % len(ready)].deliver(entry_id)
+
+    def mark_deleted(self) -> int:
+        """The last entry of those acknowledged without a gap."""
+        position = self.start - 1
+        while position + 1 in self.acked:
+            position += 1
+        return position
 
     def rewind(self, consumer: "Consumer", entry_ids: list[int] | None = None) -> None:
         """Deliver again what the consumer has not acknowledged."""
@@ -168,8 +177,33 @@ class FakeBroker:
     async def until(self, condition: Callable[[], object], timeout_s: float = 5.0) -> None:
         """Wait, looking every millisecond, until something has happened here."""
         async with asyncio.timeout(timeout_s):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - conditions are of many kinds
                 await asyncio.sleep(0.001)
+
+
+class FakeBrokerThread:
+    """A fake broker on a thread of its own, for tests of blocking clients. A context manager."""
+
+    def __enter__(self) -> FakeBroker:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-broker")
+        self._thread.start()
+        self.broker = asyncio.run_coroutine_threadsafe(FakeBroker().start(), self._loop).result(5)
+        return self.broker
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self.broker.stop(), self._loop).result(5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call something of the broker on its thread, and wait until it is done."""
+
+        async def run() -> None:
+            function(*arguments)
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
 
 
 class Connection(asyncio.Protocol):
@@ -359,11 +393,13 @@ class Connection(asyncio.Protocol):
         else:
             times = [parse_metadata(entry).publish_time for entry in topic.entries]
             target = sum(1 for time in times if time < command.message_publish_time)
-        subscription.next_entry = target
-        subscription.acked = set(range(target))
+        subscription.start = subscription.next_entry = target
+        subscription.acked.clear()
         subscription.again.clear()
         for other in list(subscription.consumers):
             other.unacked.clear()
+            other.permits = 0
+        for other in list(subscription.consumers):
             other.connection.close_consumer(other.consumer_id)
         self.success(command.request_id)
 
@@ -381,7 +417,8 @@ class Connection(asyncio.Protocol):
             metadata = parse_metadata(topic.entries[-1])
             if metadata.HasField("num_messages_in_batch"):
                 last.batch_index = metadata.num_messages_in_batch - 1
-        done = MessageIdData(ledgerId=topic.ledger_id, entryId=(consumer.subscription.next_entry - 1) % 2**64)
+        entry_id = consumer.subscription.mark_deleted()
+        done = MessageIdData(ledgerId=topic.ledger_id, entryId=entry_id % 2**64)
         answer = CommandGetLastMessageIdResponse(request_id=command.request_id, last_message_id=last)
         answer.consumer_mark_delete_position.CopyFrom(done)
         self.write(encode(answer))

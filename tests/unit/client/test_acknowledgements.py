@@ -81,9 +81,7 @@ def test_seeking_forgets_everything() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 3)), max_size=60
-    ),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 3)), max_size=60),
     st.lists(st.integers(1, 4), min_size=10, max_size=10),
 )
 @settings(max_examples=300, deadline=None)

@@ -45,7 +45,9 @@ def test_single_partition_is_drawn_at_random_and_kept() -> None:
     assert drawn == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("mode", [PartitionsRoutingMode.UseSinglePartition, PartitionsRoutingMode.RoundRobinDistribution])
+@pytest.mark.parametrize(
+    "mode", [PartitionsRoutingMode.UseSinglePartition, PartitionsRoutingMode.RoundRobinDistribution]
+)
 def test_a_key_decides_by_its_hash(mode: PartitionsRoutingMode) -> None:
     java = router(1000, message_routing_mode=mode, batching_enabled=True)
     assert java.choose(keyed("keykeykeykeykey1")) == 434058482 % 1000

@@ -213,7 +213,8 @@ def test_one_key_in_each_batch() -> None:
     batches = drain(outbox)
     assert [contents(batch) for batch in batches] == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5", b"8", b"9"]]
     assert [batch.attributes and batch.attributes.partition_key for batch in batches] == ["a", "b", None]
-    numbers = [single.sequence_id for batch in batches for single, _ in decode_batch(batch.payload(), len(batch.callbacks)) if single]
+    pieces = [piece for batch in batches for piece in decode_batch(batch.payload(), len(batch.callbacks))]
+    numbers = [single.sequence_id for single, _ in pieces if single]
     assert sorted(numbers) == list(range(10))
 
 

@@ -1,0 +1,549 @@
+"""Consumers and readers against a broker with faults: permits, acknowledgement, redelivery, seeking, reconnecting."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from fake_broker import FakeBroker, Subscription
+
+from magnetar.client.async_consumer import AsyncConsumer
+from magnetar.client.client import AsyncClient
+from magnetar.client.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
+from magnetar.client.message_id import MessageId
+from magnetar.protocol.errors import (
+    AlreadyClosed,
+    AuthorizationError,
+    ConsumerBusy,
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidConfiguration,
+    InvalidMessage,
+    OperationNotSupported,
+    Timeout,
+)
+from magnetar.protocol.pulsar_pb2 import CommandAck
+
+TOPIC = "persistent://public/default/t"
+EARLIEST = InitialPosition.Earliest
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    started = await FakeBroker().start()
+    yield started
+    await started.stop()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
+        yield made
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+async def publish(client: AsyncClient, payloads: list[bytes], batch: int = 1, topic: str = "t") -> list[MessageId]:
+    """Publish in batches of `batch` messages; 1 = without batching."""
+    producer = await client.create_producer(topic, batching_enabled=batch > 1, batching_max_messages=max(batch, 1))
+    ids = await producer.send_many(payloads)
+    await producer.close()
+    return ids
+
+
+async def receive(consumer: AsyncConsumer, count: int) -> list[bytes]:
+    return [(await consumer.receive(2000)).data() for _ in range(count)]
+
+
+async def nothing_more(consumer: AsyncConsumer) -> bool:
+    with pytest.raises(Timeout):
+        await consumer.receive(60)
+    return True
+
+
+def subscription(broker: FakeBroker, name: str = "s") -> Subscription:
+    return broker.topic(TOPIC).subscriptions[name]
+
+
+# ---- Receiving ----
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+async def test_everything_comes_once_and_in_order(broker: FakeBroker, client: AsyncClient, batch: int) -> None:
+    ids = await publish(client, numbers(50), batch)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=10)
+    messages = [await consumer.receive(2000) for _ in range(50)]
+    assert [message.data() for message in messages] == numbers(50)
+    assert [message.message_id() for message in messages] == ids
+    assert messages[0].topic_name() == TOPIC
+    assert await nothing_more(consumer)
+    assert consumer.is_connected()
+
+
+async def test_waiting_receivers_are_served_as_messages_come(broker: FakeBroker, client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    await publish(client, numbers(5), 5)
+    assert sorted([message.data() for message in await asyncio.gather(*waiting)]) == numbers(5)
+
+
+async def test_receive_many_gives_what_is_there(client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    with pytest.raises(Timeout):
+        await consumer.receive_many(10, 30)
+    await publish(client, numbers(25), 10)
+    got: list[bytes] = []
+    while len(got) < 25:
+        messages = await consumer.receive_many(7, 2000)
+        assert 1 <= len(messages) <= 7
+        got += [message.data() for message in messages]
+    assert got == numbers(25)
+
+
+async def test_batch_receive_ends_at_the_first_limit(client: AsyncClient) -> None:
+    await publish(client, numbers(10), 5)
+    policy = ConsumerBatchReceivePolicy(4, -1, 2000)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, batch_receive_policy=policy)
+    assert [message.data() for message in await consumer.batch_receive()] == numbers(4)
+    by_size = await client.subscribe(
+        "t", "u", initial_position=EARLIEST, batch_receive_policy=ConsumerBatchReceivePolicy(-1, 3, 2000)
+    )
+    assert len(await by_size.batch_receive()) == 3
+    by_time = await client.subscribe("t", "v", batch_receive_policy=ConsumerBatchReceivePolicy(-1, -1, 30))
+    assert await by_time.batch_receive() == []
+
+
+async def test_permits_bound_what_the_broker_sends(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(100))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=10)
+    await broker.until(lambda: subscription(broker).next_entry == 10)
+    assert [command.messagePermits for command in broker.commands("FLOW")] == [10]
+    await receive(consumer, 4)
+    await asyncio.sleep(0.02)
+    assert subscription(broker).next_entry == 10, "permits go back when half of the queue was taken"
+    await receive(consumer, 1)
+    await broker.until(lambda: subscription(broker).next_entry == 15)
+    assert [command.messagePermits for command in broker.commands("FLOW")] == [10, 5]
+
+
+async def test_without_a_queue_each_receive_asks_for_one(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(5))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=0)
+    await asyncio.sleep(0.02)
+    assert broker.count("FLOW") == 0
+    assert await receive(consumer, 3) == numbers(3)
+    assert subscription(broker).next_entry == 3
+    broker.partitions["persistent://public/default/p"] = 2
+    with pytest.raises(InvalidConfiguration):
+        await client.subscribe("p", "s", receiver_queue_size=0)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+async def test_corrupt_entries_are_reported_and_left_out(broker: FakeBroker, client: AsyncClient, batch: int) -> None:
+    await publish(client, numbers(6), batch)
+    broker.corrupt = 1
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    assert await receive(consumer, 6 - batch) == numbers(6 - batch, batch)
+    await broker.until(lambda: broker.count("ACK"))
+    (report,) = broker.commands("ACK")
+    assert report.validation_error == CommandAck.ChecksumMismatch
+    assert [place.entryId for place in report.message_id] == [0]
+
+
+async def test_what_cannot_be_decoded_is_reported(broker: FakeBroker, client: AsyncClient) -> None:
+    from magnetar.protocol.entries import build_entry
+    from magnetar.protocol.pulsar_pb2 import MessageMetadata
+
+    for options in ({"num_messages_in_batch": 5}, {"compression": 1, "uncompressed_size": 10**9}):
+        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **options)  # type: ignore[arg-type]
+        broker.topic(TOPIC).entries.append(build_entry(metadata, b"nonsense" * 10))
+    await publish(client, [b"fine"])
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    assert await receive(consumer, 1) == [b"fine"]
+    await broker.until(lambda: broker.count("ACK") == 2)
+    kinds = [report.validation_error for report in broker.commands("ACK")]
+    assert kinds == [CommandAck.BatchDeSerializeError, CommandAck.DecompressionError]
+
+
+async def test_nonsense_from_the_broker_costs_the_connection_only(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(3))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    assert await receive(consumer, 3) == numbers(3)
+    broker.connections[0].write(b"\x00\x00\x00\x08\x00\x00\x00\x04nope")
+    assert await receive(consumer, 3) == numbers(3), "delivered again after reconnecting"
+
+
+# ---- Acknowledgement ----
+
+
+async def test_acknowledgements_go_out_together(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(10))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    for _ in range(10):
+        await consumer.acknowledge(await consumer.receive(2000))
+    assert broker.count("ACK") == 0
+    await broker.until(lambda: subscription(broker).acked == set(range(10)))
+    assert broker.count("ACK") == 1
+
+
+async def test_a_thousand_acknowledgements_do_not_wait(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(1000))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=2000)
+    messages = []
+    while len(messages) < 1000:
+        messages += await consumer.receive_many(1000, 2000)
+    await consumer.acknowledge_many(messages)
+    await asyncio.sleep(0)
+    await broker.until(lambda: len(subscription(broker).acked) == 1000, 0.09)
+
+
+async def test_a_batch_is_acknowledged_when_all_its_messages_are(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(6), 3)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    messages = [await consumer.receive(2000) for _ in range(6)]
+    for index in (0, 2, 3, 5, 1):
+        await consumer.acknowledge(messages[index].message_id())
+    await broker.until(lambda: subscription(broker).acked == {0})
+    await consumer.acknowledge(MessageId.deserialize(messages[4].message_id().serialize()))
+    await broker.until(lambda: subscription(broker).acked == {0, 1})
+
+
+async def test_cumulative_acknowledgement(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(12), 3)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    messages = [await consumer.receive(2000) for _ in range(12)]
+    await consumer.acknowledge_cumulative(messages[7])
+    await broker.until(lambda: subscription(broker).acked == {0, 1})
+    await consumer.acknowledge_cumulative(messages[8].message_id())
+    await broker.until(lambda: subscription(broker).acked == {0, 1, 2})
+    shared = await client.subscribe("t", "shared", ConsumerType.Shared, initial_position=EARLIEST)
+    with pytest.raises(CumulativeAcknowledgementNotAllowedError):
+        await shared.acknowledge_cumulative(await shared.receive(2000))
+
+
+async def test_what_cannot_be_acknowledged(client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    with pytest.raises(InvalidMessage):
+        await consumer.acknowledge(b"message")  # type: ignore[arg-type]
+    with pytest.raises(OperationNotSupported, match="unknown size"):
+        await consumer.acknowledge(MessageId(-1, 1, 2, 3))
+    with pytest.raises(OperationNotSupported, match="not of"):
+        await consumer.acknowledge(MessageId(5, 1, 2))
+    await consumer.close()
+    with pytest.raises(AlreadyClosed):
+        await consumer.acknowledge(MessageId(-1, 1, 2))
+
+
+async def test_closing_sends_what_waits(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(2))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    await consumer.acknowledge(await consumer.receive(2000))
+    await consumer.close()
+    await consumer.close()
+    assert subscription(broker).acked == {0}
+    with pytest.raises(AlreadyClosed):
+        await consumer.receive()
+
+
+async def test_closing_ends_those_who_wait(client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    waiting = asyncio.ensure_future(consumer.receive())
+    await asyncio.sleep(0.01)
+    await consumer.close()
+    with pytest.raises(AlreadyClosed):
+        await waiting
+
+
+# ---- Redelivery ----
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+async def test_negative_acknowledgement(broker: FakeBroker, client: AsyncClient, kind: ConsumerType) -> None:
+    await publish(client, numbers(4))
+    consumer = await client.subscribe("t", "s", kind, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=80)
+    messages = [await consumer.receive(2000) for _ in range(4)]
+    await consumer.acknowledge(messages[0])
+    await consumer.negative_acknowledge(messages[2])
+    await asyncio.sleep(0.03)
+    assert broker.count("REDELIVER_UNACKNOWLEDGED_MESSAGES") == 0
+    again = await consumer.receive(2000)
+    if kind is ConsumerType.Shared:
+        assert again.data() == b"2" and again.redelivery_count() == 1
+    else:
+        assert again.data() == b"1", "an ordered subscription goes back to the first unacknowledged message"
+        assert await receive(consumer, 2) == [b"2", b"3"]
+    assert await nothing_more(consumer)
+
+
+async def test_an_acknowledgement_withdraws_the_negative_one(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(2), 2)
+    consumer = await client.subscribe(
+        "t", "s", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=60
+    )
+    messages = [await consumer.receive(2000) for _ in range(2)]
+    await consumer.negative_acknowledge(messages[0])
+    await consumer.acknowledge_many(messages)
+    assert await nothing_more(consumer)
+    assert broker.count("REDELIVER_UNACKNOWLEDGED_MESSAGES") == 0
+
+
+async def test_one_negative_acknowledgement_brings_its_whole_batch(client: AsyncClient) -> None:
+    await publish(client, numbers(3), 3)
+    consumer = await client.subscribe(
+        "t", "s", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=0
+    )
+    messages = [await consumer.receive(2000) for _ in range(3)]
+    await consumer.negative_acknowledge(messages[1])
+    assert await receive(consumer, 3) == numbers(3)
+
+
+async def test_everything_unacknowledged_again(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(20))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=10)
+    messages = [await consumer.receive(2000) for _ in range(3)]
+    await consumer.acknowledge(messages[0])
+    await consumer.acknowledge(messages[1])
+    await broker.until(lambda: subscription(broker).acked == {0, 1})
+    consumer.redeliver_unacknowledged_messages()
+    assert await receive(consumer, 18) == numbers(18, 2)
+
+
+# ---- Reconnecting ----
+
+
+async def test_after_a_lost_connection_the_unacknowledged_comes_again(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(30))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=10)
+    messages = [await consumer.receive(2000) for _ in range(10)]
+    for message in messages[:6]:
+        await consumer.acknowledge(message)
+    broker.drop_connections()
+    assert await receive(consumer, 24) == numbers(24, 6), "acknowledgements that waited were sent first"
+    assert await nothing_more(consumer)
+    newest = broker.commands("FLOW")[-1].consumer_id
+    permits = [command.messagePermits for command in broker.commands("FLOW") if command.consumer_id == newest]
+    assert permits[0] == 10
+
+
+async def test_a_broker_that_gives_the_topic_away(broker: FakeBroker, client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    broker.subscribe_errors = [6, 5, 0]
+    for connection in broker.connections:
+        for consumer_id in list(connection.consumers):
+            connection.close_consumer(consumer_id)
+    await broker.until(lambda: broker.count("SUBSCRIBE") == 5)
+    await publish(client, [b"x"])
+    assert await receive(consumer, 1) == [b"x"]
+
+
+async def test_a_final_refusal_ends_the_consumer(broker: FakeBroker, client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    waiting = asyncio.ensure_future(consumer.receive())
+    broker.subscribe_errors = [4]
+    broker.drop_connections()
+    with pytest.raises(AuthorizationError):
+        await waiting
+    with pytest.raises(AuthorizationError):
+        await consumer.receive()
+
+
+async def test_refusals_at_creation(broker: FakeBroker, client: AsyncClient) -> None:
+    broker.subscribe_errors = [6]
+    await client.subscribe("t", "s")
+    with pytest.raises(ConsumerBusy):
+        await client.subscribe("t", "s")
+
+
+# ---- Shared, partitioned ----
+
+
+async def test_shared_consumers_divide_the_messages(client: AsyncClient) -> None:
+    consumers = [await client.subscribe("t", "s", ConsumerType.Shared) for _ in range(2)]
+    await publish(client, numbers(40))
+    got = [await receive(consumer, 20) for consumer in consumers]
+    assert sorted(got[0] + got[1]) == sorted(numbers(40))
+
+
+async def test_a_partitioned_topic_is_consumed_as_one(broker: FakeBroker, client: AsyncClient) -> None:
+    broker.partitions[TOPIC] = 3
+    consumer = await client.subscribe("t", "s", max_total_receiver_queue_size_across_partitions=30)
+    producer = await client.create_producer("t", batching_enabled=False)
+    await producer.send_many(numbers(30))
+    messages = [await consumer.receive(2000) for _ in range(30)]
+    assert sorted(message.data() for message in messages) == sorted(numbers(30))
+    assert {message.message_id().partition() for message in messages} == {0, 1, 2}
+    await consumer.acknowledge_many(messages)
+    for partition in range(3):
+        found = broker.topic(f"{TOPIC}-partition-{partition}")
+        await broker.until(lambda found=found: found.subscriptions["s"].acked == set(range(len(found.entries))))
+    assert {command.messagePermits for command in broker.commands("FLOW")} == {10, 5}
+    await consumer.seek(MessageId.earliest)
+    again = [await consumer.receive(2000) for _ in range(30)]
+    assert sorted(message.data() for message in again) == sorted(numbers(30))
+    with pytest.raises(OperationNotSupported):
+        await consumer.get_last_message_id()
+
+
+async def test_one_partition_alone(broker: FakeBroker, client: AsyncClient) -> None:
+    consumer = await client.subscribe("t-partition-2", "s")
+    producer = await client.create_producer("t-partition-2")
+    sent = await producer.send(b"x")
+    message = await consumer.receive(2000)
+    assert message.message_id() == sent and sent.partition() == 2
+    await consumer.acknowledge(sent)
+
+
+# ---- Seeking ----
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("inclusive", [True, False])
+async def test_seeking_to_a_message(client: AsyncClient, batch: int, inclusive: bool) -> None:
+    ids = await publish(client, numbers(16), batch)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, start_message_id_inclusive=inclusive)
+    await receive(consumer, 16)
+    for target in (5, 0, 15, 11):
+        await consumer.seek(ids[target])
+        first = target if inclusive else target + 1
+        assert await receive(consumer, 16 - first) == numbers(16 - first, first)
+        assert await nothing_more(consumer)
+
+
+async def test_seeking_to_the_ends_and_to_a_time(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(5))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    first = await consumer.receive(2000)
+    await consumer.seek(MessageId.latest)
+    await publish(client, [b"new"])
+    assert await receive(consumer, 1) == [b"new"]
+    await consumer.seek(MessageId.earliest)
+    assert await receive(consumer, 6) == [*numbers(5), b"new"]
+    await consumer.seek(first.publish_timestamp())
+    assert await receive(consumer, 1) == [b"0"]
+    await consumer.seek(first.publish_timestamp() + 1_000_000)
+    assert await nothing_more(consumer)
+    with pytest.raises(InvalidConfiguration):
+        await consumer.seek("yesterday")  # type: ignore[arg-type]
+
+
+async def test_what_was_acknowledged_before_a_seek_counts_no_more(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(4))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    for _ in range(4):
+        await consumer.acknowledge(await consumer.receive(2000))
+    await consumer.seek(MessageId.earliest)
+    assert await receive(consumer, 4) == numbers(4)
+    await asyncio.sleep(0.15)
+    assert subscription(broker).acked == set()
+
+
+async def test_another_consumers_seek_reaches_all(broker: FakeBroker, client: AsyncClient) -> None:
+    ids = await publish(client, numbers(4))
+    one, two = [await client.subscribe("t", "s", ConsumerType.Shared, initial_position=EARLIEST) for _ in range(2)]
+    await one.seek(ids[2])
+    await broker.until(lambda: one.is_connected() and two.is_connected())
+    await two.seek(MessageId.earliest)
+    got: list[bytes] = []
+    for consumer in (one, two):
+        while True:
+            try:
+                got.append((await consumer.receive(80)).data())
+            except Timeout:
+                break
+    assert set(got) >= set(numbers(4))
+
+
+# ---- Other requests ----
+
+
+async def test_the_last_message_id(client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    assert await consumer.get_last_message_id() == MessageId.earliest
+    ids = await publish(client, numbers(3))
+    assert await consumer.get_last_message_id() == ids[-1]
+    ids = await publish(client, numbers(4), 4)
+    assert await consumer.get_last_message_id() == ids[-1]
+
+
+async def test_unsubscribing_deletes_the_subscription(broker: FakeBroker, client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s")
+    await consumer.unsubscribe()
+    assert broker.topic(TOPIC).subscriptions == {}
+    with pytest.raises(AlreadyClosed):
+        await consumer.receive()
+
+
+# ---- Readers ----
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("inclusive", [True, False])
+async def test_reading_from_a_message(broker: FakeBroker, client: AsyncClient, batch: int, inclusive: bool) -> None:
+    ids = await publish(client, numbers(16), batch)
+    for target in (0, 5, 7, 15):
+        reader = await client.create_reader("t", ids[target], start_message_id_inclusive=inclusive)
+        got = []
+        while await reader.has_message_available():
+            got.append((await reader.read_next(2000)).data())
+        first = target if inclusive else target + 1
+        assert got == numbers(16 - first, first)
+        await reader.close()
+
+
+async def test_reading_from_the_ends(client: AsyncClient) -> None:
+    empty = await client.create_reader("t", MessageId.earliest)
+    assert not await empty.has_message_available()
+    await publish(client, numbers(6), 3)
+    assert await empty.has_message_available()
+    assert (await empty.read_next(2000)).data() == b"0"
+    latest = await client.create_reader("t", MessageId.latest)
+    assert not await latest.has_message_available()
+    last = await client.create_reader("t", MessageId.latest, start_message_id_inclusive=True)
+    assert await last.has_message_available()
+    assert (await last.read_next(2000)).data() == b"5"
+    await publish(client, [b"new"])
+    assert await latest.has_message_available()
+    assert (await latest.read_next(2000)).data() == b"new"
+    assert (await last.read_next(2000)).data() == b"new"
+
+
+async def test_a_reader_goes_on_exactly_where_it_was(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(300), 7)
+    reader = await client.create_reader("t", MessageId.earliest, receiver_queue_size=20)
+    got: list[bytes] = []
+    for round in range(30):
+        for _ in range(10):
+            got.append((await reader.read_next(2000)).data())
+        if round % 5 == 1:
+            broker.drop_connections()
+    assert got == numbers(300)
+    assert not await reader.has_message_available()
+
+
+async def test_a_reader_seeks(client: AsyncClient) -> None:
+    ids = await publish(client, numbers(12), 4)
+    reader = await client.create_reader("t", MessageId.latest)
+    await reader.seek(ids[5])
+    assert await reader.has_message_available()
+    got = [(await reader.read_next(2000)).data() for _ in range(6)]
+    assert got == numbers(6, 6)
+    assert not await reader.has_message_available()
+    await reader.seek(MessageId.earliest)
+    assert (await reader.read_next(2000)).data() == b"0"
+    await reader.seek(1)
+    assert await reader.has_message_available()
+    assert (await reader.read_next(2000)).data() == b"0"
+
+
+async def test_a_partitioned_topic_is_read_from_its_ends_only(broker: FakeBroker, client: AsyncClient) -> None:
+    broker.partitions[TOPIC] = 2
+    producer = await client.create_producer("t", batching_enabled=False)
+    ids = await producer.send_many(numbers(10))
+    reader = await client.create_reader("t", MessageId.earliest)
+    got = []
+    while await reader.has_message_available():
+        got.append((await reader.read_next(2000)).data())
+    assert sorted(got) == sorted(numbers(10))
+    with pytest.raises(OperationNotSupported):
+        await client.create_reader("t", ids[3])
