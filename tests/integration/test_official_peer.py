@@ -12,7 +12,8 @@ import pytest
 
 import magnetar
 
-COMPRESSIONS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
+COMPRESSIONS = {"NONE": "NONE", "LZ4": "LZ4", "ZLIB": "ZLib", "ZSTD": "ZSTD", "SNAPPY": "SNAPPY"}
+"""Our name → the official Python client's."""
 TIMEOUT_MS = 20_000
 _numbers = itertools.count()
 
@@ -81,7 +82,7 @@ def test_we_read_what_the_official_client_wrote(official, ours, topic, compressi
         official,
         topic,
         60,
-        compression_type=getattr(pulsar.CompressionType, compression),
+        compression_type=getattr(pulsar.CompressionType, COMPRESSIONS[compression]),
         batching_enabled=batching,
         batching_max_publish_delay_ms=50,
     )
@@ -113,7 +114,7 @@ def test_what_send_many_wrote(official, ours, topic):
 
 
 def test_the_official_reader(official, ours, topic):
-    sent = publish(ours, topic, 40)
+    sent = publish(ours, topic, 40, batching_enabled=True, batching_max_publish_delay_ms=2000)
     reader = official.create_reader(topic, pulsar.MessageId.earliest)
     read = []
     while reader.has_message_available():
