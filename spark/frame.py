@@ -17,7 +17,7 @@ import asyncio
 import itertools
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..protocol.errors import InvalidConfiguration
@@ -60,6 +60,7 @@ def read_topic(
     progress: bool | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
     pin_ttl_s: float = PIN_TTL_S,
+    on_planned: Callable[[], None] | None = None,
 ) -> "DataFrame":
     """Read what a topic holds between two points into a DataFrame (columns: see `magnetar.spark.message_table`).
 
@@ -71,6 +72,8 @@ def read_topic(
     progress: show a bar; by default if standard error is a terminal.
     plan_timeout_s: how long to look for the topic's brokers while some of them fail over.
     pin_ttl_s: after a crash of the driver, the planned ledgers may be trimmed this much later.
+    on_planned: called once the plan stands: what is published from then on is not part of the read, and the brokers
+        are not needed any more.
 
     The rows are materialized when this returns; see the module for how long they stay. Reading never moves a
     subscription's cursor and never disturbs the topic's brokers.
@@ -87,6 +90,8 @@ def read_topic(
         application = await asyncio.to_thread(_application, spark, access, readers_per_node)
         async with Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s) as planner:
             splits = split(await planner.plan(start, end), len(application.pool.readers))
+            if on_planned is not None:
+                await asyncio.to_thread(on_planned)
             with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:
                 return application, await application.pool.read(env, splits, planner.bookies, shown)
 

@@ -1,0 +1,266 @@
+"""Topics into Spark on a real cluster: what clients wrote is what the DataFrame holds, whatever is away meanwhile."""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from datetime import UTC, datetime
+from typing import Any
+
+import pulsar
+import pytest
+from support import ray_nodes
+
+import magnetar
+from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, SparkUnavailable, TopicNotFound
+from magnetar.spark import read_topic, release, session, stop
+from magnetar.spark.spark_session import check_available
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def spark(ray_session):
+    try:
+        check_available()
+    except SparkUnavailable as error:
+        pytest.skip(str(error))
+    yield session("spark-read-test", 1, 1, "1g", {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"})
+    stop()
+
+
+@pytest.fixture
+def topic():
+    return f"spark-{next(_numbers)}"
+
+
+@pytest.fixture
+def client(cluster):
+    with cluster.client() as made:
+        yield made
+
+
+def create_partitioned(cluster, topic, partitions):
+    request = urllib.request.Request(
+        f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic}/partitions",
+        data=json.dumps(partitions).encode(),
+        method="PUT",
+        headers={"Content-Type": "application/json"},
+    )
+    urllib.request.urlopen(request).close()
+
+
+def keep(client, topic):
+    """A durable subscription that keeps what is published from now on."""
+    client.subscribe(topic, "keep", initial_position=magnetar.InitialPosition.Earliest).close()
+
+
+def publish(producer, count):
+    for number in range(count):
+        extra: dict[str, Any] = {"partition_key": f"key-{number % 7}"} if number % 2 else {}
+        if number % 3 == 0:
+            extra["event_timestamp"] = 1_700_000_000_000 + number
+        if number % 5 == 0:
+            extra["properties"] = {"number": str(number), "umlaut": "ä"}
+        producer.send_async(b"payload-%d" % number * (number % 4 + 1), lambda result, message_id: None, **extra)
+    producer.flush()
+    producer.close()
+
+
+def received(client, topic, count, receiver):
+    """What a consumer of either client sees, by message id."""
+    consumer = client.subscribe(topic, receiver, initial_position=earliest(client))
+    rows = {}
+    for _ in range(count):
+        message = consumer.receive(20_000)
+        rows[message.message_id().serialize()] = (
+            message.data(),
+            message.partition_key(),
+            dict(message.properties()),
+            message.event_timestamp(),
+            message.publish_timestamp(),
+            message.topic_name(),
+        )
+        consumer.acknowledge(message)
+    consumer.close()
+    return rows
+
+
+def earliest(client):
+    module = pulsar if isinstance(client, pulsar.Client) else magnetar
+    return module.InitialPosition.Earliest
+
+
+def in_milliseconds(time):
+    return 0 if time is None else round(time.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def rows_of(frame):
+    """The frame's rows in the same form."""
+    return {
+        bytes(row["__messageId"]): (
+            bytes(row["value"]),
+            row["__key"] or "",
+            row["__messageProperties"],
+            in_milliseconds(row["__eventTime"]),
+            in_milliseconds(row["__publishTime"]),
+            row["__topic"],
+        )
+        for row in frame.collect()
+    }
+
+
+def values(frame):
+    return [bytes(row["value"]) for row in frame.select("value").collect()]
+
+
+@pytest.mark.parametrize("peer", ["ours", "official"])
+def test_rows_are_what_consumers_receive(cluster, spark, client, topic, peer):
+    create_partitioned(cluster, topic, 3)
+    keep(client, topic)
+    if peer == "ours":
+        producers = [
+            client.create_producer(topic, compression_type=magnetar.CompressionType.ZSTD, batching_enabled=True),
+            client.create_producer(topic, batching_enabled=False),
+        ]
+        for producer in producers:
+            publish(producer, 150)
+        expected = received(client, topic, 300, "check")
+    else:
+        official = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        for options in ({"compression_type": pulsar.CompressionType.LZ4, "batching_enabled": True}, {}):
+            publish(official.create_producer(topic, **options), 150)
+        expected = received(official, topic, 300, "check")
+        official.close()
+    frame = read_topic(spark, topic, progress=False)
+    assert rows_of(frame) == expected
+    assert {row["__partition"] for row in frame.select("__partition").distinct().collect()} <= {0, 1, 2}
+    names = [row["__producerName"] for row in frame.select("__producerName").distinct().collect()]
+    assert len(names) == 2
+    release(frame)
+
+
+def test_bounds_by_message_id_are_exact_inside_batches(spark, client, topic):
+    keep(client, topic)
+    producer = client.create_producer(topic, batching_max_messages=10, batching_max_publish_delay_ms=10_000)
+    ids = producer.send_many([b"%d" % number for number in range(95)])
+    producer.close()
+    assert len({(message_id.ledger_id(), message_id.entry_id()) for message_id in ids}) < 95
+    frame = read_topic(spark, topic, start=ids[13], end=ids[57], progress=False)
+    assert values(frame) == [b"%d" % number for number in range(13, 58)]
+    sequence = [row["__sequenceId"] for row in frame.select("__sequenceId").collect()]
+    assert sequence == list(range(sequence[0], sequence[0] + 45))
+    assert values(read_topic(spark, topic, start=ids[94].serialize(), progress=False)) == [b"94"]
+    assert values(read_topic(spark, topic, start="latest", progress=False)) == []
+    assert values(read_topic(spark, topic, start=ids[5], end=ids[4], progress=False)) == []
+
+
+def test_windows_of_time_tile_the_topic(spark, client, topic):
+    keep(client, topic)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(30):
+        producer.send(b"%d" % number)
+        time.sleep(0.002)
+    producer.close()
+    whole = read_topic(spark, topic, progress=False)
+    times = [in_milliseconds(row["__publishTime"]) for row in whole.select("__publishTime").collect()]
+    middle = times[14]
+    before = values(read_topic(spark, topic, end=middle, progress=False))
+    since = values(read_topic(spark, topic, start=datetime.fromtimestamp(middle / 1000, UTC), progress=False))
+    assert before + since == [b"%d" % number for number in range(30)]
+    assert len(before) == sum(published < middle for published in times)
+
+
+def test_a_frame_is_computed_again_and_again_until_it_is_released(spark, client, topic):
+    keep(client, topic)
+    client.create_producer(topic).send_many([b"x" * 50] * 1000)
+    frame = read_topic(spark, topic, progress=False)
+    derived = frame.filter("__sequenceId >= 0").groupBy("__topic").count()
+    assert [derived.collect()[0]["count"] for _ in range(3)] == [1000] * 3
+    client.create_producer(topic).send_many([b"later"])
+    assert frame.count() == 1000
+    release(frame)
+    release(frame)
+    with pytest.raises(InvalidConfiguration):
+        release(derived)
+
+
+def test_an_empty_topic_is_an_empty_frame(spark, client, topic):
+    keep(client, topic)
+    frame = read_topic(spark, topic, progress=False)
+    assert frame.count() == 0
+    assert frame.columns[:3] == ["value", "__key", "__topic"]
+    assert dict(frame.dtypes)["__messageProperties"] == "map<string,string>"
+
+
+def test_one_partition_by_its_name_and_bounds_for_single_partitions(cluster, spark, client, topic):
+    create_partitioned(cluster, topic, 2)
+    keep(client, topic)
+    for partition in range(2):
+        payloads = [b"%d-%d" % (partition, number) for number in range(5)]
+        client.create_producer(f"{topic}-partition-{partition}").send_many(payloads)
+    last = read_topic(spark, f"{topic}-partition-1", progress=False).orderBy("__sequenceId").collect()
+    ids = [bytes(row["__messageId"]) for row in last]
+    assert values(read_topic(spark, f"{topic}-partition-0", progress=False)) == [b"0-%d" % n for n in range(5)]
+    frame = read_topic(spark, topic, start={0: "latest", 1: ids[3]}, progress=False)
+    assert values(frame) == [b"1-3", b"1-4"]
+    with pytest.raises(InvalidConfiguration, match="several"):
+        read_topic(spark, topic, start=ids[3], progress=False)
+
+
+def test_what_cannot_be_read_is_refused(cluster, spark):
+    with pytest.raises(NotAllowedError):
+        read_topic(spark, "non-persistent://public/default/x")
+    with pytest.raises(TopicNotFound):
+        read_topic(spark, "there-is-no-such-topic", progress=False)
+
+
+def test_rows_go_from_spark_to_ray_and_through_python_workers(spark, client, topic):
+    """The direction that needs most of what Java 17 closes."""
+    from raydp.spark import from_spark_recoverable
+
+    keep(client, topic)
+    client.create_producer(topic).send_many([b"%d" % number for number in range(100)])
+    frame = read_topic(spark, topic, progress=False)
+    assert from_spark_recoverable(frame.select("value", "__sequenceId")).count() == 100
+    doubled = frame.rdd.map(lambda row: int(bytes(row["value"])) * 2).sum()
+    assert doubled == 9900
+
+
+def test_brokers_and_a_bookie_may_go_once_a_read_is_planned(start_cluster, spark, tmp_path, topic):
+    cluster = start_cluster(tmp_path)
+    with cluster.client() as client:
+        keep(client, topic)
+        client.create_producer(topic).send_many([b"%d" % number for number in range(20_000)])
+    brokers = [f"broker-{number}" for number in range(1, len(cluster.service_urls) + 1)]
+    stopped = []
+
+    def leave():
+        for node in brokers:
+            stopped.append(ray_nodes.send(node, signal.SIGSTOP))
+        ray_nodes.kill("bookie-2")
+
+    try:
+        frame = read_topic(spark, topic, progress=False, on_planned=leave)
+        assert sorted(map(int, values(frame))) == list(range(20_000))
+    finally:
+        for process in stopped:
+            os.kill(process, signal.SIGCONT)
+
+
+def test_another_session_after_the_first(cluster, client, topic):
+    """RayDP and its JVM in one process, twice. Runs last, because it ends the session of the others."""
+    if "raydp" not in sys.modules:
+        pytest.skip("no Spark here")
+    stop()
+    keep(client, topic)
+    client.create_producer(topic).send_many([b"x"] * 10)
+    again = session("spark-read-again", 1, 1, "1g", {"spark.ui.enabled": "false"})
+    with pytest.raises(InvalidConfiguration, match="session already"):
+        session("one-too-many")
+    assert read_topic(again, topic, progress=False).count() == 10
+    stop()
+    stop()
