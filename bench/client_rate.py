@@ -1,0 +1,189 @@
+"""Publish rate of our client over that of the official one, on the same cluster with the same settings.
+
+100-byte messages, batches of at most 1,000 messages, 10 ms, 128 KiB, equal limits on what may be pending, every message
+counted by its own callback. Runs alternate between the clients, each run in a process of its own, so that none inherits
+another's threads; the figure is the median of the ratios of neighbouring runs.
+
+    python bench/client_rate.py pulsar://localhost:6650          # the comparison, printed
+    python bench/client_rate.py URL --one magnetar.send_async     # one run, as JSON
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from measurement import measurement, payload
+from rows import Report, median_of_pairs, ratio
+
+MESSAGE_SIZE = 100
+BATCH_MESSAGES = 1_000
+BATCH_DELAY_MS = 10
+BATCH_BYTES = 128 * 1024
+PENDING_MAX = 10_000
+RUNS = 5
+WARM_UP_S = 0.5
+RUN_S = 2.0
+DRAIN_TIMEOUT_S = 60.0
+WAYS = ("pulsar.send_async", "magnetar.send_async", "magnetar.send_many")
+TARGETS = {"magnetar.send_async": 5.0, "magnetar.send_many": 15.0}
+
+
+@dataclass
+class Rates:
+    """Messages a second of each way, run by run."""
+
+    by_way: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
+
+    def ratio(self, way: str) -> tuple[float, list[float]]:
+        """Median of our rate over the official client's, and the single ratios."""
+        return median_of_pairs(self.by_way[way], self.by_way["pulsar.send_async"])
+
+
+class Counter:
+    """Counts receipts, one call for each message, and failures among them."""
+
+    def __init__(self, is_ok: Callable[[Any], bool]) -> None:
+        self.received = 0
+        self.failed = 0
+        self._is_ok = is_ok
+
+    def __call__(self, result: Any, message_id: Any) -> None:
+        self.received += 1
+        if not self._is_ok(result):
+            self.failed += 1
+
+
+def run(cluster: Any, report: Report) -> None:
+    """Both rows, against a running cluster."""
+    rates = compare(cluster.service_url)
+    for way, target in TARGETS.items():
+        figure, samples = rates.ratio(way)
+        ours, theirs = median(rates.by_way[way]), median(rates.by_way["pulsar.send_async"])
+        note = f"{ours:,.0f}/s over {theirs:,.0f}/s"
+        name = f"publish rate, {way.partition('.')[2]}"
+        report.rows.append(ratio(name, figure, target, better="higher", samples=samples, note=note))
+    for way, found in rates.by_way.items():
+        driver, _, method = way.partition(".")
+        report.raw.append(
+            measurement(
+                "1-topic-1-partition-100b",
+                message_size=MESSAGE_SIZE,
+                publish_rates=found,
+                driver={"pulsar": "pulsar-client", "magnetar": "Magnetar"}[driver],
+                method=method,
+                pendingMax=PENDING_MAX,
+            )
+        )
+
+
+def compare(service_url: str, runs: int = RUNS, seconds: float = RUN_S) -> Rates:
+    """Run all ways in turn, `runs` times over."""
+    rates = Rates()
+    for number in range(runs):
+        for way in WAYS:
+            command = [sys.executable, __file__, service_url, "--one", way, "--seconds", str(seconds)]
+            command += ["--topic", f"bench-rate-{way.replace('.', '-')}-{number}"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{way} failed: {done.stderr[-2000:]}")
+            rates.by_way[way].append(json.loads(done.stdout.splitlines()[-1])["rate"])
+    return rates
+
+
+def one_run(service_url: str, way: str, topic: str, seconds: float) -> dict[str, Any]:
+    """One way for `seconds`, after a warm-up; messages a second from the first send to the last receipt."""
+    library, _, method = way.partition(".")
+    if library == "pulsar":
+        import pulsar as module
+
+        client = module.Client(service_url, logger=module.ConsoleLogger(module.LoggerLevel.Error))
+    else:
+        import magnetar as module
+
+        client = module.Client(service_url)
+    ok = module.Result.Ok
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_messages=BATCH_MESSAGES,
+        batching_max_publish_delay_ms=BATCH_DELAY_MS,
+        batching_max_allowed_size_in_bytes=BATCH_BYTES,
+        max_pending_messages=PENDING_MAX,
+        block_if_queue_full=True,
+    )
+    send = _many if method == "send_many" else _one_by_one
+    try:
+        send(producer, Counter(lambda result: result == ok), WARM_UP_S)
+        counter = Counter(lambda result: result == ok)
+        begin = time.perf_counter()
+        sent = send(producer, counter, seconds)
+        elapsed = time.perf_counter() - begin
+        if counter.received != sent or counter.failed:
+            raise RuntimeError(f"{sent} sent, {counter.received} receipts, {counter.failed} failures")
+    finally:
+        client.close()
+    return {"way": way, "rate": sent / elapsed, "messages": sent}
+
+
+def _one_by_one(producer: Any, counter: Counter, seconds: float) -> int:
+    data = payload(MESSAGE_SIZE)
+    send = producer.send_async
+    sent = 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(1_000):
+            send(data, counter)
+        sent += 1_000
+    _drain(producer, counter, sent)
+    return sent
+
+
+def _many(producer: Any, counter: Counter, seconds: float) -> int:
+    block = [payload(MESSAGE_SIZE)] * 1_000
+    sent = 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        producer.send_many(block, counter)
+        sent += len(block)
+    _drain(producer, counter, sent)
+    return sent
+
+
+def _drain(producer: Any, counter: Counter, sent: int) -> None:
+    """Until every receipt has come."""
+    producer.flush()
+    wait = threading.Event()
+    end = time.monotonic() + DRAIN_TIMEOUT_S
+    while counter.received < sent and time.monotonic() < end:
+        wait.wait(0.0005)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("service_url")
+    parser.add_argument("--one", choices=WAYS, help="only one run of this way, printed as JSON")
+    parser.add_argument("--topic", default="bench-rate")
+    parser.add_argument("--seconds", type=float, default=RUN_S, help="length of a run")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(one_run(options.service_url, options.one, options.topic, options.seconds)))
+        return
+    rates = compare(options.service_url, options.runs, options.seconds)
+    for way, found in rates.by_way.items():
+        print(f"{way:22}", "  ".join(f"{rate:>10,.0f}" for rate in found), f"  median {median(found):,.0f}/s")
+    for way in TARGETS:
+        figure, samples = rates.ratio(way)
+        print(f"{way} / pulsar.send_async: {figure:.1f}  ({', '.join(f'{sample:.1f}' for sample in samples)})")
+
+
+if __name__ == "__main__":
+    main()
