@@ -13,6 +13,7 @@ from ..protocol.pulsar_pb2 import (
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
+    ServerError,
 )
 from ..protocol.topics import TopicName
 
@@ -54,7 +55,7 @@ class LookupCommands:
                         request_id=command.request_id,
                         response=CommandLookupTopicResponse.Failed,
                         error=server_error_code(error),  # type: ignore[arg-type]
-                        message=str(error),
+                        message=_text(error),
                     )
                 )
             )
@@ -82,7 +83,7 @@ class LookupCommands:
                         request_id=command.request_id,
                         response=CommandPartitionedTopicMetadataResponse.Failed,
                         error=server_error_code(error),  # type: ignore[arg-type]
-                        message=str(error),
+                        message=_text(error),
                     )
                 )
             )
@@ -99,3 +100,10 @@ class LookupCommands:
             return encode(CommandGetTopicsOfNamespaceResponse(request_id=command.request_id, topics=topics))
 
         connection.start(answer(), "topics of namespace", lambda error: connection.error(command.request_id, error))
+
+
+def _text(error: MagnetarError) -> str:
+    """What the client is told. C++ and Python clients give up the whole connection, with all that runs over it, when a
+    lookup gets ServiceNotReady, unless the text is one that they know from Pulsar."""
+    not_ready = server_error_code(error) == ServerError.ServiceNotReady
+    return f"{error} (the topic is being unloaded)" if not_ready else str(error)

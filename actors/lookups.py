@@ -1,14 +1,14 @@
 """Who serves a topic, how many partitions it has, which topics there are.
 
 The answers come from what the coordinator pushed, or are asked of it. Any broker gives them, whether or not it serves
-the topic. An assignment whose broker is not there (any more) is being moved: ServiceUnitNotReady, and the client tries
-again. The number of questions under way is bounded.
+the topic. For an assignment whose broker is not there (any more) the coordinator is asked, which answers once the topic
+has a new owner. The number of questions under way is bounded.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.errors import NotAllowedError, ServiceUnitNotReady, TooManyLookupRequestException
+from ..protocol.errors import NotAllowedError, TooManyLookupRequestException
 from ..protocol.topics import TopicName
 
 if TYPE_CHECKING:
@@ -26,17 +26,16 @@ class Lookups:
     async def owner_url(self, name: TopicName) -> str:
         """The service URL of the broker that owns the topic, which is assigned (and created) if need be.
 
-        Raises ServiceUnitNotReady while it moves, TopicNotFound for a missing namespace, partition or (without
-        automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
+        Raises ServiceUnitNotReady when its move takes long, TopicNotFound for a missing namespace, partition or
+        (without automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
         """
         _check_persistent(name)
         coordinator = self.coordinator()
         assignment = coordinator.assignments.get(name.full)
         if assignment is not None:
             broker = coordinator.brokers.get(assignment["broker"])
-            if broker is None or broker["incarnation"] != assignment["incarnation"]:
-                raise ServiceUnitNotReady(f"{name.full} is being moved to another broker")
-            return broker["url"]
+            if broker is not None and broker["incarnation"] == assignment["incarnation"]:
+                return broker["url"]
         return (await self._ask("assign", topic=name.full))["url"]
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
