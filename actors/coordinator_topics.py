@@ -208,9 +208,11 @@ class TopicsRpc:
         """Raises NoSuchKey."""
         return self.registry.tenant(tenant)
 
-    async def rpc_put_tenant(self, connection: RpcConnection, tenant: str, record: dict[str, Any]) -> None:
-        """Create or change a tenant. Raises InvalidTopicName."""
-        await self.registry.put_tenant(tenant, record)
+    async def rpc_put_tenant(
+        self, connection: RpcConnection, tenant: str, record: dict[str, Any], create: bool = True
+    ) -> None:
+        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
+        await self.registry.put_tenant(tenant, record, create=create)
 
     async def rpc_delete_tenant(self, connection: RpcConnection, tenant: str) -> None:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""

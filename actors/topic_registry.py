@@ -239,11 +239,15 @@ class TopicRegistry:
             finally:
                 del self._namespaces_going[name]
 
-    async def put_tenant(self, name: str, record: dict[str, Any]) -> None:
-        """Create or replace a tenant. Raises InvalidTopicName."""
+    async def put_tenant(self, name: str, record: dict[str, Any], *, create: bool) -> None:
+        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
         check_named_entity("tenant", name)
         async with self._changing:
             known = self._tenants.get(name)
+            if create and known is not None:
+                raise KeyExists(f"the tenant {name} exists already")
+            if not create and known is None:
+                raise NoSuchKey(f"the tenant {name} does not exist")
             value = {"created_ms": self._env.clock.now_ms(), **(known[0] if known else {}), **record}
             version = await put_certain(
                 self._env, self._store, metadata_keys.tenant(name), pack(value), known[1] if known else None

@@ -103,10 +103,18 @@ class Coordination:
     async def locate(self) -> tuple[str, int]:
         return self._address
 
-    async def join(self, role: str, node_id: str, incarnation: str = "1", **data: Any) -> Member:
+    async def join(
+        self,
+        role: str,
+        node_id: str,
+        incarnation: str = "1",
+        *,
+        rpc_service: TestBrokerRpc | None = None,
+        **data: Any,
+    ) -> Member:
         identity = Identity(CLUSTER, role, node_id, incarnation)
         client = CoordinatorClient(self.env, identity, SECRET, self.settings, self.locate)
-        rpc = TestBrokerRpc()
+        rpc = rpc_service or TestBrokerRpc()
         server = None
         if role == ROLE_BROKER:
             server = RpcServer(self.env, identity, SECRET, rpc, frame_size_max=1 << 20)

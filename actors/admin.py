@@ -1,0 +1,169 @@
+"""The admin HTTP: Pulsar's REST paths for topics, namespaces, tenants, clusters and lookup, and `/metrics`.
+
+It keeps nothing: every request is a question to the coordinator or to the broker that owns the topic, over the internal
+RPC, so it runs beside them and never on a broker's loop. A topic that is being moved is asked for again for a while.
+
+Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. Bodies are small and bounded, and so is
+the number of requests under way.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from ..protocol.errors import (
+    AlreadyClosed,
+    AuthenticationError,
+    AuthorizationError,
+    BadVersion,
+    CoordinatorUnavailable,
+    InvalidConfiguration,
+    InvalidTopicName,
+    KeyExists,
+    MagnetarError,
+    MetadataUnavailable,
+    NoSuchKey,
+    NotAllowedError,
+    NotEnoughBookies,
+    ServiceUnitNotReady,
+    SubscriptionNotFound,
+    Timeout,
+    TooManyLookupRequestException,
+    TopicNotFound,
+)
+from ..protocol.names import ADMIN_ID, ROLE_ADMIN
+from ..runtime.environment import Environment
+from ..runtime.metrics import Metrics
+from ..runtime.rpc_handshake import Identity
+from ..runtime.settings import Settings
+from .admin_cluster import ClusterRoutes
+from .admin_requests import Owners
+from .admin_topics import TopicRoutes
+from .coordinator_client import CoordinatorClient, Locate
+from .member_calls import MemberCalls
+
+logger = logging.getLogger(__name__)
+
+BODY_SIZE_MAX_BYTES = 64 << 10
+REQUESTS_UNDER_WAY_MAX = 256
+
+_STATUS_BY_ERROR: tuple[tuple[type[MagnetarError], int], ...] = (
+    (TopicNotFound, 404),
+    (SubscriptionNotFound, 404),
+    (NoSuchKey, 404),
+    (KeyExists, 409),
+    (BadVersion, 409),
+    (InvalidTopicName, 412),
+    (InvalidConfiguration, 412),
+    (NotAllowedError, 412),
+    (AuthenticationError, 401),
+    (AuthorizationError, 403),
+    (TooManyLookupRequestException, 429),
+    (Timeout, 504),
+    (ServiceUnitNotReady, 503),
+    (CoordinatorUnavailable, 503),
+    (MetadataUnavailable, 503),
+    (NotEnoughBookies, 503),
+    (AlreadyClosed, 503),
+)
+
+
+class AdminService:
+    """See the module. `host` and `port` are those of the HTTP server; port 0 takes any free one."""
+
+    def __init__(
+        self,
+        env: Environment,
+        cluster_id: str,
+        secret: bytes,
+        settings: Settings,
+        host: str,
+        port: int,
+        locate_coordinator: Locate,
+    ) -> None:
+        self._host = host
+        self._port = port
+        identity = Identity(cluster_id, ROLE_ADMIN, ADMIN_ID, env.random.hex(8))
+        self._coordinator = CoordinatorClient(env, identity, secret, settings, locate_coordinator)
+        self._brokers = MemberCalls(env, identity, secret, self._find_broker)
+        self._metrics = Metrics("admin", ADMIN_ID)
+        self._requests = self._metrics.counter("magnetar_admin_requests", "Requests answered.")
+        self._failures = self._metrics.counter("magnetar_admin_failures", "Requests answered with a status of 500 up.")
+        self._under_way = 0
+        owners = Owners(env, self._coordinator, self._brokers, settings)
+        self._routes = [TopicRoutes(owners), ClusterRoutes(cluster_id, settings, owners, self._metrics)]
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the HTTP server listens; the port is the real one once started."""
+        return (self._host, self._port)
+
+    async def start(self) -> None:
+        """Connect to the coordinator, then listen. Raises CoordinatorUnavailable, HandshakeRefused, OSError."""
+        try:
+            await self._coordinator.start()
+            application = web.Application(middlewares=[self._answer], client_max_size=BODY_SIZE_MAX_BYTES)
+            for routes in self._routes:
+                application.add_routes(routes.routes())
+            self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+            await self._runner.setup()
+            site = web.TCPSite(self._runner, self._host, self._port)
+            await site.start()
+            if not self._port:
+                self._port = self._runner.addresses[0][1]
+            await self._coordinator.register(self._host, self._port, {"url": f"http://{self._host}:{self._port}"})
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop listening and leave the cluster. May be called twice."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        await self._brokers.close()
+        await self._coordinator.close()
+
+    def _find_broker(self, broker_id: str) -> tuple[str, str, int] | None:
+        broker = self._coordinator.brokers.get(broker_id)
+        address = broker["data"].get("rpc") if broker is not None else None
+        return (broker["incarnation"], address[0], address[1]) if broker is not None and address else None
+
+    @web.middleware
+    async def _answer(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Bounds the requests under way and turns errors into answers."""
+        self._requests.inc()
+        if self._under_way >= REQUESTS_UNDER_WAY_MAX:
+            return _refusal(429, "too many requests under way")
+        self._under_way += 1
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _refusal(error.status, error.text or error.reason)
+        except MagnetarError as error:
+            status = _status_of(error)
+            if status >= 500:
+                self._failures.inc()
+                logger.info("%s %s answers %d: %s", request.method, request.path, status, error)
+            return _refusal(status, str(error))
+        except Exception as error:
+            self._failures.inc()
+            logger.exception("%s %s failed", request.method, request.path)
+            return _refusal(500, f"{type(error).__name__}: {error}")
+        finally:
+            self._under_way -= 1
+
+
+def _status_of(error: MagnetarError) -> int:
+    if error.details.get("exists"):
+        return 409
+    return next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.Response(status=status, text=json.dumps({"reason": reason}), content_type="application/json")

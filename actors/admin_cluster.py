@@ -1,0 +1,200 @@
+"""The admin's paths of clusters, brokers, tenants and namespaces, its health check and its metrics."""
+
+from typing import Any
+
+from aiohttp import web
+
+from ..protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
+from ..protocol.names import ROLE_BOOKIE, ROLE_BROKER
+from ..runtime.metrics import Metrics
+from ..runtime.settings import Settings
+from .admin_requests import Owners, json_answer, json_body, namespace_of, no_content
+
+GAUGES = {
+    "magnetar_coordinator_up": "Whether the coordinator answers.",
+    "magnetar_coordinator_epoch": "Epoch of the coordinator in office.",
+    "magnetar_topics": "Topics, a partitioned one counted once.",
+    "magnetar_assignments": "Partitions and plain topics that a broker owns.",
+    "magnetar_brokers": "Live brokers.",
+    "magnetar_bookies": "Live bookies.",
+    "magnetar_bookies_writable": "Live bookies that take new entries.",
+    "magnetar_bookies_registered": "Bookies that have a cookie, alive or not.",
+    "magnetar_auditor_incomplete_ledgers": "Closed ledgers that are not whole, at the latest check.",
+    "magnetar_auditor_copied_bytes": "Bytes that repairs copied since the coordinator started.",
+}
+
+
+class ClusterRoutes:
+    """See the module. The one cluster is called by its id."""
+
+    def __init__(self, cluster_id: str, settings: Settings, owners: Owners, metrics: Metrics) -> None:
+        self._cluster_id = cluster_id
+        self._settings = settings
+        self._coordinator = owners.coordinator
+        self._call = owners.coordinator.call
+        self._metrics = metrics
+        self._gauges = {name: metrics.gauge(name, description) for name, description in GAUGES.items()}
+
+    def routes(self) -> list[web.RouteDef]:
+        tenant = "/admin/v2/tenants/{tenant}"
+        namespace = "/admin/v2/namespaces/{tenant}/{namespace}"
+        return [
+            web.get("/admin/v2/clusters", self.clusters),
+            web.get("/admin/v2/clusters/{cluster}", self.cluster),
+            web.get("/admin/v2/brokers", self.brokers),
+            web.get("/admin/v2/brokers/health", self.health),
+            web.get("/admin/v2/brokers/{cluster}", self.brokers),
+            web.get("/admin/v2/tenants", self.tenants),
+            web.get(tenant, self.tenant),
+            web.put(tenant, self.create_tenant),
+            web.post(tenant, self.change_tenant),
+            web.delete(tenant, self.delete_tenant),
+            web.get("/admin/v2/namespaces/{tenant}", self.namespaces),
+            web.get(namespace, self.namespace),
+            web.put(namespace, self.create_namespace),
+            web.delete(namespace, self.delete_namespace),
+            web.get(namespace + "/topics", self.topics),
+            web.get("/metrics", self.metrics),
+        ]
+
+    # -- clusters and brokers ------------------------------------------------------------------------------------
+
+    async def clusters(self, request: web.Request) -> web.Response:
+        return json_answer([self._cluster_id])
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        self._check_cluster(request)
+        hosts = ",".join(url.removeprefix("pulsar://") for url in self._broker_urls())
+        return json_answer({"brokerServiceUrl": f"pulsar://{hosts}" if hosts else ""})
+
+    async def brokers(self, request: web.Request) -> web.Response:
+        """`host:port` of every live broker."""
+        self._check_cluster(request)
+        return json_answer([url.removeprefix("pulsar://") for url in self._broker_urls()])
+
+    async def health(self, request: web.Request) -> web.Response:
+        """`ok` when messages can be published and stored: a coordinator, a broker, as many bookies as an ack needs."""
+        status = await self._call("status", timeout_s=5.0)
+        brokers = [member for member in status["members"] if member["role"] == ROLE_BROKER]
+        writable = _writable(status)
+        if not brokers:
+            raise ServiceUnitNotReady("no broker is alive")
+        if writable < self._settings.ack_quorum:
+            raise ServiceUnitNotReady(f"{writable} bookies take entries, {self._settings.ack_quorum} are needed")
+        return web.Response(text="ok")
+
+    def _broker_urls(self) -> list[str]:
+        return [broker["url"] for broker in self._coordinator.brokers.values()]
+
+    def _check_cluster(self, request: web.Request) -> None:
+        cluster = request.match_info.get("cluster", self._cluster_id)
+        if cluster != self._cluster_id:
+            raise NoSuchKey(f"the cluster {cluster} does not exist; this one is {self._cluster_id}")
+
+    # -- tenants -------------------------------------------------------------------------------------------------
+
+    async def tenants(self, request: web.Request) -> web.Response:
+        return json_answer(await self._call("tenants"))
+
+    async def tenant(self, request: web.Request) -> web.Response:
+        record = await self._call("tenant", tenant=request.match_info["tenant"])
+        return json_answer(
+            {
+                "adminRoles": record.get("adminRoles", []),
+                "allowedClusters": record.get("allowedClusters", [self._cluster_id]),
+            }
+        )
+
+    async def create_tenant(self, request: web.Request) -> web.Response:
+        await self._call(
+            "put_tenant", tenant=request.match_info["tenant"], record=await _tenant_body(request), create=True
+        )
+        return no_content()
+
+    async def change_tenant(self, request: web.Request) -> web.Response:
+        await self._call(
+            "put_tenant", tenant=request.match_info["tenant"], record=await _tenant_body(request), create=False
+        )
+        return no_content()
+
+    async def delete_tenant(self, request: web.Request) -> web.Response:
+        await self._call("delete_tenant", tenant=request.match_info["tenant"])
+        return no_content()
+
+    # -- namespaces ----------------------------------------------------------------------------------------------
+
+    async def namespaces(self, request: web.Request) -> web.Response:
+        return json_answer(await self._call("namespaces", tenant=request.match_info["tenant"]))
+
+    async def namespace(self, request: web.Request) -> web.Response:
+        return json_answer((await self._call("namespace", namespace=namespace_of(request)))["policies"])
+
+    async def create_namespace(self, request: web.Request) -> web.Response:
+        body = await json_body(request)
+        if not isinstance(body, dict | None):
+            raise InvalidConfiguration("the body holds the namespace's policies")
+        if body:
+            raise InvalidConfiguration("policies of a namespace cannot be set yet: leave the body empty")
+        await self._call("create_namespace", namespace=namespace_of(request))
+        return no_content()
+
+    async def delete_namespace(self, request: web.Request) -> web.Response:
+        await self._call("delete_namespace", namespace=namespace_of(request))
+        return no_content()
+
+    async def topics(self, request: web.Request) -> web.Response:
+        """Full names of the namespace's topics; the only mode with any is PERSISTENT (and ALL)."""
+        await self._call("namespace", namespace=namespace_of(request))
+        if request.query.get("mode", "PERSISTENT").upper() == "NON_PERSISTENT":
+            return json_answer([])
+        return json_answer(await self._call("topics", namespace=namespace_of(request)))
+
+    # -- metrics -------------------------------------------------------------------------------------------------
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus' text format."""
+        try:
+            status: dict[str, Any] | None = await self._call("status", timeout_s=5.0)
+        except CoordinatorUnavailable:
+            status = None
+        self._gauges["magnetar_coordinator_up"].set(status is not None)
+        if status is not None:
+            members = status["members"]
+            values = {
+                "magnetar_coordinator_epoch": status["coordinator"]["epoch"],
+                "magnetar_topics": status["topics"],
+                "magnetar_assignments": status["assignments"],
+                "magnetar_brokers": sum(member["role"] == ROLE_BROKER for member in members),
+                "magnetar_bookies": sum(member["role"] == ROLE_BOOKIE for member in members),
+                "magnetar_bookies_writable": _writable(status),
+                "magnetar_bookies_registered": len(status["registered_bookies"]),
+                "magnetar_auditor_incomplete_ledgers": status["auditor"]["incomplete"],
+                "magnetar_auditor_copied_bytes": status["auditor"]["copied_bytes_total"],
+            }
+            for name, value in values.items():
+                self._gauges[name].set(value)
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _writable(status: dict[str, Any]) -> int:
+    return sum(
+        bool(member["report"].get("writable", member["data"].get("writable", True)))
+        for member in status["members"]
+        if member["role"] == ROLE_BOOKIE
+    )
+
+
+async def _tenant_body(request: web.Request) -> dict[str, Any]:
+    body = await json_body(request)
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise InvalidConfiguration("the body is an object with adminRoles and allowedClusters")
+    record: dict[str, Any] = {}
+    for name in ("adminRoles", "allowedClusters"):
+        if name in body:
+            value = body[name]
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                raise InvalidConfiguration(f"{name} is a list of names")
+            record[name] = value
+    return record

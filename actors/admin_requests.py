@@ -1,0 +1,147 @@
+"""What the admin's handlers share: topics and bodies out of requests, JSON answers, questions to a topic's owner."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from ..protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady
+from ..protocol.topics import TopicName
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from .coordinator_client import CoordinatorClient
+from .member_calls import MemberCalls
+
+MOVING_LIMIT_S = 8.0
+CALLS_AT_A_TIME = 16
+LONG_MAX = (1 << 63) - 1
+
+
+class Owners:
+    """Asks the coordinator, and whichever brokers own a topic now."""
+
+    def __init__(
+        self, env: Environment, coordinator: CoordinatorClient, brokers: MemberCalls, settings: Settings
+    ) -> None:
+        self.coordinator = coordinator
+        self.may_create = settings.allow_auto_topic_creation
+        self._env = env
+        self._brokers = brokers
+
+    async def ask(
+        self, topic: str, method: str, /, *, create: bool | None = False, timeout_s: float = 30.0, **arguments: Any
+    ) -> Any:
+        """Call a method of the broker that owns a partition or plain topic; while it moves, try again for a while.
+
+        Raises what the coordinator's `assign` and the method raise.
+        """
+        backoff = Backoff(self._env.random, 0.05, 1.0, MOVING_LIMIT_S)
+        while True:
+            try:
+                assignment = await self.coordinator.call("assign", topic=topic, create=create)
+                return await self._brokers.call(
+                    assignment["broker"], method, topic=topic, timeout_s=timeout_s, **arguments
+                )
+            except (ServiceUnitNotReady, CoordinatorUnavailable):
+                delay_s = backoff.next_delay_s()
+                if delay_s is None:
+                    raise
+                await asyncio.sleep(delay_s)
+
+    async def members(self, topic: TopicName, *, create: bool = False) -> list[str]:
+        """What a topic consists of: its partitions, or itself. Raises TopicNotFound."""
+        partitions = await self.coordinator.call("partitions", topic=topic.full, create=create)
+        return [topic.partition_name(index) for index in range(partitions)] if partitions else [topic.full]
+
+    async def ask_members(
+        self, topic: TopicName, method: str, /, *, create: bool = False, **arguments: Any
+    ) -> dict[str, Any]:
+        """Call a method for every partition (or the plain topic); answers by member name."""
+        members = await self.members(topic, create=create)
+        calls = [lambda name=name: self.ask(name, method, **arguments) for name in members]
+        return dict(zip(members, await at_a_time(calls), strict=True))
+
+
+async def at_a_time(calls: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
+    """The results of all calls, a bounded number of them under way; the first error is raised when all have ended."""
+    permits = asyncio.Semaphore(CALLS_AT_A_TIME)
+
+    async def bounded(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        async with permits:
+            return await call()
+
+    results = await asyncio.gather(*(bounded(call) for call in calls), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def json_answer(value: Any) -> web.Response:
+    """200 with a JSON body."""
+    return web.Response(text=json.dumps(value), content_type="application/json")
+
+
+def no_content() -> web.Response:
+    """204."""
+    return web.Response(status=204)
+
+
+def topic_of(request: web.Request) -> TopicName:
+    """The topic in a path. Raises InvalidTopicName."""
+    found = request.match_info
+    return TopicName.of(found["tenant"], found["namespace"], found["topic"], found.get("domain", "persistent"))
+
+
+def namespace_of(request: web.Request) -> str:
+    """`tenant/namespace` of a path."""
+    return f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+
+
+def flag(request: web.Request, name: str, default: bool = False) -> bool:
+    """A boolean in the query. Raises HTTP 400 for anything but true and false."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise web.HTTPBadRequest(text=f"{name} is true or false, not {text!r}")
+
+
+def whole_number(text: str, what: str) -> int:
+    """A number in a path or query. Raises HTTP 400."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LONG_MAX:
+        raise web.HTTPBadRequest(text=f"{what} is a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+async def json_body(request: web.Request) -> Any:
+    """The body as JSON, None when it is empty. Raises HTTP 400."""
+    text = await request.text()
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise web.HTTPBadRequest(text="the body is not JSON") from None
+
+
+def position_of(body: Any, default: str) -> str | list[int]:
+    """A place in a topic as brokers take it, from a message id in JSON. Raises InvalidConfiguration."""
+    if body is None:
+        return default
+    if body in ("earliest", "latest"):
+        return body
+    if isinstance(body, dict):
+        ledger, entry = body.get("ledgerId"), body.get("entryId")
+        if type(ledger) is int and type(entry) is int:
+            if ledger < 0:
+                return "earliest"
+            if ledger >= LONG_MAX:
+                return "latest"
+            if -1 <= entry <= LONG_MAX:
+                return [ledger, entry]
+    raise InvalidConfiguration('the body is a message id: {"ledgerId": …, "entryId": …}, "earliest" or "latest"')

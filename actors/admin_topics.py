@@ -1,0 +1,244 @@
+"""The admin's paths of topics and subscriptions, `/admin/v2/persistent/…`, and of lookup."""
+
+from typing import Any
+
+from aiohttp import web
+
+from ..protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, TopicNotFound
+from ..protocol.topics import TopicName
+from .admin_requests import (
+    Owners,
+    flag,
+    json_answer,
+    json_body,
+    namespace_of,
+    no_content,
+    position_of,
+    topic_of,
+    whole_number,
+)
+
+PAGE = 1000
+DELETE_TIMEOUT_S = 120.0
+UNLOAD_TIMEOUT_S = 60.0
+
+
+class TopicRoutes:
+    """See the module."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+        self._call = owners.coordinator.call
+
+    def routes(self) -> list[web.RouteDef]:
+        namespace = "/admin/v2/persistent/{tenant}/{namespace}"
+        topic = namespace + "/{topic}"
+        subscription = topic + "/subscription/{subscription}"
+        return [
+            web.get(namespace, self.list_topics),
+            web.get(namespace + "/partitioned", self.list_partitioned),
+            web.put(topic + "/partitions", self.create_partitioned),
+            web.post(topic + "/partitions", self.grow),
+            web.get(topic + "/partitions", self.partitions),
+            web.delete(topic + "/partitions", self.delete_partitioned),
+            web.put(topic, self.create),
+            web.delete(topic, self.delete),
+            web.get(topic + "/stats", self.stats),
+            web.get(topic + "/partitioned-stats", self.partitioned_stats),
+            web.get(topic + "/internalStats", self.internal_stats),
+            web.get(topic + "/lastMessageId", self.last_message_id),
+            web.put(topic + "/unload", self.unload),
+            web.get(topic + "/subscriptions", self.subscriptions),
+            web.put(subscription, self.create_subscription),
+            web.delete(subscription, self.delete_subscription),
+            web.post(subscription + "/resetcursor", self.reset_cursor),
+            web.post(subscription + "/resetcursor/{timestamp}", self.reset_cursor),
+            web.post(subscription + "/skip_all", self.skip_all),
+            web.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self.lookup),
+        ]
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    async def list_topics(self, request: web.Request) -> web.Response:
+        """Full names of a namespace's topics, partitions one by one."""
+        return json_answer(await self._call("topics", namespace=namespace_of(request)))
+
+    async def list_partitioned(self, request: web.Request) -> web.Response:
+        """Full names of a namespace's partitioned topics."""
+        found: list[str] = []
+        after = ""
+        while True:
+            page = await self._call("topic_records", namespace=namespace_of(request), after=after, limit=PAGE)
+            found += [name for name, partitions in page if partitions]
+            if len(page) < PAGE:
+                return json_answer(found)
+            after = page[-1][0]
+
+    async def create_partitioned(self, request: web.Request) -> web.Response:
+        """Body: the number of partitions, one or more."""
+        await self._call("create_topic", topic=topic_of(request).full, partitions=await _partitions(request))
+        return no_content()
+
+    async def grow(self, request: web.Request) -> web.Response:
+        """Body: the new, greater number of partitions."""
+        await self._call("grow_topic", topic=topic_of(request).full, partitions=await _partitions(request))
+        return no_content()
+
+    async def partitions(self, request: web.Request) -> web.Response:
+        """`{"partitions": n}`, 0 for a topic without partitions."""
+        create = flag(request, "checkAllowAutoCreation")
+        return json_answer({"partitions": await self._call("partitions", topic=topic_of(request).full, create=create)})
+
+    async def delete_partitioned(self, request: web.Request) -> web.Response:
+        topic = topic_of(request)
+        if not await self._call("partitions", topic=topic.full):
+            raise TopicNotFound(f"{topic.full} is not a partitioned topic")
+        return await self._delete(topic, flag(request, "force"))
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Create a topic without partitions."""
+        await self._call("create_topic", topic=topic_of(request).full, partitions=0)
+        return no_content()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topic = topic_of(request)
+        if await self._call("partitions", topic=topic.full):
+            raise NotAllowedError(f"{topic.full} is partitioned: DELETE …/partitions deletes it")
+        return await self._delete(topic, flag(request, "force"))
+
+    async def unload(self, request: web.Request) -> web.Response:
+        destination = request.query.get("destinationBroker")
+        await self._call("unload", topic=topic_of(request).full, destination=destination, timeout_s=UNLOAD_TIMEOUT_S)
+        return no_content()
+
+    async def _delete(self, topic: TopicName, force: bool) -> web.Response:
+        await self._call("delete_topic", topic=topic.full, force=force, timeout_s=DELETE_TIMEOUT_S)
+        return no_content()
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    async def stats(self, request: web.Request) -> web.Response:
+        return json_answer(await self._owners.ask(topic_of(request).full, "topic_stats"))
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        return json_answer(await self._owners.ask(topic_of(request).full, "internal_stats"))
+
+    async def partitioned_stats(self, request: web.Request) -> web.Response:
+        """All partitions added up; one by one under `partitions` unless `perPartition=false`."""
+        topic = topic_of(request)
+        partitions = await self._call("partitions", topic=topic.full)
+        if not partitions:
+            raise TopicNotFound(f"{topic.full} is not a partitioned topic")
+        answers = await self._owners.ask_members(topic, "topic_stats")
+        total: dict[str, Any] = {}
+        for answer in answers.values():
+            _add(total, answer)
+        if total.get("msgInCounter"):
+            total["averageMsgSize"] = total["bytesInCounter"] / total["msgInCounter"]
+        total["metadata"] = {"partitions": partitions}
+        total["partitions"] = answers if flag(request, "perPartition", True) else {}
+        return json_answer(total)
+
+    async def last_message_id(self, request: web.Request) -> web.Response:
+        ledger, entry, partition, batch_index = await self._owners.ask(topic_of(request).full, "last_message_id")
+        return json_answer(
+            {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition, "batchIndex": batch_index}
+        )
+
+    # -- subscriptions -------------------------------------------------------------------------------------------
+
+    async def subscriptions(self, request: web.Request) -> web.Response:
+        """Names of the topic's subscriptions, of all partitions together."""
+        answers = await self._owners.ask_members(topic_of(request), "topic_stats")
+        return json_answer(sorted({name: None for answer in answers.values() for name in answer["subscriptions"]}))
+
+    async def create_subscription(self, request: web.Request) -> web.Response:
+        """Body: the message id to begin at; latest without. On a partitioned topic those that exist are kept."""
+        position = position_of(await json_body(request), "latest")
+        topic = topic_of(request)
+        members = await self._owners.members(topic, create=self._owners.may_create)
+        existed = 0
+        for member in members:
+            try:
+                await self._owners.ask(
+                    member,
+                    "create_subscription",
+                    create=None,
+                    subscription=request.match_info["subscription"],
+                    position=position,
+                )
+            except NotAllowedError as error:
+                if not error.details.get("exists"):
+                    raise
+                existed += 1
+        if existed == len(members):
+            raise KeyExists(f"Subscription {request.match_info['subscription']} already exists")
+        return no_content()
+
+    async def delete_subscription(self, request: web.Request) -> web.Response:
+        await self._owners.ask_members(
+            topic_of(request),
+            "delete_subscription",
+            subscription=request.match_info["subscription"],
+            force=flag(request, "force"),
+        )
+        return no_content()
+
+    async def reset_cursor(self, request: web.Request) -> web.Response:
+        """To the message id in the body, or to a publish time (milliseconds since the epoch) in the path."""
+        timestamp = request.match_info.get("timestamp")
+        position: Any
+        if timestamp is not None:
+            position = whole_number(timestamp, "a time")
+        else:
+            body = await json_body(request)
+            if body is None:
+                raise InvalidConfiguration("the body is the message id to go to")
+            position = position_of(body, "latest")
+        await self._owners.ask_members(
+            topic_of(request),
+            "reset_cursor",
+            subscription=request.match_info["subscription"],
+            position=position,
+        )
+        return no_content()
+
+    async def skip_all(self, request: web.Request) -> web.Response:
+        await self._owners.ask_members(topic_of(request), "skip_all", subscription=request.match_info["subscription"])
+        return no_content()
+
+    # -- lookup --------------------------------------------------------------------------------------------------
+
+    async def lookup(self, request: web.Request) -> web.Response:
+        """The broker that owns a topic, assigned (and created) if need be."""
+        url = (await self._call("assign", topic=topic_of(request).full))["url"]
+        return json_answer({"brokerUrl": url, "brokerUrlTls": "", "nativeUrl": url, "httpUrl": "", "httpUrlTls": ""})
+
+
+async def _partitions(request: web.Request) -> int:
+    body = await json_body(request)
+    if isinstance(body, dict):
+        body = body.get("partitions")
+    if type(body) is not int or not 1 <= body < 1 << 31:
+        raise InvalidConfiguration("the body is the number of partitions, one or more")
+    return body
+
+
+def _add(total: dict[str, Any], other: dict[str, Any]) -> None:
+    """Add one partition's figures: numbers are summed, lists joined, dictionaries added key by key."""
+    for key, value in other.items():
+        known = total.get(key)
+        if known is None or isinstance(value, bool | str):
+            total[key] = _copy(value)
+        elif isinstance(value, int | float):
+            total[key] = known + value
+        elif isinstance(value, list):
+            known += value
+        elif isinstance(value, dict):
+            _add(known, value)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return list(value) if isinstance(value, list) else value

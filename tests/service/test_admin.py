@@ -1,0 +1,287 @@
+"""The admin HTTP over real sockets, with brokers that only take notes."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from coordination import CLUSTER, FAST, SECRET, Coordination, Member, TestBrokerRpc, coordination, eventually
+
+from magnetar.actors.admin import AdminService
+from magnetar.actors.admin_requests import position_of
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
+from magnetar.runtime.rpc import RpcConnection
+from magnetar.storage.metadata_store import pack
+
+PERSISTENT = "/admin/v2/persistent/public/default"
+
+
+class AdminBrokerRpc(TestBrokerRpc):
+    """Answers about topics; `calls` remembers who asked for what."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, ...]] = []
+        self.not_ready = 0
+
+    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
+        if self.not_ready:
+            self.not_ready -= 1
+            raise ServiceUnitNotReady("moving")
+        return {
+            "msgInCounter": 2,
+            "bytesInCounter": 10,
+            "msgRateIn": 0.5,
+            "averageMsgSize": 5.0,
+            "publishers": [{"producerName": topic}],
+            "subscriptions": {"s": {"msgBacklog": 1, "type": "Shared", "blocked": False, "consumers": [{}]}},
+        }
+
+    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
+        return {"numberOfEntries": 3}
+
+    async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
+        return [1, 2, -1, -1]
+
+    async def rpc_create_subscription(
+        self, connection: RpcConnection, topic: str, subscription: str, position: Any
+    ) -> None:
+        call = ("create", topic, subscription)
+        if call in self.calls:
+            raise NotAllowedError("it exists", exists=True)
+        self.calls += [call, (json.dumps(position),)]
+
+    async def rpc_delete_subscription(
+        self, connection: RpcConnection, topic: str, subscription: str, force: bool
+    ) -> None:
+        if subscription == "missing":
+            raise SubscriptionNotFound("it does not exist")
+        self.calls.append(("delete", topic, subscription, str(force)))
+
+    async def rpc_reset_cursor(self, connection: RpcConnection, topic: str, subscription: str, position: Any) -> None:
+        self.calls.append(("reset", topic, subscription, json.dumps(position)))
+
+    async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
+        self.calls.append(("skip_all", topic, subscription))
+
+
+class Http:
+    """Asks the admin; answers (status, body)."""
+
+    def __init__(self, cluster: Coordination, admin: AdminService, session: aiohttp.ClientSession) -> None:
+        self.cluster = cluster
+        self.admin = admin
+        self._session = session
+
+    async def __call__(self, method: str, path: str, body: Any = None, text: str | None = None) -> tuple[int, Any]:
+        host, port = self.admin.address
+        data = text if text is not None else json.dumps(body) if body is not None else None
+        url = f"http://{host}:{port}{path}"
+        async with self._session.request(method, url, data=data) as answer:
+            content = await answer.text()
+            return answer.status, json.loads(content) if answer.content_type == "application/json" else content
+
+
+@contextlib.asynccontextmanager
+async def admin_of(cluster: Coordination) -> AsyncIterator[Http]:
+    admin = AdminService(cluster.env, CLUSTER, SECRET, FAST, "127.0.0.1", 0, cluster.locate)
+    await admin.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Http(cluster, admin, session)
+    finally:
+        await admin.close()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[Http]:
+    async with coordination() as cluster:
+        await _broker(cluster, 1)
+        await _broker(cluster, 2)
+        async with admin_of(cluster) as found:
+            yield found
+
+
+async def _broker(cluster: Coordination, number: int) -> Member:
+    return await cluster.join("broker", f"broker-{number}", rpc_service=AdminBrokerRpc())
+
+
+def calls_of(http: Http) -> list[tuple[str, ...]]:
+    return [call for member in http.cluster.members for call in member.rpc.calls]  # type: ignore[attr-defined]
+
+
+async def test_partitioned_topics_are_created_grown_listed_and_deleted(http: Http) -> None:
+    topic = f"{PERSISTENT}/flights"
+    assert (await http("GET", f"{topic}/partitions"))[0] == 404
+    assert (await http("PUT", f"{topic}/partitions", 4))[0] == 204
+    assert (await http("PUT", f"{topic}/partitions", 4))[0] == 409
+    assert await http("GET", f"{topic}/partitions") == (200, {"partitions": 4})
+    for wrong in ("zero", "0", "-1", "1.5", "[", "true", "100000000", "9" * 400):
+        assert (await http("PUT", f"{PERSISTENT}/other/partitions", text=wrong))[0] in (400, 412), wrong
+    assert (await http("POST", f"{topic}/partitions", 3))[0] == 412
+    assert (await http("POST", f"{topic}/partitions", 5))[0] == 204
+    assert (await http("POST", f"{PERSISTENT}/none/partitions", 5))[0] == 404
+    names = [f"persistent://public/default/flights-partition-{index}" for index in range(5)]
+    assert await http("GET", PERSISTENT) == (200, names)
+    assert await http("GET", "/admin/v2/namespaces/public/default/topics?mode=ALL") == (200, names)
+    assert await http("GET", f"{PERSISTENT}/partitioned") == (200, ["persistent://public/default/flights"])
+    assert (await http("DELETE", topic))[0] == 412
+    assert (await http("DELETE", f"{topic}/partitions"))[0] == 204
+    assert (await http("DELETE", f"{topic}/partitions"))[0] == 404
+    assert await http("GET", PERSISTENT) == (200, [])
+
+
+async def test_plain_topics_and_unusual_names(http: Http) -> None:
+    name = quote("ünusual näme %2F?&", safe="")
+    topic = f"{PERSISTENT}/{name}"
+    assert (await http("PUT", topic))[0] == 204
+    assert (await http("PUT", topic))[0] == 409
+    assert await http("GET", PERSISTENT) == (200, ["persistent://public/default/ünusual näme %2F?&"])
+    assert (await http("GET", f"{topic}/stats"))[0] == 200
+    assert (await http("DELETE", f"{topic}/partitions"))[0] == 404
+    assert (await http("DELETE", topic))[0] == 204
+    assert (await http("PUT", f"{PERSISTENT}/p-partition-0"))[0] == 412
+    assert (await http("PUT", "/admin/v2/persistent/no/where/x"))[0] == 404
+    assert (await http("PUT", "/admin/v2/persistent/no%20good/where/x"))[0] == 412
+    assert (await http("GET", f"{PERSISTENT}/x/partitions?checkAllowAutoCreation=true")) == (200, {"partitions": 0})
+    assert (await http("GET", f"{PERSISTENT}/x/partitions?checkAllowAutoCreation=perhaps"))[0] == 400
+
+
+async def test_figures_are_asked_of_the_owners_and_added_up(http: Http) -> None:
+    await http("PUT", f"{PERSISTENT}/t/partitions", 3)
+    status, total = await http("GET", f"{PERSISTENT}/t/partitioned-stats")
+    assert status == 200
+    assert (total["msgInCounter"], total["msgRateIn"], total["averageMsgSize"]) == (6, 1.5, 5.0)
+    assert len(total["publishers"]) == 3
+    assert total["subscriptions"]["s"]["msgBacklog"] == 3
+    assert total["subscriptions"]["s"]["type"] == "Shared"
+    assert len(total["partitions"]) == 3 and total["partitions"][_name("t", 0)]["msgInCounter"] == 2
+    assert (await http("GET", f"{PERSISTENT}/t/partitioned-stats?perPartition=false"))[1]["partitions"] == {}
+    assert (await http("GET", f"{PERSISTENT}/t/stats"))[0] == 412
+    for member in http.cluster.members:
+        member.rpc.not_ready = 2  # type: ignore[attr-defined]
+    assert (await http("GET", f"{PERSISTENT}/t-partition-1/stats"))[0] == 200
+    assert await http("GET", f"{PERSISTENT}/t-partition-1/internalStats") == (200, {"numberOfEntries": 3})
+    assert (await http("GET", f"{PERSISTENT}/t-partition-1/lastMessageId"))[1]["entryId"] == 2
+    assert (await http("GET", f"{PERSISTENT}/t-partition-3/stats"))[0] == 404
+    assert await http("GET", f"{PERSISTENT}/t/subscriptions") == (200, ["s"])
+
+
+async def test_subscriptions(http: Http) -> None:
+    await http("PUT", f"{PERSISTENT}/t/partitions", 2)
+    path = f"{PERSISTENT}/t/subscription/my%2Fsub"
+    assert (await http("PUT", path))[0] == 204
+    assert (await http("PUT", path))[0] == 409
+    assert ("create", _name("t", 1), "my/sub") in calls_of(http)
+    assert ('"latest"',) in calls_of(http)
+    early = {"ledgerId": -1, "entryId": -1}
+    assert (await http("PUT", f"{PERSISTENT}/t/subscription/early", early))[0] == 204
+    assert ('"earliest"',) in calls_of(http)
+    assert (await http("PUT", f"{PERSISTENT}/new/subscription/s"))[0] == 204  # creates the topic
+    assert (await http("POST", f"{path}/resetcursor/1700000000000"))[0] == 204
+    assert ("reset", _name("t", 0), "my/sub", "1700000000000") in calls_of(http)
+    assert (await http("POST", f"{path}/resetcursor", {"ledgerId": 5, "entryId": 6}))[0] == 204
+    assert ("reset", _name("t", 0), "my/sub", "[5, 6]") in calls_of(http)
+    assert (await http("POST", f"{path}/resetcursor"))[0] == 412
+    assert (await http("POST", f"{path}/resetcursor/-5"))[0] == 400
+    assert (await http("POST", f"{path}/skip_all"))[0] == 204
+    assert (await http("DELETE", f"{path}?force=true"))[0] == 204
+    assert ("delete", _name("t", 0), "my/sub", "True") in calls_of(http)
+    assert (await http("DELETE", f"{PERSISTENT}/t/subscription/missing"))[0] == 404
+
+
+async def test_lookup_names_the_owner(http: Http) -> None:
+    await http("PUT", f"{PERSISTENT}/t/partitions", 2)
+    urls = []
+    for index in range(2):
+        status, answer = await http("GET", f"/lookup/v2/topic/persistent/public/default/t-partition-{index}")
+        assert status == 200 and "brokerUrlTls" in answer
+        urls.append(answer["brokerUrl"])
+    assert sorted(urls) == ["pulsar://broker-1:6650", "pulsar://broker-2:6650"]
+    assert (await http("GET", "/lookup/v2/topic/persistent/no/where/t"))[0] == 404
+    assert (await http("GET", "/lookup/v2/topic/non-persistent/public/default/t"))[0] == 412
+    assert (await http("PUT", f"{PERSISTENT}/t/unload"))[0] == 204
+    assert sorted(name for member in http.cluster.members for name in member.rpc.released) == [
+        _name("t", 0),
+        _name("t", 1),
+    ]
+
+
+async def test_tenants_namespaces_clusters(http: Http) -> None:
+    assert (await http("PUT", "/admin/v2/tenants/acme", {"adminRoles": ["a"], "allowedClusters": [CLUSTER]}))[0] == 204
+    assert (await http("PUT", "/admin/v2/tenants/acme", {}))[0] == 409
+    assert (await http("POST", "/admin/v2/tenants/acme", {"adminRoles": ["b"]}))[0] == 204
+    assert (await http("GET", "/admin/v2/tenants/acme"))[1] == {"adminRoles": ["b"], "allowedClusters": [CLUSTER]}
+    assert (await http("PUT", "/admin/v2/tenants/bad", {"adminRoles": 5}))[0] == 412
+    assert (await http("PUT", "/admin/v2/tenants/bad", []))[0] == 412
+    assert (await http("POST", "/admin/v2/tenants/none", {}))[0] == 404
+    assert (await http("PUT", "/admin/v2/namespaces/acme/orders"))[0] == 204
+    assert (await http("PUT", "/admin/v2/namespaces/acme/orders"))[0] == 409
+    assert (await http("PUT", "/admin/v2/namespaces/nobody/orders"))[0] == 404
+    assert (await http("PUT", "/admin/v2/namespaces/acme/o2", {"retention": {}}))[0] == 412
+    assert await http("GET", "/admin/v2/namespaces/acme") == (200, ["acme/orders"])
+    assert await http("GET", "/admin/v2/namespaces/acme/orders") == (200, {})
+    assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 412
+    assert (await http("DELETE", "/admin/v2/namespaces/acme/orders"))[0] == 204
+    assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 204
+    assert await http("GET", "/admin/v2/tenants") == (200, ["public"])
+    assert await http("GET", "/admin/v2/clusters") == (200, [CLUSTER])
+    assert await http("GET", f"/admin/v2/brokers/{CLUSTER}") == (200, ["broker-1:6650", "broker-2:6650"])
+    assert (await http("GET", "/admin/v2/brokers/other"))[0] == 404
+    assert (await http("GET", "/admin/v2/nonsense"))[0] == 404
+    assert (await http("PATCH", "/admin/v2/clusters"))[0] == 405
+
+
+async def test_health_needs_brokers_and_bookies(http: Http) -> None:
+    assert (await http("GET", "/admin/v2/brokers/health"))[0] == 503
+    for number in (1, 2):
+        await http.cluster.store.put(metadata_keys.bookie(f"bookie-{number}"), pack({"instance": "a"}), None)
+        await http.cluster.join("bookie", f"bookie-{number}", instance="a")
+    assert await http("GET", "/admin/v2/brokers/health") == (200, "ok")
+    metrics = (await http("GET", "/metrics"))[1]
+    assert 'magnetar_bookies{node="admin",service="admin"} 2.0' in metrics
+    assert 'magnetar_coordinator_up{node="admin",service="admin"} 1.0' in metrics
+
+
+async def test_without_a_coordinator_it_answers_at_once_and_recovers(http: Http) -> None:
+    await http.cluster.coordinator.close()
+    await eventually(lambda: not http.admin._coordinator.connected)
+    status, answer = await http("PUT", f"{PERSISTENT}/t/partitions", 2)
+    assert status == 503 and "coordinator" in answer["reason"]
+    assert 'magnetar_coordinator_up{node="admin",service="admin"} 0.0' in (await http("GET", "/metrics"))[1]
+    await http.cluster.start_coordinator()
+    await eventually(lambda: http.admin._coordinator.connected)
+    assert (await http("PUT", f"{PERSISTENT}/t/partitions", 2))[0] == 204
+
+
+async def test_a_body_that_is_too_long_is_refused(http: Http) -> None:
+    assert (await http("PUT", f"{PERSISTENT}/t/partitions", text="1" * 100_000))[0] == 413
+
+
+async def test_many_requests_at_once_are_bounded(http: Http) -> None:
+    http.admin._under_way = 256
+    assert (await http("GET", "/admin/v2/clusters"))[0] == 429
+    http.admin._under_way = 0
+    answers = await asyncio.gather(*(http("GET", "/admin/v2/tenants") for _ in range(50)))
+    assert {status for status, _ in answers} == {200}
+
+
+def test_places_in_a_topic() -> None:
+    assert position_of(None, "latest") == "latest"
+    assert position_of("earliest", "latest") == "earliest"
+    assert position_of({"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1}, "earliest") == "latest"
+    assert position_of({"ledgerId": 3, "entryId": 4, "partitionIndex": 1}, "latest") == [3, 4]
+    for wrong in ([], 5, {"ledgerId": 1}, {"ledgerId": True, "entryId": 1}, "sometime"):
+        with pytest.raises(InvalidConfiguration):
+            position_of(wrong, "latest")
+
+
+def _name(topic: str, partition: int) -> str:
+    return f"persistent://public/default/{topic}-partition-{partition}"
