@@ -46,18 +46,22 @@ class Rates:
         return median_of_pairs(self.by_way[way], self.by_way["pulsar.send_async"])
 
 
-class Counter:
-    """Counts receipts, one call for each message, and failures among them."""
+class Receipts:
+    """How many messages have their receipt, and how many of those failed."""
 
-    def __init__(self, is_ok: Callable[[Any], bool]) -> None:
+    def __init__(self) -> None:
         self.received = 0
         self.failed = 0
-        self._is_ok = is_ok
 
-    def __call__(self, result: Any, message_id: Any) -> None:
-        self.received += 1
-        if not self._is_ok(result):
-            self.failed += 1
+    def callback(self, ok: Any) -> Callable[[Any, Any], None]:
+        """The callback that counts, once for each message."""
+
+        def receipt(result: Any, message_id: Any) -> None:
+            self.received += 1
+            if result != ok:
+                self.failed += 1
+
+        return receipt
 
 
 def run(cluster: Any, report: Report) -> None:
@@ -120,48 +124,47 @@ def one_run(service_url: str, way: str, topic: str, seconds: float) -> dict[str,
     )
     send = _many if method == "send_many" else _one_by_one
     try:
-        send(producer, Counter(lambda result: result == ok), WARM_UP_S)
-        counter = Counter(lambda result: result == ok)
+        send(producer, Receipts(), ok, WARM_UP_S)
+        receipts = Receipts()
         begin = time.perf_counter()
-        sent = send(producer, counter, seconds)
+        sent = send(producer, receipts, ok, seconds)
         elapsed = time.perf_counter() - begin
-        if counter.received != sent or counter.failed:
-            raise RuntimeError(f"{sent} sent, {counter.received} receipts, {counter.failed} failures")
+        if receipts.received != sent or receipts.failed:
+            raise RuntimeError(f"{sent} sent, {receipts.received} receipts, {receipts.failed} failures")
     finally:
         client.close()
     return {"way": way, "rate": sent / elapsed, "messages": sent}
 
 
-def _one_by_one(producer: Any, counter: Counter, seconds: float) -> int:
-    data = payload(MESSAGE_SIZE)
-    send = producer.send_async
+def _one_by_one(producer: Any, receipts: Receipts, ok: Any, seconds: float) -> int:
+    data, receipt, send = payload(MESSAGE_SIZE), receipts.callback(ok), producer.send_async
     sent = 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for _ in range(1_000):
-            send(data, counter)
+            send(data, receipt)
         sent += 1_000
-    _drain(producer, counter, sent)
+    _drain(producer, receipts, sent)
     return sent
 
 
-def _many(producer: Any, counter: Counter, seconds: float) -> int:
-    block = [payload(MESSAGE_SIZE)] * 1_000
+def _many(producer: Any, receipts: Receipts, ok: Any, seconds: float) -> int:
+    block, receipt = [payload(MESSAGE_SIZE)] * 1_000, receipts.callback(ok)
     sent = 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        producer.send_many(block, counter)
+        producer.send_many(block, receipt)
         sent += len(block)
-    _drain(producer, counter, sent)
+    _drain(producer, receipts, sent)
     return sent
 
 
-def _drain(producer: Any, counter: Counter, sent: int) -> None:
+def _drain(producer: Any, receipts: Receipts, sent: int) -> None:
     """Until every receipt has come."""
     producer.flush()
     wait = threading.Event()
     end = time.monotonic() + DRAIN_TIMEOUT_S
-    while counter.received < sent and time.monotonic() < end:
+    while receipts.received < sent and time.monotonic() < end:
         wait.wait(0.0005)
 
 
