@@ -20,7 +20,7 @@ from .plan import ClusterPlan, NodePlan
 Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
 
-Member = BookieService | BrokerService | AdminService
+MemberService = BookieService | BrokerService | AdminService
 
 
 async def open_metadata(env: Environment, plan: ClusterPlan) -> MetadataStore:
@@ -36,7 +36,7 @@ def build_coordinator(env: Environment, plan: ClusterPlan, metadata: MetadataSto
     )
 
 
-def build_member(env: Environment, plan: ClusterPlan, node: NodePlan, locate: Locate) -> Member:
+def build_member(env: Environment, plan: ClusterPlan, node: NodePlan, locate: Locate) -> MemberService:
     """A bookie, broker or admin."""
     common = (plan.cluster_id, plan.secret, plan.settings, node.host, node.port, locate)
     if node.role == ROLE_BOOKIE:

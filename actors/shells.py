@@ -18,6 +18,7 @@ from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
 from . import assembly
 from .coordinator import CoordinatorService
+from .member import Member
 from .plan import ClusterPlan, NodePlan
 from .ray_launcher import RayLauncher, locate_coordinator
 from .supervisor import Supervisor
@@ -39,20 +40,16 @@ class MemberActor:
     def __init__(self, plan: ClusterPlan, node: NodePlan) -> None:
         _begin_process()
         self._env = Environment.real()
-        self._service = assembly.build_member(self._env, plan, node, locate_coordinator)
-        self._started: asyncio.Task[None] | None = None
-        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._member = Member(self._env, plan, node, locate_coordinator)
 
     async def start(self) -> list[Any]:
         """Start the service, once; returns [host, port]. Raises what the service raised."""
-        if self._started is None:
-            self._started = asyncio.create_task(self._service.start())
-        await asyncio.shield(self._started)
+        await self._member.start()
         return await self.address()
 
     async def address(self) -> list[Any]:
         """[host, port] of the service's main socket."""
-        return list(self._service.address)
+        return list(self._member.service.address)
 
     async def process_id(self) -> int:
         """The operating system's id of this process."""
@@ -60,14 +57,11 @@ class MemberActor:
 
     async def wait_ended(self) -> str:
         """Return, with the reason, when the service has ended by itself or was closed."""
-        return await asyncio.shield(self._ended)
+        return await asyncio.shield(self._member.ended)
 
     async def close(self) -> None:
         """Close the service in good order."""
-        await self._service.close()
-        if not self._ended.done():
-            self._ended.set_result("closed")
-        self._env.close()
+        await self._member.close()
 
 
 class CoordinatorActor:
@@ -80,6 +74,7 @@ class CoordinatorActor:
         self._service: CoordinatorService | None = None
         self._supervisor = Supervisor(self._env, RayLauncher(plan), plan.members)
         self._problem = ""
+        self._stopping = False
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks = Tasks()
@@ -128,6 +123,7 @@ class CoordinatorActor:
 
     async def stop_cluster(self) -> None:
         """Stop admin, brokers, bookies, then the coordinator's service; the caller then kills this actor."""
+        self._stopping = True
         await self._supervisor.stop_all()
         await self._tasks.close()
         if self._service is not None:
@@ -170,3 +166,13 @@ class CoordinatorActor:
         self._service = service
         self._supervisor.start()
         self._ready.set()
+        self._tasks.spawn(self._watch(service), "watch-coordinator")
+
+    async def _watch(self, service: CoordinatorService) -> None:
+        """End the process when another coordinator took office. If Ray holds this one for the right one (it was only
+        thought to be gone), it makes a new one, which takes office in its turn.
+        """
+        await service.wait_ended()
+        if not self._stopping:
+            logger.error("this coordinator was superseded: its process ends")
+            os._exit(1)

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 RESTART_DELAY_INITIAL_S = 0.1
 RESTART_DELAY_MAX_S = 10.0
 HEALTHY_AFTER_S = 60.0
+FAILED_STARTS_MAX = 4
 STOP_TIMEOUT_S = 15.0
 STOP_ORDER = (ROLE_ADMIN, ROLE_BROKER, ROLE_BOOKIE)
 """Whoever asks goes before whoever answers."""
@@ -75,13 +76,6 @@ class _Kept:
         self.handle: Any = None
         self.restarts = 0
         self.problem = ""
-        self.changed = asyncio.Event()
-
-    def become(self, state: NodeState, problem: str = "") -> None:
-        self.state = state
-        self.problem = problem
-        self.changed.set()
-        self.changed = asyncio.Event()
 
 
 class Supervisor:
@@ -92,6 +86,8 @@ class Supervisor:
         self._launcher = launcher
         self._kept = {node.node_id: _Kept(node) for node in nodes}
         self._tasks = Tasks()
+        self._changed = asyncio.Event()
+        """Set, and replaced, whenever the state of a node changes."""
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -99,14 +95,16 @@ class Supervisor:
             self._tasks.spawn(self._keep(kept), f"supervise-{kept.node.node_id}")
 
     async def wait_ready(self, timeout_s: float) -> dict[str, str]:
-        """Wait until every node has run; after `timeout_s` return the rest: node id → what keeps it from running."""
+        """Wait until every node has run. Returns those that do not after `timeout_s`, or as soon as one has failed
+        FAILED_STARTS_MAX times: node id → what keeps it from running.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         for kept in self._kept.values():
             try:
                 async with asyncio.timeout_at(deadline):
-                    while kept.state is not NodeState.RUNNING:
-                        await kept.changed.wait()
+                    while kept.state is not NodeState.RUNNING and not self._is_hopeless():
+                        await self._changed.wait()
             except TimeoutError:
                 continue
         return {
@@ -114,6 +112,11 @@ class Supervisor:
             for kept in self._kept.values()
             if kept.state is not NodeState.RUNNING
         }
+
+    def _is_hopeless(self) -> bool:
+        return any(
+            kept.state is not NodeState.RUNNING and kept.restarts >= FAILED_STARTS_MAX for kept in self._kept.values()
+        )
 
     def status(self) -> list[dict[str, Any]]:
         """One plain record a node: `node_id`, `role`, `state`, `restarts`, `problem`, `directory`, `ray_node_id`."""
@@ -142,6 +145,12 @@ class Supervisor:
             handles = [kept.handle for kept in kept_of_role if kept.handle is not None]
             await asyncio.gather(*(self._stop(handle) for handle in handles))
 
+    def _become(self, kept: _Kept, state: NodeState, problem: str = "") -> None:
+        kept.state = state
+        kept.problem = problem
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     async def _stop(self, handle: Any) -> None:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -158,7 +167,7 @@ class Supervisor:
             try:
                 if kept.handle is None:
                     kept.handle = await self._launcher.launch(kept.node)
-                kept.become(NodeState.RUNNING)
+                self._become(kept, NodeState.RUNNING)
                 since = loop.time()
                 problem = await self._launcher.ended(kept.handle)
                 if loop.time() - since >= HEALTHY_AFTER_S:
@@ -170,7 +179,7 @@ class Supervisor:
             delay_s = backoff.next_delay_s()
             assert delay_s is not None, "supervision has no limit"
             kept.restarts += 1
-            kept.become(NodeState.WAITING, problem)
+            self._become(kept, NodeState.WAITING, problem)
             logger.warning("%s is not running (%s); next start in %.1f s", kept.node.node_id, problem, delay_s)
             await asyncio.sleep(delay_s)
-            kept.become(NodeState.STARTING, problem)
+            self._become(kept, NodeState.STARTING, problem)

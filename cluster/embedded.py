@@ -16,9 +16,10 @@ import uvloop
 
 from ..actors import assembly
 from ..actors.coordinator import CoordinatorService
+from ..actors.local_launcher import LocalLauncher
 from ..actors.plan import ClusterPlan
+from ..actors.supervisor import Supervisor
 from ..protocol.errors import ClusterError
-from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ..runtime.environment import Environment
 from ..storage.metadata_store import MetadataStore
 from .directory import ClusterDirectory
@@ -30,10 +31,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
-START_ORDER = (ROLE_BOOKIE, ROLE_BROKER, ROLE_ADMIN)
-"""Stopping goes the other way round."""
 
 
 class _Services:
@@ -44,43 +44,33 @@ class _Services:
         self._plan = plan
         self._metadata: MetadataStore | None = None
         self._coordinator: CoordinatorService | None = None
-        self._members: list[assembly.Member] = []
+        self._supervisor = Supervisor(env, LocalLauncher(env, plan, self._locate), plan.members)
 
     async def start(self) -> None:
-        """Start all. Raises what the first failing service raised; the caller then closes."""
+        """Start all. Raises ClusterError or what the coordinator raised; the caller then closes."""
         self._metadata = await assembly.open_metadata(self._env, self._plan)
         self._coordinator = assembly.build_coordinator(
             self._env, self._plan, self._metadata, self._plan.coordinator.port
         )
         await self._coordinator.start()
-        for role in START_ORDER:
-            members = [
-                assembly.build_member(self._env, self._plan, node, self._locate)
-                for node in self._plan.members
-                if node.role == role
-            ]
-            self._members += members
-            await asyncio.gather(*(member.start() for member in members))
+        self._supervisor.start()
+        problems = await self._supervisor.wait_ready(READY_TIMEOUT_S)
+        if problems:
+            reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
+            raise ClusterError(f"the cluster did not start: {reasons}")
 
     async def status(self) -> dict[str, Any]:
         if self._coordinator is None:
             raise ClusterError("the cluster was stopped")
-        return await self._coordinator.status()
+        return {**await self._coordinator.status(), "processes": self._supervisor.status()}
 
     async def close(self) -> None:
-        """Close all, last started first; one that fails does not keep the others from closing."""
-        for member in reversed(self._members):
-            await self._close(member)
+        """Close all: admin, brokers, bookies, coordinator, metadata."""
+        await self._supervisor.stop_all()
         if self._coordinator is not None:
-            await self._close(self._coordinator)
+            await self._coordinator.close()
         if self._metadata is not None:
             await self._metadata.close()
-
-    async def _close(self, service: assembly.Member | CoordinatorService) -> None:
-        try:
-            await service.close()
-        except Exception:
-            logger.exception("%s did not close in order", type(service).__name__)
 
     async def _locate(self) -> tuple[str, int]:
         assert self._coordinator is not None
@@ -108,7 +98,12 @@ class EmbeddedCluster(Cluster):
     def status(self) -> dict[str, Any]:
         if self._services is None:
             raise ClusterError("the cluster was stopped")
-        return self._run(self._services.status(), STOP_TIMEOUT_S)
+        return {
+            **self._run(self._services.status(), STOP_TIMEOUT_S),
+            "service_url": self.service_url,
+            "admin_url": self.admin_url,
+            "data_directory": str(self._directory.path),
+        }
 
     def stop(self) -> None:
         if self._stopped:

@@ -90,7 +90,8 @@ def _address(member: Mapping[str, Any]) -> str:
 
 
 def _disk(usage: Mapping[str, Any]) -> str:
-    used, free = usage.get("used_bytes", 0), usage.get("free_bytes", 0)
+    used = usage.get("used_bytes", usage.get("used", 0))
+    free = usage.get("free_bytes", usage.get("free", 0))
     if not used + free:
         return ""
     return f"{used / (used + free):.0%} of {(used + free) / 1e9:,.0f} GB"

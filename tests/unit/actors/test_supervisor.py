@@ -130,3 +130,15 @@ async def test_stops_in_order_and_kills_who_does_not_close(env: Environment) -> 
         "close admin", "kill admin", "close broker-1", "kill broker-1", "close bookie-1", "kill bookie-1",
     ]  # fmt: skip
     assert len(launcher.processes) == 3, "nothing is restarted after stop_all"
+
+
+async def test_gives_up_waiting_for_a_node_that_always_fails(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    launcher.refusals["bookie-2"] = [OSError(f"attempt {number}") for number in range(100)]
+    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1"), node("bookie", "bookie-2")])
+    supervisor.start()
+    async with asyncio.timeout(5):
+        problems = await supervisor.wait_ready(60)
+    assert list(problems) == ["bookie-2"]
+    assert "attempt" in problems["bookie-2"]
+    await supervisor.close()
