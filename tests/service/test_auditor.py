@@ -1,0 +1,223 @@
+"""The auditor with real bookies: what was missed while a bookie was away, thin ledgers, lost bookies, wiped disks."""
+
+import asyncio
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from coordination import CLUSTER, FAST, SECRET, Coordination, coordination, eventually
+
+from magnetar.actors import auditor as auditor_module
+from magnetar.actors.bookie import BookieService
+from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import CookieMismatch
+from magnetar.runtime.rpc import Identity
+from magnetar.runtime.settings import Settings
+from magnetar.storage.bookie_client import BookieClient
+from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.ledger_writer import LedgerWriter
+from magnetar.storage.ledgers import Ledgers
+
+SETTINGS = dataclasses.replace(FAST, lost_bookie_grace_s=3600.0, segment_size_mb=1, add_entry_timeout_s=1.0)
+
+
+class Bookies:
+    """Bookies with disks below a directory, and the ledger side of one broker."""
+
+    def __init__(self, cluster: Coordination, directory: Path, settings: Settings) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.settings = settings
+        self.running: dict[int, BookieService] = {}
+        identity = Identity(CLUSTER, "client", "writer", "1")
+        self.coordinator = CoordinatorClient(cluster.env, identity, SECRET, settings, cluster.locate)
+        self.client = BookieClient(cluster.env, identity, SECRET, settings, self.coordinator.bookies)
+        self.ledgers = Ledgers(cluster.env, self.coordinator.metadata, self.client, settings)
+
+    async def start(self, *numbers: int, accept_lost_disk: bool = False) -> None:
+        for number in numbers:
+            bookie = BookieService(
+                self.cluster.env,
+                str(self.directory / f"bookie-{number}"),
+                f"bookie-{number}",
+                CLUSTER,
+                SECRET,
+                self.settings,
+                "127.0.0.1",
+                0,
+                self.cluster.locate,
+                accept_lost_disk=accept_lost_disk,
+            )
+            await bookie.start()
+            self.running[number] = bookie
+        await eventually(lambda: len(self.coordinator.bookies.bookies) == len(self.running))
+
+    async def stop(self, number: int) -> None:
+        await self.running.pop(number).close()
+        await eventually(lambda: len(self.coordinator.bookies.bookies) == len(self.running))
+
+    async def append(self, writer: LedgerWriter, count: int) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left = count
+
+        def added(*outcome: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left and not done.done():
+                done.set_result(None)
+
+        for number in range(count):
+            writer.add(b"%06d" % number * 20, added)
+        await asyncio.wait_for(done, 10)
+
+    async def metadata_of(self, ledger_id: int) -> LedgerMetadata:
+        record = await self.cluster.store.get(metadata_keys.ledger(ledger_id))
+        assert record is not None
+        return LedgerMetadata.unpack(record.value)
+
+    async def held(self, number: int, ledger_id: int, last: int) -> list[tuple[int, int]]:
+        return await self.running[number].store.held_ranges(ledger_id, 0, last, intact_only=True)
+
+    async def whole(self, timeout_s: float = 15.0) -> None:
+        """Wait for a finished round that found nothing amiss; a moment first, so that it is about the present."""
+        await asyncio.sleep(0.05)
+        self.cluster.coordinator.auditor.wake()
+        await eventually(lambda: self.cluster.coordinator.auditor.status()["whole"], timeout_s)
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.coordinator.close()
+        for bookie in self.running.values():
+            await bookie.close()
+
+
+@contextlib.asynccontextmanager
+async def bookies_in(directory: Path, settings: Settings = SETTINGS) -> AsyncIterator[Bookies]:
+    async with coordination(settings) as cluster:
+        bookies = Bookies(cluster, directory, settings)
+        await bookies.coordinator.start(5)
+        await bookies.coordinator.register("127.0.0.1", 1, {})
+        try:
+            yield bookies
+        finally:
+            await bookies.close()
+
+
+@pytest.fixture(autouse=True)
+def no_first_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor_module, "FIRST_ROUND_DELAY_S", 0.05)
+    monkeypatch.setattr(auditor_module, "CHANGE_DELAY_S", 0.05)
+
+
+async def test_what_a_bookie_missed_is_copied_when_it_returns(tmp_path: Path) -> None:
+    async with bookies_in(tmp_path) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 50)
+        await bookies.stop(3)
+        await bookies.append(writer, 150)  # goes on with two of three
+        await writer.close()
+        other = await bookies.ledgers.create()  # an open one is left alone
+        ledger = writer.metadata.ledger_id
+        await bookies.start(3)
+        assert await bookies.held(3, ledger, 199) != [(0, 199)]
+        await bookies.whole()
+        assert await bookies.held(3, ledger, 199) == [(0, 199)]
+        assert (await bookies.metadata_of(ledger)).fragments == writer.metadata.fragments
+        reader = await bookies.ledgers.open(ledger)
+        await bookies.stop(1)
+        await bookies.stop(2)
+        entries = await reader.read_all(0, 199)  # from the returned one alone
+        assert [entry.entry_id for entry in entries] == list(range(200))
+        assert entries[77].lac >= 0 and bytes(entries[49].body) == b"000049" * 20
+        status = bookies.cluster.coordinator.auditor.status()
+        assert status["copied_entries_total"] >= 150 and status["open_ledgers"] == 1
+        await other.abandon()
+
+
+async def test_a_thin_ledger_gets_its_third_copy(tmp_path: Path) -> None:
+    async with bookies_in(tmp_path) as bookies:
+        await bookies.start(1, 2)
+        writer = await bookies.ledgers.create()
+        assert writer.metadata.under_replicated
+        await bookies.append(writer, 30)
+        await writer.close()
+        empty = await bookies.ledgers.create()
+        await empty.close()
+        ledger = writer.metadata.ledger_id
+        await bookies.start(3)
+        await bookies.whole()
+        for ledger_id in (ledger, empty.metadata.ledger_id):
+            metadata = await bookies.metadata_of(ledger_id)
+            assert not metadata.under_replicated
+            assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (3, 3, 2)
+        assert await bookies.held(3, ledger, 29) == [(0, 29)]
+
+
+async def test_the_ledgers_of_a_lost_bookie_go_to_a_spare(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.3)
+    async with bookies_in(tmp_path, settings) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 40)
+        await writer.close()
+        ledger = writer.metadata.ledger_id
+        await bookies.start(4)
+        await bookies.whole()
+        await bookies.stop(2)
+        await asyncio.sleep(0.4)
+        bookies.cluster.coordinator.auditor.wake()
+        await bookies.whole()
+        metadata = await bookies.metadata_of(ledger)
+        assert sorted(metadata.fragments[0].bookies) == ["bookie-1", "bookie-3", "bookie-4"]
+        assert await bookies.held(4, ledger, 39) == [(0, 39)]
+
+
+async def test_without_a_spare_nothing_changes(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.1)
+    async with bookies_in(tmp_path, settings) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 10)
+        await writer.close()
+        await bookies.stop(2)
+        await asyncio.sleep(0.5)
+        auditor = bookies.cluster.coordinator.auditor
+        rounds = auditor.status()["rounds"]
+        auditor.wake()
+        await eventually(lambda: auditor.status()["rounds"] > rounds)
+        assert auditor.status()["incomplete"] == 1 and not auditor.status()["whole"]
+        assert auditor.status()["lost_bookies"] == ["bookie-2"]
+        assert (await bookies.metadata_of(writer.metadata.ledger_id)).fragments == writer.metadata.fragments
+        await bookies.start(2)
+        await bookies.whole()
+
+
+async def test_a_wiped_disk_is_filled_again_and_leaves_limbo(tmp_path: Path) -> None:
+    async with bookies_in(tmp_path) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 60)
+        await writer.close()
+        ledger = writer.metadata.ledger_id
+        still_open = await bookies.ledgers.create()
+        await bookies.append(still_open, 5)
+        await bookies.stop(3)
+        shutil.rmtree(tmp_path / "bookie-3")
+        with pytest.raises(CookieMismatch):
+            await bookies.start(3)
+        await bookies.start(3, accept_lost_disk=True)
+        assert bookies.running[3].store.limbo
+        assert not bookies.coordinator.bookies.bookies["bookie-3"].writable
+        await bookies.whole()
+        assert await bookies.held(3, ledger, 59) == [(0, 59)]
+        assert bookies.running[3].store.limbo  # an open ledger names it: it must not say "no such entry" yet
+        await still_open.close()
+        bookies.cluster.coordinator.auditor.wake()
+        await eventually(lambda: not bookies.running[3].store.limbo, 10)
+        assert await bookies.held(3, still_open.metadata.ledger_id, 4) == [(0, 4)]
+        await eventually(lambda: bookies.coordinator.bookies.bookies["bookie-3"].writable)
