@@ -140,6 +140,7 @@ class BrokerService:
 
     async def _begin_session(self, identity: Identity) -> None:
         assert self._rpc is not None
+        self._rpc.identity = identity
         session = BrokerSession(
             self.env,
             identity,

@@ -54,10 +54,11 @@ class BrokerRpc(RpcService):
         owner = await self._topic(topic)
         if (subscription, True) in owner.subscriptions:
             raise NotAllowedError(f"Subscription {subscription} already exists", exists=True)
-        start = SubscriptionStart(earliest=position == "earliest")
-        created = await owner.subscription(subscription, durable=True, start=start)
-        if position not in ("earliest", "latest"):
-            await self._seek(owner, created, position)
+        if isinstance(position, int):
+            start = SubscriptionStart(publish_time_ms=position)
+        else:
+            start = SubscriptionStart(position=position_of_point(position))
+        await owner.subscription(subscription, durable=True, start=start)
 
     async def rpc_delete_subscription(
         self, connection: RpcConnection, topic: str, subscription: str, force: bool = False

@@ -62,13 +62,16 @@ class State(enum.Enum):
 class SubscriptionStart(NamedTuple):
     """Where a subscription begins that does not exist yet.
 
-    `start_message_id` (for non-durable ones: deliver what follows it; an index inside a batch means that batch again)
-    goes before `rollback_s` (that far back in time), which goes before `earliest` or the end of the topic.
+    In this order, the first that is given: `position` (inclusive), `publish_time_ms` (the first message published then
+    or later), `start_message_id` (for non-durable ones: deliver what follows it; an index inside a batch means that
+    batch again), `rollback_s` (that far back in time), `earliest`, the end of the topic.
     """
 
     earliest: bool = False
     start_message_id: MessageId | None = None
     rollback_s: int = 0
+    position: Position | None = None
+    publish_time_ms: int | None = None
 
 
 class Topic:
@@ -410,6 +413,10 @@ class Topic:
 
     async def _start_position(self, start: SubscriptionStart, durable: bool) -> Position:
         """The first position to deliver."""
+        if start.position is not None:
+            return self._resolve(start.position)
+        if start.publish_time_ms is not None:
+            return await self.ledger.find_by_publish_time(start.publish_time_ms)
         message_id = start.start_message_id
         if message_id is not None and not durable:
             if message_id.position in (EARLIEST_POSITION, LATEST_POSITION) or message_id.batch_index >= 0:
