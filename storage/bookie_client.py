@@ -188,6 +188,8 @@ class BookieClient:
 
     async def close(self) -> None:
         """End all connections; pending requests get STATUS_DISCONNECTED."""
+        if self._closed:
+            return
         self._closed = True
         self.directory.on_change.remove(self._directory_changed)
         closing: list[BookieConnection] = []

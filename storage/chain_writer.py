@@ -69,7 +69,8 @@ class ChainWriter:
     """See the module. `record_lock` is held around every change of the stored chain.
 
     `on_confirmed(ledger id, entries)` comes before the callbacks of these entries, `on_terminal(error)` once, when the
-    topic is fenced, `on_rolled()` after a ledger was closed behind a rollover.
+    topic is fenced, `on_rolled()` after a ledger was closed behind a rollover or a failure (which may have made entries
+    readable whose append had failed as unknown).
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class ChainWriter:
             direct.add(body, callback)
             return
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
         if len(body) > self._body_size_max:
             raise MessageTooBig(f"an entry of {len(body)} bytes is above the bookies' limit", size_bytes=len(body))
         self._waiting.append((body, callback))
@@ -204,6 +205,8 @@ class ChainWriter:
                 return
             self._chain.append(info)
             self._use(writer, info)
+            if recover and self.on_rolled is not None:
+                self.on_rolled()
 
     async def _recover_chain(self) -> None:
         """Close every ledger of the stored chain that is not closed, and learn where it ends."""

@@ -281,7 +281,7 @@ class Cursor:
 
     def _check(self) -> None:
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
         if self._closed:
             raise AlreadyClosed(f"cursor {self.name} is closed")
 

@@ -92,7 +92,7 @@ class LedgerWriterState:
     def add(self, body: bytes, context: Any = None) -> PendingEntry:
         """Take the next entry. The shell then sets `parts` and sends it to `targets`. Raises what ended the writer."""
         if self.end_error is not None:
-            raise self.end_error
+            raise self.end_error.with_traceback(None)  # raised again and again: its traceback must not grow
         entry_id = self.last_added + 1
         self.last_added = entry_id
         self.length += len(body)

@@ -347,7 +347,7 @@ class ManagedLedger:
     def _rolled(self) -> None:
         """A ledger was closed behind a rollover or a failure."""
         self._notify()
-        if self._would_trim(in_memory=True):
+        if self._ended is None and self._would_trim(in_memory=True):
             self._tasks.spawn(self._trim_quietly(), f"trim {self.name}")
 
     async def _trim_quietly(self) -> None:
@@ -438,7 +438,7 @@ class ManagedLedger:
 
     def _check(self) -> None:
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
 
     async def _verify(self) -> None:
         """What was just stored beside the record counts only if nobody opened the topic meanwhile."""

@@ -1,0 +1,146 @@
+"""Positions across ledgers against a plain list; rollover and trimming rules; the tail cache."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.protocol.errors import MetadataError
+from magnetar.runtime.settings import Settings
+from magnetar.storage.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
+from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
+from magnetar.storage.ledger_rollover import DEGRADED_ROLLOVER_MIN_S, RolloverRule
+from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.trimming import trimmable
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 5), max_size=5),
+    st.tuples(st.integers(-1, 12), st.integers(-1, 7)),
+    st.tuples(st.integers(-1, 12), st.integers(-1, 7)),
+)
+def test_arithmetic_agrees_with_a_list_of_positions(entries, one, other):
+    infos = [LedgerInfo(2 * number + 1, 0, count, count * 100, True) for number, count in enumerate(entries)]
+    chain = LedgerChain(infos)
+    everything = [(info.ledger_id, entry) for info in infos for entry in range(info.entries)]
+    assert chain.last_confirmed == (everything[-1] if everything else (-1, -1))
+    if everything:
+        assert chain.first_position == everything[0]
+    assert chain.ceiling(one) == next((item for item in everything if item >= one), None)
+    following = next((item for item in everything if item > one), None)
+    if following is not None:
+        assert chain.next_position(one) == following
+    else:
+        assert chain.next_position(one) > max(one, chain.last_confirmed)
+    assert chain.contains(one) == (one in everything)
+    assert chain.count_between(one, other) == sum(one < item <= other for item in everything)
+    assert chain.bytes_after(one) == 100 * sum(item > one for item in everything)
+    assert chain.size_bytes == 100 * len(everything)
+
+
+def test_the_place_of_the_next_entry_moves_to_the_new_ledger_once_it_is_there():
+    chain = LedgerChain([LedgerInfo(3, 0, 5, 50, True)])
+    assert chain.next_position(chain.last_confirmed) == (3, 5)
+    info = LedgerInfo(8, 0)
+    chain.append(info)
+    assert chain.next_position(chain.last_confirmed) == (8, 0) == chain.next_position((3, 5))
+    chain.grow(info, 0, 10)
+    assert chain.ceiling((3, 5)) == (8, 0) and chain.last_confirmed == (8, 0)
+
+
+def test_the_end_survives_trimming():
+    chain = LedgerChain([LedgerInfo(3, 0, 5, 50, True)])
+    chain.remove([3])
+    assert chain.last_confirmed == (3, 4) and chain.first_position == (3, 5)
+    assert chain.ceiling((-1, -1)) is None and chain.last_ledger_id == -1
+
+
+def test_a_chain_only_grows_upwards():
+    chain = LedgerChain([LedgerInfo(3, 0, 5, 50, True)])
+    with pytest.raises(ValueError):
+        chain.append(LedgerInfo(3, 0))
+
+
+RULE = RolloverRule(100, 1000, 60.0, 600.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("entries", "size", "age", "degraded", "usable", "due"),
+    [
+        (0, 0, 9999, True, 9, None),
+        (1, 1, 0, False, 3, 600),
+        (1, 1, 600, False, 3, 0),
+        (100, 1, 10, False, 3, 50),
+        (100, 1, 60, False, 3, 0),
+        (1, 1000, 100, False, 3, 0),
+        (1, 1, 1, True, 2, 599),
+        (1, 1, 1, True, 3, DEGRADED_ROLLOVER_MIN_S - 1),
+        (1, 1, 30, True, 3, 0),
+    ],
+)
+def test_when_a_ledger_is_rolled_over(entries, size, age, degraded, usable, due):
+    assert RULE.due_in_s(entries, size, age, degraded=degraded, usable_bookies=usable) == due
+
+
+def test_the_rule_comes_from_the_settings():
+    rule = RolloverRule.of(Settings())
+    assert rule == RolloverRule(50_000, 2048 << 20, 600, 14_400, 3)
+
+
+def closed(*counts):
+    return [LedgerInfo(number + 1, 0, count, count, True) for number, count in enumerate(counts)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "pinned", "current", "gone"),
+    [
+        ([], set(), None, [1, 2, 3]),
+        ([], set(), 3, [1, 2]),
+        ([], {2}, 3, [1]),
+        ([(1, 4)], set(), 3, [1]),
+        ([(1, 3)], set(), 3, []),
+        ([(9, 0), (1, 4)], set(), 3, [1]),
+        ([(3, 4)], set(), 3, [1, 2]),
+        ([(3, 4)], set(), None, [1, 2, 3]),
+        ([(3, -1)], set(), None, [1, 2]),
+        ([(-1, -1)], set(), None, []),
+    ],
+)
+def test_what_is_trimmed(marks, pinned, current, gone):
+    assert trimmable(closed(5, 5, 5), marks, pinned, current) == gone
+
+
+def test_a_ledger_that_is_not_closed_stops_the_trim():
+    infos = closed(5, 5, 5)
+    infos[1].closed = False
+    assert trimmable(infos, [], set(), None) == [1]
+
+
+def test_the_cache_is_bounded_and_forgets_what_was_not_used():
+    cache = EntryCache(3 * (ENTRY_OVERHEAD_BYTES + 10))
+    for entry in range(3):
+        cache.put((1, entry), bytes(10))
+    assert cache.get((1, 0)) == bytes(10)
+    cache.put((2, 0), bytes(10))
+    assert (1, 1) not in cache and (1, 0) in cache and len(cache) == 3
+    assert cache.size_bytes <= cache.size_max_bytes
+    cache.put((2, 1), bytes(10_000))
+    assert len(cache) == 0 and cache.size_bytes == 0
+    assert cache.get((1, 0)) is None and (cache.hits, cache.misses) == (1, 1)
+    cache.put((2, 0), b"x")
+    cache.put((2, 0), b"x")
+    assert cache.size_bytes == ENTRY_OVERHEAD_BYTES + 1
+
+
+def test_a_cache_of_nothing_keeps_nothing():
+    cache = EntryCache(0)
+    cache.put((1, 1), b"x")
+    assert len(cache) == 0 and cache.get((1, 1)) is None
+
+
+def test_the_record_packs():
+    record = ManagedLedgerRecord(4, (LedgerInfo(1, 2, 3, 4, True, 5), LedgerInfo(9, 8)), (7, 6), 9)
+    assert ManagedLedgerRecord.unpack(record.pack()) == record
+    for value in (b"", b"\xc0", b"\x80", b"\x81\xa5epoch\xa1x"):
+        with pytest.raises(MetadataError):
+            ManagedLedgerRecord.unpack(value)
