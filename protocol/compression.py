@@ -25,6 +25,7 @@ class CompressionType(IntEnum):
     NONE = 0
     LZ4 = 1
     ZLIB = 2
+    ZLib = 2  # the same under the official Python client's name
     ZSTD = 3
     SNAPPY = 4
 
