@@ -201,19 +201,19 @@ class Subscription:
         if not plan.positions:
             return await read(plan.start, plan.entries_max, bytes_max)
         found: list[Entry] = []
-        wanted = set(plan.positions)
-        first_position = self.host.ledger.first_position
-        gone = [position for position in plan.positions if position < first_position]
-        for first, last in runs(position for position in plan.positions if position >= first_position):
+        wanted = dict.fromkeys(plan.positions)
+        gone: list[Position] = []
+        for first, last in runs(plan.positions):
             entries = await read(first, last[1] - first[1] + 1, bytes_max, upto=last)
-            if not entries:
-                gone += [position for position in plan.positions if first <= position <= last]
+            reached = entries[-1][0] if entries else last
             found += [entry for entry in entries if entry[0] in wanted]
+            read_now = {position for position, _ in entries}
+            gone += [position for position in wanted if first <= position <= reached and position not in read_now]
             bytes_max -= sum(len(body) for _, body in entries)
             if bytes_max <= 0:
                 break
         if gone and isinstance(self._dispatcher, SharedDispatcher):
-            self._dispatcher.forget(gone)
+            self._dispatcher.forget(gone)  # trimmed meanwhile
         return found
 
     def _retry_later(self, error: MagnetarError) -> None:
