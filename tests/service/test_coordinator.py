@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import postgresql_server
 import pytest
 from coordination import CLUSTER, FAST, SECRET, Coordination, coordination, eventually
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.actors.membership import Session
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     ClusterError,
@@ -30,7 +32,7 @@ from magnetar.runtime.rpc import Identity
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata_sql import SqlMetadataStore, sqlite_url
-from magnetar.storage.metadata_store import Guard, Write, pack, unpack
+from magnetar.storage.metadata_store import Guard, Write, list_all, pack, unpack
 
 PREFIX = "persistent://public/default/"
 
@@ -227,6 +229,38 @@ async def test_of_two_coordinators_only_the_newer_can_write() -> None:
             assert one.lost == 0
         finally:
             await old.close()
+
+
+async def test_a_coordinator_that_slept_cannot_write_to_postgresql(
+    postgresql: postgresql_server.PostgresqlServer,
+) -> None:
+    env = Environment.real()
+    first = await SqlMetadataStore.open(env, postgresql.url, create=True)
+    for key, _ in await list_all(first, ""):
+        await first.delete(key, None)
+    second = await SqlMetadataStore.open(env, postgresql.url)
+    async with coordination(store=first) as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t", 2)
+        await assign_all(cluster, "t", 2)
+        old = cluster.coordinator
+        before = await second.get(metadata_keys.assignment("persistent/public/default/t-partition-0"))
+        await cluster.start_coordinator(second)
+        # The old one wakes up with a broker that it believes to be dead: nothing of what it decides is stored.
+        session = old.membership.find("broker", "broker-1")
+        assert session is not None
+        old._end(session, "the test says so")
+        old.placement.force({f"{PREFIX}t-partition-0": None})
+        replacement = Session("broker", "broker-9", "1", "127.0.0.1", 1, {}, session.connection)
+        old.membership.register(replacement)
+        old.placement.broker_joined()
+        await asyncio.wait_for(old.wait_ended(), 5)
+        assert await second.get(metadata_keys.assignment("persistent/public/default/t-partition-0")) == before
+        await eventually(lambda: one.client.connected and len(one.owned()) == 2)
+        await old.close()
+    await second.close()
+    await first.close()
+    env.close()
 
 
 async def test_a_client_leaves_a_coordinator_with_a_lower_epoch() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import postgresql_server
@@ -48,19 +48,6 @@ class MetadataService(RpcService, MetadataRpc):
 
     def metadata_store(self) -> MetadataStore:
         return self.store
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[postgresql_server.PostgresqlServer]:
-    reason = postgresql_server.reason_to_skip()
-    if reason is not None:
-        pytest.skip(reason)
-    server = postgresql_server.PostgresqlServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture
@@ -305,7 +292,7 @@ def test_any_history_ends_as_in_memory(kind: str, tmp_path: Path, request: pytes
     seen: list[int] = []
     histories: list[list[tuple]] = []
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(OPERATIONS)
     def check(history: list[tuple]) -> None:
         seen.append(1)
@@ -478,14 +465,16 @@ async def test_a_lost_answer_to_a_write_is_unknown_and_to_a_read_unavailable(env
     records = MemoryRecords()
 
     class LosesAnswers(MetadataService):
-        async def rpc_metadata_write_many(self, connection: RpcConnection, writes, guard):
-            await super().rpc_metadata_write_many(connection, writes, guard)
+        async def rpc_metadata_write_many(self, connection: RpcConnection, writes, guard) -> list[object]:
+            results = await super().rpc_metadata_write_many(connection, writes, guard)
             connection.close()
             await asyncio.Event().wait()
+            return results
 
-        async def rpc_metadata_get_many(self, connection: RpcConnection, keys):
+        async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]):
             connection.close()
             await asyncio.Event().wait()
+            return []
 
     identity = Identity("c", "coordinator", "coordinator", "1")
     service = LosesAnswers(MemoryMetadataStore(records))

@@ -55,7 +55,7 @@ class PostgresqlServer:
             os.chown(self.directory, user.pw_uid, user.pw_gid)
             self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self._data = os.path.join(self.directory, "data")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self._run("initdb", "-D", self._data, "-U", "magnetar", "-A", "trust", "-N", "--no-instructions", "-E", "UTF8")
 
     @property
@@ -64,7 +64,7 @@ class PostgresqlServer:
 
     def start(self) -> None:
         log = open(os.path.join(self.directory, "log"), "ab")
-        self._process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             [
                 os.path.join(self._binaries, "postgres"), "-D", self._data, "-k", self.directory,
                 "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=20",
@@ -87,7 +87,7 @@ class PostgresqlServer:
             ],
             check=False,
         ).returncode:
-            if time.monotonic() > deadline or self._process.poll() is not None:
+            if time.monotonic() > deadline or process.poll() is not None:
                 with open(os.path.join(self.directory, "log")) as text:
                     raise RuntimeError(f"PostgreSQL did not start: {text.read()[-2000:]}")
             time.sleep(0.05)

@@ -1,0 +1,99 @@
+"""What is wrong with a closed ledger, and the plan to repair it."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.actors.audit_plan import missing_entries, pieces_of, replace_lost, thicken
+from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState, write_slots
+
+
+def closed(
+    *fragments: tuple[int, tuple[str, ...]], last: int, write_quorum: int | None = None, thin: bool = False
+) -> LedgerMetadata:
+    size = len(fragments[0][1])
+    return LedgerMetadata(
+        ledger_id=7,
+        ensemble_size=size,
+        write_quorum=write_quorum or size,
+        ack_quorum=2,
+        fragments=tuple(Fragment(*fragment) for fragment in fragments),
+        state=LedgerState.CLOSED,
+        last_entry=last,
+        under_replicated=thin,
+    )
+
+
+def test_pieces_cover_every_fragment_that_holds_something() -> None:
+    ledger = closed((0, ("a", "b", "c")), (10, ("a", "b", "d")), last=14)
+    assert [(piece.bookie, piece.first, piece.last) for piece in pieces_of(ledger)] == [
+        ("a", 0, 9), ("b", 0, 9), ("c", 0, 9), ("a", 10, 14), ("b", 10, 14), ("d", 10, 14),
+    ]  # fmt: skip
+    assert pieces_of(closed((0, ("a", "b", "c")), last=-1)) == []
+
+
+def test_missing_ranges() -> None:
+    ledger = closed((0, ("a", "b", "c")), last=99)
+    piece = pieces_of(ledger)[0]
+    assert missing_entries(ledger, piece, []) == [(0, 99)]
+    assert missing_entries(ledger, piece, [(0, 99)]) == []
+    assert missing_entries(ledger, piece, [[50, 60], [0, 9], [5, 20], [98, 200]]) == [(21, 49), (61, 97)]
+    assert missing_entries(ledger, piece, [(200, 300)]) == [(0, 99)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ensemble=st.integers(1, 5),
+    quorum=st.integers(1, 5),
+    held=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)), max_size=6),
+)
+def test_missing_is_what_belongs_there_and_is_not_held(ensemble: int, quorum: int, held: list[tuple[int, int]]) -> None:
+    write_quorum = min(ensemble, quorum)
+    ledger = LedgerMetadata(
+        ledger_id=1,
+        ensemble_size=ensemble,
+        write_quorum=write_quorum,
+        ack_quorum=1,
+        fragments=(Fragment(0, tuple("abcde"[:ensemble])),),
+        state=LedgerState.CLOSED,
+        last_entry=39,
+    )
+    ranges = [(first, first + more) for first, more in held]
+    has = {entry for first, last in ranges for entry in range(first, last + 1)}
+    for piece in pieces_of(ledger):
+        missing = missing_entries(ledger, piece, ranges)
+        found = [entry for first, last in missing for entry in range(first, last + 1)]
+        assert found == [
+            entry
+            for entry in range(40)
+            if piece.slot in write_slots(entry, ensemble, write_quorum) and entry not in has
+        ]
+
+
+def test_a_lost_bookie_is_replaced_in_every_fragment_by_one_that_is_not_there() -> None:
+    ledger = closed((0, ("a", "b", "c")), (10, ("a", "d", "c")), last=19)
+    change = replace_lost(ledger, ["c"], ["a", "b", "d"], {})
+    assert change is not None
+    assert change.metadata.fragments == (Fragment(0, ("a", "b", "d")), Fragment(10, ("a", "d", "b")))
+    assert [(piece.bookie, piece.first, piece.last) for piece in change.pieces] == [("d", 0, 9), ("b", 10, 19)]
+    assert replace_lost(ledger, ["x"], ["a", "b", "d"], {}) is None
+    assert replace_lost(closed((0, ("a", "b", "c")), last=5), ["c"], ["a", "b"], {}) is None
+
+
+def test_spares_share_the_load() -> None:
+    ledger = closed((0, ("a", "b", "c")), last=5)
+    change = replace_lost(ledger, ["c"], ["d", "e"], {"d": 3})
+    assert change is not None and change.metadata.fragments[0].bookies == ("a", "b", "e")
+    both = replace_lost(ledger, ["b", "c"], ["d"], {})
+    assert both is not None and both.metadata.fragments[0].bookies == ("a", "d", "c")
+
+
+def test_a_thin_ledger_is_thickened_once_there_are_enough() -> None:
+    thin = closed((0, ("a", "b")), last=5, thin=True)
+    assert thicken(thin, 3, ["a", "b"], {}) is None
+    change = thicken(thin, 3, ["a", "b", "c", "d"], {"c": 1})
+    assert change is not None
+    assert change.metadata.fragments[0].bookies == ("a", "b", "d")
+    assert (change.metadata.ensemble_size, change.metadata.write_quorum) == (3, 3)
+    assert not change.metadata.under_replicated
+    assert [(piece.bookie, piece.first, piece.last) for piece in change.pieces] == [("d", 0, 5)]
+    assert thicken(closed((0, ("a", "b", "c")), last=5), 3, ["d"], {}) is None

@@ -1,0 +1,118 @@
+"""Sessions: registration, silence, pauses, incarnations."""
+
+import pytest
+
+from magnetar.actors.membership import ENDED_REMEMBERED_MAX, Membership, Session
+from magnetar.protocol.errors import StaleEpoch
+
+TIMEOUT_S, TICK_S = 3.0, 0.25
+
+
+def session(node: str = "broker-1", incarnation: str = "1", role: str = "broker") -> Session:
+    return Session(role, node, incarnation, "127.0.0.1", 1, {}, object())
+
+
+def members() -> Membership:
+    return Membership(TIMEOUT_S, TICK_S)
+
+
+def run(membership: Membership, since_s: float, until_s: float) -> list[Session]:
+    """Ticks in time, up to and including `until_s`; what the last one answers."""
+    silent: list[Session] = []
+    steps = round((until_s - since_s) / TICK_S)
+    for step in range(steps + 1):
+        silent = membership.tick(since_s + step * TICK_S)
+    return silent
+
+
+def test_silence_ends_a_session_after_the_time_out_not_before() -> None:
+    membership = members()
+    one, two = session("broker-1"), session("broker-2")
+    membership.register(one)
+    membership.register(two)
+    assert run(membership, 0.0, 2.75) == []
+    membership.heard(two)
+    assert membership.tick(3.0) == [one]
+    assert membership.end(one) and not membership.end(one)
+    assert membership.of_role("broker") == [two]
+
+
+def test_a_pause_of_ours_counts_for_nothing() -> None:
+    membership = members()
+    one = session()
+    membership.register(one)
+    run(membership, 0.0, 2.75)
+    assert membership.tick(1000.0) == []  # nobody could be heard meanwhile: read the sockets first
+    membership.heard(one)
+    assert membership.tick(1000.25) == []
+    assert run(membership, 1000.5, 1003.25) == [one]
+
+
+def test_one_that_stays_silent_after_a_pause_is_judged_at_the_next_tick() -> None:
+    membership = members()
+    one = session()
+    membership.register(one)
+    run(membership, 0.0, 2.75)
+    assert membership.tick(1000.0) == []
+    assert membership.tick(1000.25) == [one]
+
+
+def test_an_ended_broker_incarnation_never_returns() -> None:
+    membership = members()
+    one = session()
+    membership.register(one)
+    membership.end(one)
+    assert membership.has_ended("broker-1", "1") and not membership.has_ended("broker-1", "2")
+    with pytest.raises(StaleEpoch):
+        membership.register(session())
+    membership.register(session(incarnation="2"))
+    assert membership.is_alive("broker", "broker-1", "2")
+
+
+def test_a_bookie_may_return_as_it_is() -> None:
+    membership = members()
+    one = session("bookie-1", role="bookie")
+    membership.register(one)
+    membership.end(one)
+    membership.register(session("bookie-1", role="bookie"))
+    assert membership.find("bookie", "bookie-1") is not None
+
+
+def test_another_incarnation_replaces_and_ends_the_first() -> None:
+    membership = members()
+    one, two = session(), session(incarnation="2")
+    assert membership.register(one) is None
+    assert membership.register(two) is one
+    assert not one.alive and not membership.end(one)
+    assert membership.has_ended("broker-1", "1")
+    assert membership.all() == [two]
+    with pytest.raises(StaleEpoch):
+        membership.register(session())
+
+
+def test_the_same_incarnation_over_a_new_connection_goes_on() -> None:
+    membership = members()
+    one, again = session(), session()
+    membership.register(one)
+    assert membership.register(again) is one
+    assert not membership.has_ended("broker-1", "1")
+    assert membership.all() == [again]
+
+
+def test_the_grace_lasts_one_time_out_of_time_awake() -> None:
+    membership = members()
+    run(membership, 0.0, 2.75)
+    assert membership.in_grace
+    membership.tick(500.0)
+    assert membership.in_grace
+    membership.tick(500.25)
+    assert not membership.in_grace
+
+
+def test_memory_of_ended_incarnations_is_bounded() -> None:
+    membership = members()
+    for number in range(ENDED_REMEMBERED_MAX + 5):
+        one = session(incarnation=str(number))
+        membership.register(one)
+        membership.end(one)
+    assert not membership.has_ended("broker-1", "4") and membership.has_ended("broker-1", "5")
