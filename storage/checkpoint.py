@@ -58,13 +58,15 @@ class Checkpoint:
                 "fence_floor": self.fence_floor,
             }
         )
-        return _MAGIC + crc32c(body).to_bytes(4, "big") + body
+        return _MAGIC + crc32c(_MAGIC + body).to_bytes(4, "big") + body
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
         """Raises EntryCorrupt."""
         body = data[_HEAD_SIZE:]
-        if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : _HEAD_SIZE], "big") != crc32c(body):
+        if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : _HEAD_SIZE], "big") != crc32c(
+            _MAGIC + body
+        ):
             raise EntryCorrupt("the checkpoint is damaged")
         fields: dict[str, Any] = dict(unpack(body))
         bounds = _decode_ids(fields["tombstones"])

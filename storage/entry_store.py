@@ -459,6 +459,7 @@ class EntryStore:
                 state.rows = state.rows_segment = None
                 state.last_entry = max((held.last_entry(ledger_id) for held in state.segments), default=-1)
         segment.rows = {}
+        self.segments.pop(segment.file_id, None)
 
     # -- sealing -----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ Runs on the loop; left to others: what records mean (`bookie.py`), sealing full 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ..protocol.bookie_wire import BookieStatus
@@ -118,7 +119,10 @@ class Journal:
         self._writing: _Batch | None = None
         self._flush_scheduled = False
         self._spare: Segment | None = None
-        self._preparing: Segment | None = None
+        self._preparing: list[Segment] = []
+        """Being created, in this order. Some may be in use already (then not PREPARED) and wait for their file."""
+        self._newest_real: Segment | None = None
+        """The newest segment in use that has its file."""
         self._closed = False
 
     # -- appending -------------------------------------------------------------------------------------------------
@@ -202,9 +206,12 @@ class Journal:
 
     def prepare_spare(self) -> None:
         """Have the next segment made ready in the background, unless one is or the disk is full."""
-        if self._spare is None and self._preparing is None and not (self._closed or self.failed or self.out_of_space):
-            segment = self._preparing = self._new_segment()
-            self._prepare_lane.submit(create_journal_file, (self._files, segment, self._segment_bytes), self._prepared)
+        if not (self._closed or self.failed or self.out_of_space or self._next_spare()):
+            segment = self._new_segment()
+            self._preparing.append(segment)
+            self._prepare_lane.submit(
+                create_journal_file, (self._files, segment, self._segment_bytes), partial(self._prepared, segment)
+            )
 
     def space_available(self) -> None:
         """The disk has room again."""
@@ -219,16 +226,19 @@ class Journal:
     @property
     def unfilled(self) -> list[Segment]:
         """Journals that are not full, those still being created included."""
-        return [segment for segment in (self.active, self._spare, self._preparing) if segment is not None]
+        used = [segment for segment in (self.active, self._spare) if segment is not None]
+        return used + [segment for segment in self._preparing if segment.state is SegmentState.PREPARED]
+
+    def _next_spare(self) -> Segment | None:
+        """The segment to use next: ready, or else being made."""
+        return self._spare or next((item for item in self._preparing if item.state is SegmentState.PREPARED), None)
 
     def _rotate(self) -> Segment:
-        following = self._spare or self._preparing
-        if following is None:
-            if self.out_of_space:
-                raise DiskFull("the journal is full and the disk has no room for the next one")
-            self.prepare_spare()
-            following = self._preparing
-            assert following is not None, "a closed journal was asked to append"
+        if self.out_of_space and self._next_spare() is None:
+            raise DiskFull("the journal is full and the disk has no room for the next one")
+        self.prepare_spare()
+        following = self._next_spare()
+        assert following is not None, "a closed journal was asked to append"
         self._spare = None
         full = self.active
         if full is not None:
@@ -248,37 +258,45 @@ class Journal:
 
     def _activate(self, segment: Segment) -> None:
         segment.state = SegmentState.ACTIVE
+        if segment.file is not None:
+            self._newest_real = segment
         self.active = segment
         self._tail = FILE_HEADER_SIZE
         if self._previous is not None:
             self.append(KIND_BEGIN, BEGIN_BODY.pack(self._previous.file_id, self._previous.end), _ignore)
 
-    def _prepared(self, file: File | None, error: BaseException | None) -> None:
-        segment, self._preparing = self._preparing, None
-        assert segment is not None
+    def _prepared(self, segment: Segment, file: File | None, error: BaseException | None) -> None:
+        self._preparing.remove(segment)
         if file is not None:
+            if segment.state is SegmentState.REMOVED:
+                file.close()  # abandoned meanwhile; the next start deletes the empty file
+                return
             segment.file = file
-            if segment is not self.active:
+            if segment.state is SegmentState.PREPARED:
                 self._spare = segment
+            else:
+                self._newest_real = segment
             self.prepare_spare()
             self._submit_next()
         elif isinstance(error, DiskFull):
             self.out_of_space = True
-            if segment is self.active:
-                self._abandon(segment)
+            if segment.state is not SegmentState.PREPARED:
+                self._abandon([segment, *self._preparing])
             self._on_out_of_space()
         elif error is not None:
             self._fail(error)
 
-    def _abandon(self, segment: Segment) -> None:
-        """The disk had no room for the active segment's file: whoever waits in it is refused."""
+    def _abandon(self, homeless: list[Segment]) -> None:
+        """The disk had no room for files that are in use already: whoever waits in them is refused."""
         if self._open is not None:
             self._close_batch(self._open)
         self.active = None
-        segment.state = SegmentState.REMOVED
-        self._on_abandoned(segment)
-        refused = [batch for batch in self._queue if batch.segment is segment]
-        self._queue = deque(batch for batch in self._queue if batch.segment is not segment)
+        self._previous = self._newest_real
+        for segment in homeless:
+            segment.state = SegmentState.REMOVED
+            self._on_abandoned(segment)
+        refused = [batch for batch in self._queue if batch.segment.state is SegmentState.REMOVED]
+        self._queue = deque(batch for batch in self._queue if batch.segment.state is not SegmentState.REMOVED)
         for batch in refused:
             self._answer(batch, BookieStatus.READ_ONLY, DiskFull("the disk has no room for the next journal"))
 

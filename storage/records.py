@@ -161,8 +161,8 @@ class Scan:
             assert record is not None
             offset = self.end = offset + RECORD_HEADER_SIZE + len(record.body)
             yield record
-        if not self.header_ok and offset == FILE_HEADER_SIZE and self._only_zeros(0, FILE_HEADER_SIZE):
-            self.header_ok = True  # created, its header never synced, nothing in it: an interrupted creation
+        if offset == FILE_HEADER_SIZE and not self.torn:
+            self.header_ok = True  # nothing but zeros behind it: its creation was interrupted, it was never used
         self.end = offset
 
     def _view(self, offset: int, size: int) -> memoryview:

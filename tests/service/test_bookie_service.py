@@ -359,8 +359,7 @@ async def test_a_killed_bookie_keeps_everything_that_it_answered(cluster, tmp_pa
     client = await _connect(cluster, port)
     await client.add_many(1, range(500))
     pending = [asyncio.ensure_future(client.ask(BookieOp.ADD, add_payload(1, n))) for n in range(500, 3000)]
-    while not any(future.done() for future in pending):
-        await asyncio.sleep(0)
+    await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
     process.kill()
     await process.wait()
     answers = await asyncio.gather(*pending)

@@ -51,7 +51,7 @@ async def test_dead_segments_are_removed_without_copying(made):
 
 
 async def test_a_rewrite_keeps_the_living_and_orders_them_by_ledger(made):
-    files, bookie, compactor = made
+    _, bookie, compactor = made
     before = stored_bytes(bookie)
     await bookie.store.bury([2])
     assert (await compactor.run(0.2)).segments_removed == 0, "two thirds alive: a minor run leaves them"

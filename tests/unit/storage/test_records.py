@@ -164,6 +164,8 @@ def test_a_damaged_file_header_is_damage():
         content[byte] ^= 1
         scan, records = scan_of(content)
         assert scan.damaged and len(entries_in(records)) == 4
+        scan, records = scan_of(content[:byte] + bytes(FILE_HEADER_SIZE - byte + 4096))
+        assert not scan.damaged and not records, "an interrupted creation"
 
 
 def test_a_whole_missing_batch_in_the_middle_is_damage():
