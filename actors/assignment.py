@@ -13,6 +13,7 @@ Decisions, in this order of importance:
 Nothing here knows about time, metadata or connections.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class AssignmentTable:
         self._groups_by_topic: dict[str, str] = {}
         self._topics_by_broker: dict[str, dict[str, None]] = {}
         self._topics_by_group: dict[str, dict[str, None]] = {}
+        self._names: list[str] | None = None  # sorted, made when asked for
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -58,12 +60,16 @@ class AssignmentTable:
 
     def page(self, after: str, limit: int) -> list[tuple[str, Assignment]]:
         """Assignments in order of topic names greater than `after`."""
-        names = sorted(topic for topic in self._entries if topic > after)
-        return [(topic, self._entries[topic]) for topic in names[:limit]]
+        if self._names is None:
+            self._names = sorted(self._entries)
+        first = bisect_right(self._names, after)
+        return [(topic, self._entries[topic]) for topic in self._names[first : first + limit]]
 
     def set(self, topic: str, assignment: Assignment) -> None:
         """Enter or replace."""
+        names = self._names if topic in self._entries else None
         self.remove(topic)
+        self._names = names
         self._entries[topic] = assignment
         group = self._groups_by_topic[topic] = group_of(topic)
         self._topics_by_broker.setdefault(assignment.broker, {})[topic] = None
@@ -73,6 +79,7 @@ class AssignmentTable:
         """Take out; answers what was there."""
         assignment = self._entries.pop(topic, None)
         if assignment is not None:
+            self._names = None
             group = self._groups_by_topic.pop(topic)
             _drop(self._topics_by_broker, assignment.broker, topic)
             _drop(self._topics_by_group, group, topic)
@@ -140,18 +147,25 @@ class AssignmentTable:
                     break
                 move(min(topic for topic in topics_by_group[group] if owners[topic] == source), target)
 
+        sorted_by_owner: dict[str, list[str]] = {broker: [] for broker in brokers}
+        for topic in sorted(owners):
+            if topic not in moves:
+                sorted_by_owner[owners[topic]].append(topic)
         while len(moves) < moves_max:
             source = max(brokers, key=lambda broker: (totals[broker], broker))
             target = min(brokers, key=lambda broker: (totals[broker], broker))
             if totals[source] - totals[target] <= 1:
                 break
-            movable = (
-                topic
-                for topic in sorted(topic for topic, owner in owners.items() if owner == source)
-                if topic not in moves
-                and (counts := counts_by_group[self._groups_by_topic[topic]])[source] > counts[target]
+            topic = next(
+                (
+                    topic
+                    for topic in sorted_by_owner[source]
+                    if topic not in moves
+                    and counts_by_group[self._groups_by_topic[topic]][source]
+                    > counts_by_group[self._groups_by_topic[topic]][target]
+                ),
+                None,
             )
-            topic = next(movable, None)
             if topic is None:
                 break
             move(topic, target)
