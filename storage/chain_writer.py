@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 5.0
+RETURN_SPREAD_MAX_S = 1.0
 ROLLOVER_SETTLE_S = 3600.0
 
 
@@ -106,6 +107,7 @@ class ChainWriter:
         self._rolling = False
         self._drained = asyncio.Event()
         self._rollover_timer: asyncio.TimerHandle | None = None
+        self._return_timer: asyncio.TimerHandle | None = None
         ledgers.client.on_usable.append(self._bookies_changed)
 
     # -- figures ---------------------------------------------------------------------------------------------------
@@ -175,9 +177,10 @@ class ChainWriter:
             self.state = ChainWriterState.CLOSED
             self._ended = error
         self._direct = None
-        if self._rollover_timer is not None:
-            self._rollover_timer.cancel()
-            self._rollover_timer = None
+        for timer in (self._rollover_timer, self._return_timer):
+            if timer is not None:
+                timer.cancel()
+        self._rollover_timer = self._return_timer = None
         if self._bookies_changed in self._ledgers.client.on_usable:
             self._ledgers.client.on_usable.remove(self._bookies_changed)
         await self._tasks.close()
@@ -330,8 +333,14 @@ class ChainWriter:
     # -- rollover ----------------------------------------------------------------------------------------------------
 
     def _bookies_changed(self) -> None:
-        if self._writer is not None and self._writer.degraded:
-            self._consider_rollover()
+        """A bookie came back. All topics of the broker hear of it at once, so each waits a moment of its own."""
+        if self._writer is not None and self._writer.degraded and self._return_timer is None:
+            delay_s = self._env.random.uniform(0, RETURN_SPREAD_MAX_S)
+            self._return_timer = self._loop.call_later(delay_s, self._bookies_returned)
+
+    def _bookies_returned(self) -> None:
+        self._return_timer = None
+        self._consider_rollover()
 
     def _consider_rollover(self) -> None:
         if self._rolling or self.state is not ChainWriterState.WRITING:

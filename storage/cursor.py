@@ -40,7 +40,7 @@ from .cursor_state import CursorState
 from .ledger_chain import LedgerChain
 from .ledger_writer import LedgerWriter
 from .ledgers import Ledgers
-from .metadata_cas import put_certain
+from .metadata_cas import SETTLE_LIMIT_S, put_certain
 from .metadata_store import MetadataStore, pack, unpack
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ INLINE_STATE_MAX_BYTES = 16 << 10
 """A state up to this size may lie in the metadata record."""
 CURSOR_LEDGER_SIZE_MAX_BYTES = 64 << 20
 RETRY_DELAY_MIN_S = 1.0
+CLOSE_SETTLE_S = 2.0
 
 
 class CursorRecord(NamedTuple):
@@ -380,10 +381,9 @@ class Cursor:
         old_ledger = self._record.ledger_id
         if len(state) <= INLINE_STATE_MAX_BYTES:
             try:
-                await self._put(CursorRecord(self._home.epoch, None, state))
-            except (StaleEpoch, OutcomeUnknown):
-                raise
-            except MetadataError as error:
+                await self._put(CursorRecord(self._home.epoch, None, state), CLOSE_SETTLE_S)
+            except (MetadataUnavailable, OutcomeUnknown) as error:
+                # Into the ledger then. If the record was replaced all the same, it holds this very state.
                 logger.info("cursor %s is left to recovery: %s", self.name, error)
             else:
                 self._dirty = False
@@ -405,10 +405,15 @@ class Cursor:
             except (MetadataUnavailable, OutcomeUnknown) as error:
                 logger.info("the ledger of cursor %s is left to recovery: %s", self.name, error)
 
-    async def _put(self, record: CursorRecord) -> None:
+    async def _put(self, record: CursorRecord, settle_limit_s: float = SETTLE_LIMIT_S) -> None:
         try:
             self._version = await put_certain(
-                self._home.env, self._home.metadata, self._key, record.pack(), self._version
+                self._home.env,
+                self._home.metadata,
+                self._key,
+                record.pack(),
+                self._version,
+                settle_limit_s=settle_limit_s,
             )
         except (BadVersion, NoSuchKey):
             raise StaleEpoch(f"cursor {self.name} of {self._home.topic_path} has another owner now") from None

@@ -36,7 +36,6 @@ from ..runtime.settings import Settings
 from .bookie_client import BookieClient, ReadAnswer
 from .ensemble import replace_slots
 from .ledger_metadata import LedgerMetadata, LedgerState
-from .ledger_reader import LedgerReader
 from .ledger_records import LedgerRecord, LedgerRecords
 from .ledger_recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
@@ -214,14 +213,29 @@ class LedgerRecovery:
             reading.found(entry)
 
     async def _length_at(self, metadata: LedgerMetadata, last: int) -> int:
-        """Bytes up to an acknowledged entry that did not have to be recovered. A statistic: 0 when unreadable."""
-        if last < 0:
-            return 0
+        """Bytes up to an acknowledged entry that did not have to be recovered. A statistic: 0 when unreadable.
+
+        All copies are asked at once and the first intact one counts: a hung bookie costs no time here either.
+        """
+        tasks = {
+            asyncio.create_task(self._client.read(bookie, self._ledger_id, last, last, 1)): bookie
+            for bookie in (metadata.write_set(last) if last >= 0 else ())
+        }
         try:
-            return (await LedgerReader(self._client, self._settings, metadata).read(last, last, 1))[0].length
-        except MagnetarError as error:
-            logger.warning("the length of ledger %d stays unknown: %s", self._ledger_id, error)
-            return 0
+            while tasks:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in tasks if task in done]:
+                    bookie = tasks.pop(task)
+                    try:
+                        entry = decode_entry(b"".join(task.result().entries[:1]))
+                    except MagnetarError as error:
+                        logger.info("bookie %s has no entry %d:%d: %s", bookie, self._ledger_id, last, error)
+                        continue
+                    if (entry.ledger_id, entry.entry_id) == (self._ledger_id, last):
+                        return entry.length
+        finally:
+            await _cancel(tasks)
+        return 0
 
 
 class WriteBack:

@@ -50,6 +50,7 @@ AddCallback = Callable[[Position | None, MagnetarError | None], None]
 ENTRY_OVERHEAD_MAX_BYTES = 256
 """Room for the entry's header, the ADD's flags and the RPC frame around a body."""
 ENSEMBLE_CHANGE_SETTLE_S = 1.0
+CLOSE_SETTLE_S = 2.0
 OVERLOADED_RETRY_S = 0.05
 
 _FATAL_STATUSES = frozenset({BookieStatus.CONFLICT, BookieStatus.BAD_REQUEST, BookieStatus.TOO_LARGE})
@@ -185,7 +186,7 @@ class LedgerWriter:
                 raise LedgerFenced(f"ledger {self.ledger_id} was taken over", ledger_id=self.ledger_id)
             closed = record.metadata.close(self._state.lac, self._state.length_confirmed)
             try:
-                self._record = await self._records.replace(closed, record.version)
+                self._record = await self._records.replace(closed, record.version, settle_limit_s=CLOSE_SETTLE_S)
                 return closed
             except (BadVersion, NoSuchKey):
                 record = await self._reread()

@@ -1,0 +1,105 @@
+"""A topic that changes hands again and again, with trouble at its bookies: what was acknowledged stays, in order."""
+
+import asyncio
+import contextlib
+
+import pytest
+from fake_bookies import Adds, FakeCluster
+
+from magnetar.protocol.errors import LedgerFenced, MagnetarError, StaleEpoch
+from magnetar.storage.managed_ledger import ManagedLedger
+
+NAME = "persistent/public/default/t"
+
+
+class Owner:
+    """One broker's hold on the topic: publishes numbers one after the other, notes what was acknowledged."""
+
+    def __init__(self, cluster, epoch):
+        self.cluster, self.epoch = cluster, epoch
+        self.adds = Adds()
+        self.managed = None
+
+    async def open(self):
+        self.managed = await ManagedLedger.open(
+            self.cluster.env,
+            self.cluster.new_ledgers(),
+            self.cluster.metadata,
+            NAME,
+            self.epoch,
+            self.cluster.settings,
+        )
+        return self
+
+    def publish(self, number):
+        with contextlib.suppress(LedgerFenced, StaleEpoch):
+            self.managed.append(b"%d" % number, self._callback(number))
+
+    def _callback(self, number):
+        def done(position, error):
+            self.adds.callback((number, position) if error is None else None, error)
+
+        return done
+
+    @property
+    def acknowledged(self):
+        return [outcome for outcome in self.adds.outcomes if isinstance(outcome, tuple)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_takeovers_in_mid_stream(seed):
+    cluster = FakeCluster(
+        3 + seed % 2,
+        seed=seed,
+        add_entry_timeout_s=0.1,
+        read_entry_timeout_s=0.1,
+        ledger_entries_max=7,
+        ledger_rollover_min_minutes=0,
+        cursor_flush_interval_s=0.01,
+    )
+    random = cluster.env.random
+    for bookie in cluster.bookies.values():
+        bookie.delay_s = random.uniform(0.0, 0.002)
+    owners = [await Owner(cluster, 1).open()]
+    await owners[0].managed.open_cursor("s", "earliest")
+    number = 0
+    for turn in range(4):
+        current, zombies = owners[-1], owners[:-1]
+        victim = cluster.bookies[random.choice(sorted(cluster.bookies))]
+        for step in range(25):
+            current.publish(number)
+            number += 1
+            for zombie in zombies:
+                zombie.publish(-number)
+            if step == 10 and turn % 2 == 0:
+                victim.crash()
+            if random.randrange(2):
+                await asyncio.sleep(random.uniform(0.0, 0.002))
+        following = asyncio.create_task(Owner(cluster, turn + 2).open())
+        for _ in range(random.randrange(20)):
+            current.publish(number)
+            number += 1
+            await asyncio.sleep(0)
+        owners.append(await following)
+        victim.restart()
+        await asyncio.sleep(0.06)
+    last = owners[-1]
+    last.publish(number)
+    await last.adds.wait(1)
+    found, first = [], (-1, -1)
+    while batch := await last.managed.read(first, 10, 1 << 20):
+        found += batch
+        first = (batch[-1][0][0], batch[-1][0][1] + 1)
+    stored = {position: int(body) for position, body in found}
+    everything = [pair for owner in owners for pair in owner.acknowledged]
+    assert len(everything) > 50
+    for what, position in everything:
+        assert stored[position] == what, "acknowledged means readable, at that place"
+    assert len({position for _, position in everything}) == len(everything), "no place was acknowledged twice"
+    assert not [what for what, _ in everything if what < 0], "no zombie was ever acknowledged"
+    in_log = [what for what in stored.values() if what >= 0]
+    assert in_log == sorted(in_log), "the order of publishing is the order of the log"
+    for owner in owners:
+        with contextlib.suppress(MagnetarError):
+            await owner.managed.close()
+    await cluster.close()
