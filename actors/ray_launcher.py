@@ -41,12 +41,13 @@ def actor_options(node: NodePlan, *, restarts_max: int) -> dict[str, Any]:
 async def locate_coordinator() -> tuple[str, int]:
     """Where the coordinator listens, asked of its actor. Raises CoordinatorUnavailable while Ray restarts it."""
     import ray
+    from ray.exceptions import RayError
 
     try:
-        handle = await asyncio.to_thread(ray.get_actor, COORDINATOR_ACTOR, RAY_NAMESPACE)
+        handle: Any = await asyncio.to_thread(ray.get_actor, COORDINATOR_ACTOR, RAY_NAMESPACE)
         async with asyncio.timeout(LOCATE_TIMEOUT_S):
             host, port = await handle.address.remote()
-    except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+    except (ValueError, TimeoutError, RayError) as error:
         raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
     return host, port
 
@@ -59,16 +60,17 @@ class RayLauncher:
 
     async def adopt(self, node: NodePlan) -> Any | None:
         import ray
+        from ray.exceptions import RayError
 
         try:
-            handle = await asyncio.to_thread(ray.get_actor, actor_name(node.node_id), RAY_NAMESPACE)
+            handle: Any = await asyncio.to_thread(ray.get_actor, actor_name(node.node_id), RAY_NAMESPACE)
         except ValueError:
             return None
         try:
             # `start` is idempotent: an actor whose creator died in between is started now.
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
                 await handle.start.remote()
-        except (TimeoutError, ray.exceptions.RayError) as error:
+        except (TimeoutError, RayError) as error:
             logger.warning("%s of an earlier coordinator does not answer (%s): replaced", node.node_id, error)
             await self.kill(handle)
             return None
@@ -85,16 +87,16 @@ class RayLauncher:
         return handle
 
     async def ended(self, handle: Any) -> str:
-        import ray
+        from ray.exceptions import ActorUnavailableError, RayError
 
         while True:
             try:
                 return str(await handle.wait_ended.remote())
-            except ray.exceptions.ActorUnavailableError as error:
+            except ActorUnavailableError as error:
                 # Ray cannot tell yet whether the process is gone or only out of reach; ask again.
                 logger.info("an actor does not answer at the moment: %s", error)
                 await asyncio.sleep(UNAVAILABLE_PAUSE_S)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
     async def close(self, handle: Any) -> None:

@@ -84,6 +84,7 @@ def start(
             cluster = start_on_ray(data_dir or default_data_directory(), options, detach=detach)
         print_status(console, cluster.status())
         if detach:
+            console.print(cluster.how_to_join(), highlight=False, soft_wrap=True)
             return
         console.print("Ctrl-C stops the cluster.")
         _stay(cluster)

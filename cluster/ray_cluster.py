@@ -50,6 +50,11 @@ class RayCluster(Cluster):
             "data_directory": str(self._directory.path),
         }
 
+    def how_to_join(self) -> str:
+        """What another program puts into its environment to reach the cluster through Ray."""
+        token = "" if self._session.kind == "joined" else " RAY_AUTH_MODE=token"
+        return f"in Ray programs: RAY_ADDRESS={self._session.address}{token}"
+
     def wait_stopped(self) -> None:
         """Return when somebody else has stopped the cluster. A restart of the coordinator is waited through."""
         import ray
@@ -212,7 +217,7 @@ def _connect(directory: ClusterDirectory | None) -> RaySession:
     run = directory.load_run() if directory is not None else None
     if run is not None:
         session = RaySession.from_record(run["ray"])
-        ray_session.connect_to_ray(session.address)
+        ray_session.connect_to_session(session)
         return session
     address = os.environ.get("RAY_ADDRESS")
     if not address:

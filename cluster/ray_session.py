@@ -5,6 +5,11 @@
     detached   started by `ray start --head` with a temporary directory of its own; `end_detached` kills the processes
                that were written down at the start (`ray stop` would end every Ray of the machine)
 
+A Ray of ours asks for a token: the default of ray.init, and what we ask of `ray start`. Ray keeps the token in
+`~/.ray/auth_token`, so only this user can connect. Ray never turns that on by itself for a connection to a given
+address, so whoever connects to a Ray of ours does it by `connect_to_session`, or has RAY_AUTH_MODE=token in the
+environment. What the user has set there is left alone.
+
 Ray is imported inside the functions, because this module is loaded by every `magnetar` command.
 """
 
@@ -25,6 +30,7 @@ from .processes import Process
 
 RAY_START_TIMEOUT_S = 90.0
 RAY_END_GRACE_S = 10.0
+AUTHENTICATION_VARIABLE = "RAY_AUTH_MODE"
 TEMPORARY_PREFIX = "magnetar-ray-"
 
 
@@ -77,8 +83,15 @@ def join_or_start(*, detach: bool) -> RaySession:
     return RaySession("local", ray.get_runtime_context().gcs_address, processes=(own,))
 
 
-def connect_to_ray(address: str) -> None:
+def connect_to_session(session: RaySession) -> None:
+    """Connect this process to a Ray that was written down. Raises ClusterError."""
+    connect_to_ray(session.address, with_token=session.kind != "joined")
+
+
+def connect_to_ray(address: str, *, with_token: bool = False) -> None:
     """Connect this process to the Ray at `address`. Raises ClusterError if nothing answers there."""
+    if with_token:
+        _use_token()
     try:
         _init(address=address)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
@@ -115,15 +128,27 @@ def _init(**arguments: Any) -> None:
     ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
 
 
+def _use_token() -> None:
+    """Authenticate by token from now on, unless the environment says what to do."""
+    if AUTHENTICATION_VARIABLE in os.environ:
+        return
+    os.environ[AUTHENTICATION_VARIABLE] = "token"
+    if "ray" in sys.modules:
+        # Ray reads the variable when it is imported; this is how it makes itself read it again.
+        from ray._raylet import Config
+
+        Config.initialize("")
+
+
 def _start_detached() -> RaySession:
     """`ray start --head` beside whatever other Ray this machine runs: own directory, own ports."""
     # Short, because the sockets below it have to fit into the 107 bytes that Unix allows.
     directory = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir="/tmp")
     gcs, client_server = free_ports("127.0.0.1", 2)
     environment = dict(os.environ)
-    if "RAY_AUTH_MODE" not in environment:
+    if AUTHENTICATION_VARIABLE not in environment:
         _ray("get-auth-token", "--generate", environment=environment)
-        environment["RAY_AUTH_MODE"] = "token"
+        environment[AUTHENTICATION_VARIABLE] = "token"
     try:
         _ray(
             "start",
@@ -138,7 +163,7 @@ def _start_detached() -> RaySession:
         )
         address = (Path(directory) / "ray_current_cluster").read_text().strip()
         session = RaySession("detached", address, directory, tuple(processes.with_argument(directory)))
-        connect_to_ray(address)
+        connect_to_session(session)
     except (OSError, ClusterError) as error:
         processes.end(processes.with_argument(directory), RAY_END_GRACE_S)
         shutil.rmtree(directory, ignore_errors=True)

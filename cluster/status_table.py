@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -14,9 +15,10 @@ from ..runtime.settings import Settings
 def print_status(console: Console, status: Mapping[str, Any]) -> None:
     """The cluster: one line a process, then what it holds. `status` is what `Cluster.status` returns."""
     coordinator = status["coordinator"]
-    table = Table(title=f"cluster {status['cluster_id']}", title_justify="left")
+    table = Table(title=f"cluster {status['cluster_id']}", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for column in ("actor", "state", "address", "epoch", "topics", "disk", "restarts"):
-        table.add_column(column, justify="right" if column in ("topics", "restarts") else "left")
+        number = column in ("topics", "restarts")
+        table.add_column(column, justify="right" if number else "left", no_wrap=column != "state")
     table.add_row(
         COORDINATOR_ID,
         "grace" if coordinator["in_grace"] else "running",
@@ -59,9 +61,9 @@ def print_settings(console: Console) -> None:
 
 def _lines(status: Mapping[str, Any]) -> list[str]:
     lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
-    repairs = {name: value for name, value in status.get("auditor", {}).items() if value}
-    if repairs:
-        lines.append("repair     " + ", ".join(f"{name} {value}" for name, value in sorted(repairs.items())))
+    auditor = status.get("auditor", {})
+    if auditor.get("whole") is False:
+        lines.append("[yellow]copies     some entries lack copies; repair is under way[/yellow]")
     missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
     if missing:
         lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
@@ -94,7 +96,7 @@ def _disk(usage: Mapping[str, Any]) -> str:
     free = usage.get("free_bytes", usage.get("free", 0))
     if not used + free:
         return ""
-    return f"{used / (used + free):.0%} of {(used + free) / 1e9:,.0f} GB"
+    return f"{used / (used + free):.0%}"
 
 
 def _order(node: str) -> tuple[str, int, str]:

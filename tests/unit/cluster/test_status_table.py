@@ -45,7 +45,7 @@ def test_every_process_has_a_line() -> None:
     assert "c0ffee" in text
     assert "running" in line(text, "admin")
     assert "127.0.0.1:7000" in line(text, "bookie-1")
-    assert line(text, "bookie-1").rstrip(" │").endswith("2")
+    assert line(text, "bookie-1").rstrip().endswith("2")
     assert "12" in line(text, "broker-1")
     assert "3" in line(text, "coordinator")
 
@@ -64,7 +64,7 @@ def test_disks_and_read_only_bookies() -> None:
     report = {"disk": disk, "writable": False}
     text = line(shown(members=[member("bookie-1", "bookie", report=report)]), "bookie-1")
     assert "read-only" in text
-    assert "30% of 100 GB" in text
+    assert "30%" in text
 
 
 def test_bookies_are_in_the_order_of_their_numbers() -> None:
