@@ -124,7 +124,7 @@ class EntryStore:
         if self.limbo:
             self.fence_all()
         first = self._new_journal()
-        file = await self._housekeeping_lane.run(create_journal_file, self.env.files, first, self.segment_bytes)
+        file = await self._housekeeping_lane.run(create_journal_file, self.env.files, first, self.segment_bytes, True)
         self.journal.start(file, first)
         await self.checkpoint()
         await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, loaded.rubbish)
