@@ -74,7 +74,9 @@ def publish(cluster: RayCluster) -> float:
     messages = [payload(MESSAGE_SIZE, seed) for seed in range(PAYLOADS)] * (MESSAGES_PER_CALL // PAYLOADS)
     with cluster.client() as client:
         client.subscribe(TOPIC, "spark", initial_position=magnetar.InitialPosition.Earliest).close()
-        producer = client.create_producer(TOPIC, block_if_queue_full=True, max_pending_messages=50_000)
+        producer = client.create_producer(
+            TOPIC, batching_enabled=True, block_if_queue_full=True, max_pending_messages=50_000
+        )
         begin = time.perf_counter()
         for _ in range(MESSAGES // MESSAGES_PER_CALL):
             producer.send_many(messages)
