@@ -242,7 +242,8 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         }
 
     async def rpc_assignments(self, connection: RpcConnection, after: str) -> dict[str, Any]:
-        """A page of all assignments, behind topic `after`: items [topic, broker, incarnation, epoch], and `more`."""
+        """A page of all assignments, behind topic `after`: items [topic, broker, incarnation, epoch, partitions]
+        (those of the whole topic), and `more`."""
         return self._assignments_page(after)
 
     async def rpc_bookies(self, connection: RpcConnection) -> list[list[Any]]:
@@ -304,7 +305,11 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
 
     def _push_assignments(self, changes: Sequence[Change]) -> None:
         if changes and self._in_office:
-            self._notify("assignments_changed", changes=list(changes))
+            found = [{**change, "partitions": self.registry.partitions_around(change["topic"])} for change in changes]
+            self._notify("assignments_changed", changes=found)
+
+    def _partitions_changed(self, topic: str, partitions: int) -> None:
+        self._notify("partitions_changed", topic=topic, partitions=partitions)
 
     def _bookie_list(self) -> list[list[Any]]:
         sessions = self.membership.of_role(ROLE_BOOKIE)
@@ -329,7 +334,13 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     def _assignments_page(self, after: str) -> dict[str, Any]:
         items = self.placement.table.page(after, ASSIGNMENTS_PER_PAGE + 1)
         page = [
-            [topic, assignment.broker, assignment.incarnation, assignment.epoch]
+            [
+                topic,
+                assignment.broker,
+                assignment.incarnation,
+                assignment.epoch,
+                self.registry.partitions_around(topic),
+            ]
             for topic, assignment in items[:ASSIGNMENTS_PER_PAGE]
         ]
         return {"items": page, "more": len(items) > ASSIGNMENTS_PER_PAGE}
@@ -373,7 +384,10 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         return await self.status()
 
     async def status(self) -> dict[str, Any]:
-        """The cluster as the coordinator sees it: members and what they report, epochs, topics, disks, repairs."""
+        """The cluster as the coordinator sees it: members and what they report, epochs, topics, disks, repairs.
+
+        Sizes are in bytes.
+        """
         table = self.placement.table
         members = [
             {
@@ -414,7 +428,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         except (OSError, DiskFull) as error:
             logger.debug("the coordinator's disk cannot be looked at: %s", error)
             return {}
-        return {"used_bytes": usage.used_bytes, "total_bytes": usage.total_bytes, "free_bytes": usage.free_bytes}
+        return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes}
 
 
 def _is_writable(session: Session) -> bool:

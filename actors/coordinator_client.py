@@ -36,6 +36,7 @@ from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.metadata_remote import RemoteMetadataStore
+from .assignment import group_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,9 @@ class CoordinatorClient:
         self.brokers: dict[str, dict[str, Any]] = {}
         """Live brokers by id: `id`, `incarnation`, `url` (of its Pulsar port), `host`, `port`, `data` as registered."""
         self.assignments: dict[str, dict[str, Any]] = {}
-        """Full topic name → `broker`, `incarnation`, `epoch`."""
+        """Full name of a partition or plain topic → `broker`, `incarnation`, `epoch`."""
+        self.partitions: dict[str, int] = {}
+        """Partitions (0: plain) of every topic of which something is assigned, by full name without partition."""
         self.on_bookies: list[Callable[[], None]] = []
         self.on_brokers: list[Callable[[], None]] = []
         self.on_assignments: list[Callable[[list[dict[str, Any]]], None]] = []
@@ -224,7 +227,10 @@ class CoordinatorClient:
         present: dict[str, None] = {}
         page = answer["assignments"]
         while True:
-            changes = [{"topic": topic, "broker": b, "incarnation": i, "epoch": e} for topic, b, i, e in page["items"]]
+            changes = [
+                {"topic": topic, "broker": broker, "incarnation": incarnation, "epoch": epoch, "partitions": partitions}
+                for topic, broker, incarnation, epoch, partitions in page["items"]
+            ]
             present.update((change["topic"], None) for change in changes)
             self._take_assignments(changes)
             if not page["more"]:
@@ -310,11 +316,13 @@ class CoordinatorClient:
                 if known is None:
                     continue
                 del self.assignments[topic]
-            elif known is not None and known["epoch"] == change["epoch"]:
+                self.partitions.pop(group_of(topic), None)
+                news.append(change)
                 continue
-            else:
+            self.partitions[group_of(topic)] = change["partitions"]
+            if known is None or known["epoch"] != change["epoch"]:
                 self.assignments[topic] = {key: change[key] for key in ("broker", "incarnation", "epoch")}
-            news.append(change)
+                news.append(change)
         if news:
             for listener in list(self.on_assignments):
                 listener(news)
@@ -351,3 +359,7 @@ class _Pushes(RpcService):
     ) -> None:
         if self._current(connection, epoch):
             self._client._take_assignments(changes)
+
+    async def rpc_partitions_changed(self, connection: RpcConnection, epoch: int, topic: str, partitions: int) -> None:
+        if self._current(connection, epoch) and topic in self._client.partitions:
+            self._client.partitions[topic] = partitions

@@ -46,6 +46,9 @@ class TopicsRpc:
     def metadata_store(self) -> MetadataStore:
         raise NotImplementedError
 
+    def _partitions_changed(self, topic: str, partitions: int) -> None:
+        raise NotImplementedError
+
     # -- assignments ---------------------------------------------------------------------------------------------
 
     async def rpc_assign(self, connection: RpcConnection, topic: str, create: bool | None = None) -> dict[str, Any]:
@@ -139,7 +142,9 @@ class TopicsRpc:
 
     async def rpc_grow_topic(self, connection: RpcConnection, topic: str, partitions: int) -> None:
         """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration."""
-        await self.registry.grow(TopicName.parse(topic), partitions)
+        name = TopicName.parse(topic)
+        await self.registry.grow(name, partitions)
+        self._partitions_changed(name.full, partitions)
 
     async def rpc_delete_topic(self, connection: RpcConnection, topic: str, force: bool = False) -> None:
         """Delete a topic with all its partitions and data: first what the owners hold, then assignments and record.

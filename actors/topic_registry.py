@@ -73,6 +73,13 @@ class TopicRegistry:
         """Partitions of an existing topic (0: not partitioned), None when it does not exist."""
         return self._partitions.get(topic.full)
 
+    def partitions_around(self, full_name: str) -> int:
+        """Partitions of the topic that a partition or plain topic belongs to (0 for a plain one, or an unknown one)."""
+        found = self._partitions.get(full_name)
+        if found is None:
+            found = self._partitions.get(TopicName.parse(full_name).partitioned_name)
+        return found or 0
+
     async def check_assignable(self, topic: TopicName, create: bool) -> None:
         """Raise unless `topic` is a partition or a plain topic that exists, or could be created and now was.
 
