@@ -16,6 +16,7 @@ from typing import Any
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
+from ..storage.metadata_store import MetadataStore
 from . import assembly
 from .coordinator import CoordinatorService
 from .member import Member
@@ -72,6 +73,7 @@ class CoordinatorActor:
         self._plan = plan
         self._env = Environment.real()
         self._service: CoordinatorService | None = None
+        self._metadata: MetadataStore | None = None
         self._supervisor = Supervisor(self._env, RayLauncher(plan), plan.members)
         self._problem = ""
         self._stopping = False
@@ -128,6 +130,8 @@ class CoordinatorActor:
         await self._tasks.close()
         if self._service is not None:
             await self._service.close()
+        if self._metadata is not None:
+            await self._metadata.close()  # gives its lock back: the directory can be started again at once
         self._ended.set()
 
     async def wait_ended(self) -> str:
@@ -163,7 +167,7 @@ class CoordinatorActor:
             delay_s = backoff.next_delay_s()
             assert delay_s is not None
             await asyncio.sleep(delay_s)
-        self._service = service
+        self._service, self._metadata = service, metadata
         self._supervisor.start()
         self._ready.set()
         self._tasks.spawn(self._watch(service), "watch-coordinator")

@@ -62,6 +62,11 @@ def _check_range(name: str, value: int, minimum: int) -> None:
         _refuse(f"{name} must be an integer of at least {minimum}, not {value!r}")
 
 
+def _check_choice(name: str, value: object, kind: type[IntEnum]) -> None:
+    if not isinstance(value, kind):
+        _refuse(f"{name} must be a {kind.__name__}, such as {kind.__name__}.{next(iter(kind)).name}, not {value!r}")
+
+
 def _check_text(name: str, value: str | None, *, required: bool = False) -> None:
     if value is None and not required:
         return
@@ -136,6 +141,10 @@ class ProducerConfiguration:
         _check_range("batching_max_allowed_size_in_bytes", self.batching_max_allowed_size_in_bytes, 1)
         _check_range("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms, 0)
         _check_properties("properties", self.properties)
+        _check_choice("compression_type", self.compression_type, CompressionType)
+        _check_choice("message_routing_mode", self.message_routing_mode, PartitionsRoutingMode)
+        _check_choice("hashing_scheme", self.hashing_scheme, HashingScheme)
+        _check_choice("batching_type", self.batching_type, BatchingType)
         custom = self.message_routing_mode is PartitionsRoutingMode.CustomPartition
         if custom and self.message_router is None:
             _refuse("CustomPartition needs a message_router")
@@ -164,6 +173,8 @@ class ConsumerConfiguration:
         _check_text("topic", self.topic, required=True)
         _check_text("subscription_name", self.subscription_name, required=True)
         _check_text("consumer_name", self.consumer_name)
+        _check_choice("consumer_type", self.consumer_type, ConsumerType)
+        _check_choice("initial_position", self.initial_position, InitialPosition)
         _check_range("receiver_queue_size", self.receiver_queue_size, 0)
         name = "max_total_receiver_queue_size_across_partitions"
         _check_range(name, self.max_total_receiver_queue_size_across_partitions, 1)
