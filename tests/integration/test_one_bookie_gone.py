@@ -6,6 +6,8 @@ import ray_nodes
 from replicas import missing_copies
 from workload import Publisher, check_history, read_log
 
+import magnetar
+
 SMALL_LEDGERS = {
     "managedLedgerMaxEntriesPerLedger": 200,
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
@@ -17,7 +19,7 @@ SMALL_LEDGERS = {
 def test_publishing_goes_on_and_the_copies_come_back(start_cluster, tmp_path):
     cluster = start_cluster(tmp_path / "data", settings=SMALL_LEDGERS)
     client = cluster.client()
-    client.subscribe("telemetry", "keeper", initial_position=1).close()
+    client.subscribe("telemetry", "keeper", initial_position=magnetar.InitialPosition.Earliest).close()
     with Publisher(cluster.service_url, "telemetry", in_flight_max=50, batching_enabled=False) as publisher:
         publisher.wait_for(500)
         with ray_nodes.Stopped("bookie-3"):

@@ -11,6 +11,7 @@ import urllib.request
 import ray_nodes
 from workload import Publisher, check_history, read_log
 
+import magnetar
 from magnetar.protocol.names import COORDINATOR_ID
 
 SESSION_TIMEOUT_S = 3.0
@@ -31,7 +32,7 @@ def create_partitioned(cluster, topic, partitions):
 def keep(cluster, topic):
     """A durable subscription, without which a topic keeps nothing."""
     client = cluster.client()
-    client.subscribe(topic, "keeper", initial_position=1).close()
+    client.subscribe(topic, "keeper", initial_position=magnetar.InitialPosition.Earliest).close()
     client.close()
 
 
