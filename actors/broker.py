@@ -60,7 +60,7 @@ class BrokerService:
         self.broker_id = broker_id
         self.settings = settings
         self.topics = Topics(env, settings, self._open_ledger)
-        self.lookups = Lookups(self._coordinator, settings.lookup_requests_max)
+        self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
         self.connections: dict[Connection, None] = {}

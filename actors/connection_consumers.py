@@ -28,6 +28,7 @@ from ..protocol.pulsar_pb2 import (
     CommandSubscribe,
     CommandSuccess,
     CommandUnsubscribe,
+    ServerError,
 )
 from ..protocol.topics import TopicName
 from .connection_producers import BROKER_REQUEST_ID
@@ -79,6 +80,10 @@ class ConsumerCommands:
     def _subscribe_failed(self, command: CommandSubscribe, error: MagnetarError) -> None:
         self._creating.pop(command.consumer_id, None)
         self._connection.error(command.request_id, error)
+        if server_error_code(error) == ServerError.ServiceNotReady:
+            # C++ and Python clients mean to try again, but believe to be connected until somebody closes the consumer,
+            # and wait until their time-out. Others have forgotten it by now and ignore this.
+            self._tell_closed(command.consumer_id)
 
     async def _subscribe(self, command: CommandSubscribe) -> bytes | None:
         connection, host = self._connection, self._connection.host
@@ -252,9 +257,7 @@ class ConsumerCommands:
         """The topic has closed it: tell its client, which will look up again."""
         if self.consumers.get(consumer.consumer_id) is consumer:
             self._drop(consumer)
-            self._connection.write(
-                encode(CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=BROKER_REQUEST_ID))
-            )
+            self._tell_closed(consumer.consumer_id)
 
     def connection_closed(self) -> None:
         consumers, self.consumers = self.consumers, {}
@@ -276,6 +279,9 @@ class ConsumerCommands:
 
     def _start(self, command: Any, coroutine: Any, name: str) -> None:
         self._connection.start(coroutine, name, lambda error: self._connection.error(command.request_id, error))
+
+    def _tell_closed(self, consumer_id: int) -> None:
+        self._connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=BROKER_REQUEST_ID)))
 
     def _drop(self, consumer: Consumer) -> None:
         if self.consumers.get(consumer.consumer_id) is consumer:

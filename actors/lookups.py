@@ -1,8 +1,8 @@
 """Who serves a topic, how many partitions it has, which topics there are.
 
 The answers come from what the coordinator pushed, or are asked of it. Any broker gives them, whether or not it serves
-the topic. For an assignment whose broker is not there (any more) the coordinator is asked, which answers once the topic
-has a new owner. The number of questions under way is bounded.
+the topic. For an assignment whose broker is not there any more, or knows that it lost the topic, the coordinator is
+asked, which answers once the topic has a new owner. The number of questions under way is bounded.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 class Lookups:
-    """Answers about topics. `coordinator` gives the present session's client."""
+    """Answers about topics. `coordinator` gives the present session's client; `owns` tells whether this broker itself
+    would take clients for a topic, whatever the last assignment says."""
 
-    def __init__(self, coordinator: "Callable[[], CoordinatorClient]", under_way_max: int) -> None:
+    def __init__(
+        self, coordinator: "Callable[[], CoordinatorClient]", owns: Callable[[str], bool], under_way_max: int
+    ) -> None:
         self.coordinator = coordinator
+        self._owns = owns
         self._under_way_max = under_way_max
         self._under_way = 0
 
@@ -35,13 +39,18 @@ class Lookups:
         if assignment is not None:
             broker = coordinator.brokers.get(assignment["broker"])
             if broker is not None and broker["incarnation"] == assignment["incarnation"]:
-                return broker["url"]
+                here = assignment["incarnation"] == coordinator.identity.incarnation
+                if not here or self._owns(name.full):
+                    return broker["url"]
         return (await self._ask("assign", topic=name.full))["url"]
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """The number of partitions, 0 for a topic without. With `create` a missing topic is created as the settings
         say. Raises TopicNotFound and what `owner_url` raises."""
         _check_persistent(name)
+        known = self.coordinator().partitions.get(name.partitioned_name)
+        if known is not None and name.partition < known:
+            return known if name.partition < 0 else 0
         return await self._ask("partitions", topic=name.full, create=create)
 
     async def topics(self, namespace: str) -> list[str]:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..protocol.errors import MagnetarError, ServiceUnitNotReady
+from ..protocol.errors import MagnetarError, ServiceUnitNotReady, StaleEpoch
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
@@ -27,6 +27,10 @@ from .message_counts import MessageCounts
 from .topic import State, Topic
 
 logger = logging.getLogger(__name__)
+
+ASSIGNMENT_WAIT_S = 0.5
+"""How long a client that came for a topic waits for the news that the topic is this broker's: whoever sent it here has
+perhaps heard of it first."""
 
 RELEASE_HOLD_S = 10.0
 """How long an unloaded topic is refused while its assignment is still the old one."""
@@ -49,6 +53,7 @@ class Topics:
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._closing: dict[str, asyncio.Task[Any]] = {}
         self._released: dict[str, int] = {}
+        self._news: dict[str, asyncio.Event] = {}  # topics that clients came for, not owned yet
         self._closed = False
 
     # -- ownership -----------------------------------------------------------------------------------------------
@@ -59,6 +64,9 @@ class Topics:
             return
         self.owned[full_name] = epoch
         self._released.pop(full_name, None)
+        news = self._news.pop(full_name, None)
+        if news is not None:
+            news.set()
         loaded = self.loaded.get(full_name)
         if loaded is not None and loaded.epoch != epoch:
             self._close(loaded)
@@ -77,6 +85,11 @@ class Topics:
         if loaded is not None:
             self._close(loaded)
 
+    def owns(self, full_name: str) -> bool:
+        """Whether this broker takes clients for the topic: it owns it, as far as it knows, and is not giving it up."""
+        epoch = self.owned.get(full_name)
+        return epoch is not None and self._released.get(full_name) != epoch and not self._closed
+
     # -- use -----------------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName) -> Topic:
@@ -85,9 +98,11 @@ class Topics:
         Raises ServiceUnitNotReady when this broker does not own it (any more), and what opening its ledger raises.
         """
         full_name = name.full
-        epoch = self.owned.get(full_name)
-        if epoch is None or self._released.get(full_name) == epoch or self._closed:
+        if full_name not in self.owned and not self._closed:
+            await self._wait_for_assignment(full_name)
+        if not self.owns(full_name):
             raise _not_ours(full_name)
+        epoch = self.owned[full_name]
         topic = self.loaded.get(full_name)
         if topic is not None and topic.epoch == epoch and topic.state in (State.OPEN, State.FENCED):
             return topic
@@ -138,6 +153,15 @@ class Topics:
         await self.close_all()
         await self._tasks.close()
 
+    async def _wait_for_assignment(self, full_name: str) -> None:
+        news = self._news.setdefault(full_name, asyncio.Event())
+        try:
+            async with asyncio.timeout(ASSIGNMENT_WAIT_S):
+                await news.wait()
+        except TimeoutError:
+            if self._news.get(full_name) is news:
+                del self._news[full_name]
+
     # -- loading -------------------------------------------------------------------------------------------------
 
     def _request(self, full_name: str, *, urgent: bool) -> "asyncio.Future[Topic]":
@@ -175,6 +199,8 @@ class Topics:
                 error = ServiceUnitNotReady(f"{full_name} could not be loaded: {error!r}")
             else:
                 logger.warning("cannot load %s now: %s", full_name, error)
+                if isinstance(error, StaleEpoch):
+                    self._hold(full_name)  # it has another owner, which we shall hear of
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # perhaps nobody waits

@@ -7,6 +7,8 @@ import pulsar
 import pytest
 from embedded_cluster import EmbeddedCluster
 
+from magnetar.protocol.errors import CoordinatorUnavailable
+
 WAIT_MS = 15_000
 
 
@@ -159,6 +161,47 @@ def test_a_broker_that_lost_its_session_registers_anew_and_serves_again(tmp_path
         publisher.wait_for(len(publisher.acknowledged) + 50)
         acknowledged = publisher.stop()
         check(read_all(client, topic), acknowledged)
+        client.close()
+
+
+def test_a_broker_cut_off_from_the_coordinator_is_fenced_and_its_clients_move_on(tmp_path, topic):
+    """Its sockets to clients and bookies stay open, so it believes to be the owner until a write is refused."""
+    with EmbeddedCluster(tmp_path, brokers=2, session_timeout_s=1.0, heartbeat_interval_s=0.1) as cluster:
+        client = connect(cluster)
+        publisher = Publisher(client, topic)
+        publisher.start()
+        publisher.wait_for(20)
+        owner = cluster.owner(topic)
+        cut_off = cluster.brokers[owner]
+
+        async def cut():
+            link = cut_off.lookups.coordinator()
+
+            async def nowhere():
+                raise CoordinatorUnavailable("cut off")
+
+            link._locate = nowhere
+            link._connection.close()
+
+        cluster.run(cut())
+        publisher.wait_for(len(publisher.acknowledged) + 100)
+        deadline = time.monotonic() + 10
+        while topic not in cluster.brokers[3 - owner].topics.loaded:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        publisher.wait_for(len(publisher.acknowledged) + 100)
+        acknowledged = publisher.stop()
+        check(read_all(client, topic), acknowledged)
+        assert topic not in cut_off.topics.loaded
+
+        async def mend():
+            cut_off.lookups.coordinator()._locate = cluster.locate
+
+        cluster.run(mend())
+        deadline = time.monotonic() + 10
+        while cut_off._session is None or not cut_off._session.coordinator.connected:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         client.close()
 
 

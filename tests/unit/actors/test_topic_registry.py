@@ -6,7 +6,7 @@ import pytest
 from broker_bench import TOPIC, broker_front, until
 from wire_peer import entry
 
-from magnetar.protocol.errors import NotAllowedError, RecoveryFailed, ServiceUnitNotReady
+from magnetar.protocol.errors import NotAllowedError, RecoveryFailed, ServiceUnitNotReady, StaleEpoch
 from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
 from magnetar.protocol.topics import TopicName
 
@@ -36,6 +36,34 @@ async def test_loads_are_bounded_and_those_with_a_client_go_first():
         await urgent
         assert names[-1] in front.opened[2:4]
         await until(lambda: len(front.topics.loaded) == 20)
+
+
+async def test_a_client_that_comes_before_the_news_waits_for_it_a_little(monkeypatch):
+    async with broker_front() as front:
+        name = TopicName.parse("persistent://public/default/soon")
+        early = [asyncio.create_task(front.topics.get(name)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        front.topics.assign(name.full, 1, load=False)
+        assert (await early[0]).name == name and (await early[1]).name == name
+        monkeypatch.setattr("magnetar.actors.topics.ASSIGNMENT_WAIT_S", 0.02)
+        with pytest.raises(ServiceUnitNotReady):
+            await front.topics.get(TopicName.parse("never"))
+        assert not front.topics._news
+
+
+async def test_a_stale_owner_refuses_without_asking_again(monkeypatch):
+    async with broker_front() as front:
+
+        async def stale(name, epoch):
+            front.opened.append(name.full)
+            raise StaleEpoch("another owner")
+
+        front.topics._open_ledger = stale
+        with pytest.raises(StaleEpoch):
+            await front.topics.get(NAME)
+        with pytest.raises(ServiceUnitNotReady):
+            await front.topics.get(NAME)
+        assert len(front.opened) == 1 and not front.topics.owns(TOPIC)
 
 
 async def test_a_caller_that_gives_up_does_not_end_the_load_for_others():
