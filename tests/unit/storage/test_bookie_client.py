@@ -69,10 +69,10 @@ async def test_a_dead_bookie_costs_nobody_time(cluster):
     cluster[1].alive = False
     assert await add(cluster, "bookie-1") == STATUS_DISCONNECTED
     assert cluster.client.is_suspect("bookie-1") and cluster.client.usable() == ["bookie-2", "bookie-3"]
-    started = asyncio.get_running_loop().time()
-    for _ in range(20):
-        assert await add(cluster, "bookie-1") == STATUS_DISCONNECTED
-    assert asyncio.get_running_loop().time() - started < 0.02
+    for _ in range(3):  # the state of the channel, not a new try, answers these
+        answer = add(cluster, "bookie-1")
+        await asyncio.sleep(0)
+        assert answer.done() and answer.result() == STATUS_DISCONNECTED
 
 
 async def test_it_comes_back_by_itself_and_says_so(cluster):

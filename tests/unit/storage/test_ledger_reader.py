@@ -26,7 +26,7 @@ async def closed_ledger(cluster, count, size=10):
 
 @pytest.fixture
 async def cluster():
-    cluster = FakeCluster(3, read_entry_timeout_s=0.3, speculative_read_delay_s=0.02)
+    cluster = FakeCluster(3, read_entry_timeout_s=0.4, speculative_read_delay_s=0.02)
     yield cluster
     await cluster.close()
 
@@ -120,10 +120,10 @@ async def test_a_slow_bookie_is_overtaken_by_the_next_copy(cluster):
     cluster.bookies[preferred].hang()
     started = asyncio.get_running_loop().time()
     assert ids(await reader.read(0, 9, 1 << 20)) == list(range(10))
-    assert 0.015 < asyncio.get_running_loop().time() - started < 0.2
-    started = asyncio.get_running_loop().time()
+    assert 0.015 < asyncio.get_running_loop().time() - started < cluster.settings.read_entry_timeout_s
+    asked = len(cluster.bookies[preferred].held)
     await reader.read(0, 9, 1 << 20)
-    assert asyncio.get_running_loop().time() - started < 0.015, "the slow one is asked last from now on"
+    assert len(cluster.bookies[preferred].held) == asked, "the slow one is asked last from now on"
 
 
 async def test_errors_say_whether_it_is_certain(cluster):
@@ -170,14 +170,14 @@ async def test_reads_do_not_cross_fragments_but_streams_do():
 async def test_streams_keep_several_reads_under_way_and_clean_up(cluster):
     metadata = await closed_ledger(cluster, 300)
     for bookie in cluster.bookies.values():
-        bookie.delay_s = 0.005
+        bookie.delay_s = 0.05
     reader = cluster.ledgers.reader(metadata)
     started = asyncio.get_running_loop().time()
     found = []
     async for entries in reader.stream(0, 299, entries_per_read=30):
         found += ids(entries)
     assert found == list(range(300))
-    assert asyncio.get_running_loop().time() - started < 0.04, "ten reads one after the other would take 0.05 s"
+    assert asyncio.get_running_loop().time() - started < 0.4, "ten reads one after the other would take 0.5 s"
     stream = reader.stream(0, 299, entries_per_read=30)
     assert ids(await anext(stream)) == list(range(30))
     await stream.aclose()

@@ -51,8 +51,8 @@ async def test_takeovers_in_mid_stream(seed):
     cluster = FakeCluster(
         3 + seed % 2,
         seed=seed,
-        add_entry_timeout_s=0.1,
-        read_entry_timeout_s=0.1,
+        add_entry_timeout_s=2.0,
+        read_entry_timeout_s=2.0,
         ledger_entries_max=7,
         ledger_rollover_min_minutes=0,
         cursor_flush_interval_s=0.01,
