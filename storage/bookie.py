@@ -109,6 +109,7 @@ class BookieStore:
         )
         self._ledgers = self.entries.ledgers
         self._journal = self.entries.journal
+        self._reads = self.entries.reads
 
     async def open(self) -> None:
         """Replay and begin to serve. Raises CookieMismatch, DiskFull, OSError."""
@@ -218,7 +219,7 @@ class BookieStore:
     ) -> int | None:
         """An entry at or below the highest known: stored before, or a gap that is filled now."""
         _, ledger_id, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)
-        found = self.entries.find_unsealed(state, entry_id)
+        found = self._reads.find_unsealed(state, entry_id)
         if found is not None:
             segment, row = found
             if row.digest != digest:
@@ -229,7 +230,7 @@ class BookieStore:
                 lambda error: responder.respond(request_id, _OK if error is None else BookieStatus.IO_ERROR)
             )
             return None
-        holders = self.entries.sealed_holders(state, entry_id)
+        holders = self._reads.sealed_holders(state, entry_id)
         if not holders:
             return self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
 
@@ -244,7 +245,7 @@ class BookieStore:
                 status = BookieStatus.NO_SUCH_LEDGER if head[0] else BookieStatus.FENCED
             elif state.fenced and not head[0]:
                 status = BookieStatus.FENCED
-            elif self.entries.sealed_holders(state, entry_id) != holders or self.entries.find_unsealed(state, entry_id):
+            elif self._reads.sealed_holders(state, entry_id) != holders or self._reads.find_unsealed(state, entry_id):
                 status = self._add_again(state, payload, head, responder, request_id)
             else:
                 status = self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
@@ -252,7 +253,7 @@ class BookieStore:
                 responder.respond(request_id, status)
 
         self._lookup_bytes += len(payload)
-        self.entries.find_sealed(state, entry_id, holders, looked_up)
+        self._reads.find_sealed(state, entry_id, holders, looked_up)
         return None
 
     def _fence(self, ledger_id: int, callback: Callable[[BaseException | None], None]) -> None:
@@ -311,7 +312,7 @@ class BookieStore:
             else:
                 bytes_max = min(wanted.bytes_max, self._settings.bookie_read_bytes_max)
                 gapless = bool(self.entries.limbo)
-                self.entries.read(state, wanted.first, wanted.last, bytes_max, gapless, done)
+                self._reads.read(state, wanted.first, wanted.last, bytes_max, gapless, done)
 
         if wanted.fence:
             self._fence(wanted.ledger_id, read)
@@ -384,8 +385,8 @@ class BookieStore:
         if state is None:
             raise NoSuchLedger(f"this bookie holds nothing of ledger {ledger_id}")
         if intact_only:
-            return await self.entries.intact_ranges(state, first, last)
-        return await self.entries.held_ranges(state, first, last)
+            return await self._reads.intact_ranges(state, first, last)
+        return await self._reads.held_ranges(state, first, last)
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 

@@ -8,41 +8,34 @@ journal for the disk; here the write amplification of data that is deleted as a 
 ledger's entries lie among others' until compaction: a catch-up read fetches runs of neighbouring records with one
 read each and tolerates small gaps, and with few busy ledgers the runs are long. Figures: `bench/bookie.py`.
 
-This class keeps the set of segments and ledger states, appends through the journal, reads through reader lanes,
-seals full journals, replaces the checkpoint, and removes segments. Invariants:
+This class keeps the set of segments and ledger states, appends through the journal, seals full
+journals, replaces the checkpoint, and removes segments. Invariants:
 
 - every row in memory or on disk points at a record whose entry was accepted; only synced ones are shown to readers;
 - a file is removed only after a checkpoint without it is durable and every reader lane has let go of it;
 - sealing and compaction change the set of files by one atomic checkpoint each, so a crash at any step loses nothing.
 
-Left to others: whether an add may happen (`bookie.py`), which segments to compact (`compaction.py`).
+Left to others: reading (`entry_reads.py`), whether an add may happen (`bookie.py`), which segments to compact
+(`compaction.py`).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from ..protocol.bookie_wire import BookieStatus, decode_entry_header
-from ..protocol.errors import DiskFull, EntryCorrupt, StorageFailed
+from ..protocol.errors import DiskFull, StorageFailed
 from ..runtime.environment import Environment
 from ..runtime.files import Files
-from ..runtime.offload import Lane
 from ..runtime.tasks import Tasks
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
+from .entry_reads import EntryReads
 from .group_commit import Journal, Responder, create_journal_file
 from .ledger_states import IdRanges, LedgerState
 from .replay import load_store, rebuild_index
 from .segment import COMPACTED_SUFFIX, JOURNAL_SUFFIX, Segment, SegmentState
-from .segment_index import Row, Rows, TableLine, encode_index
-from .segment_reader import ENTRIES_PER_READ_MAX, RangeRead, RangeResult, SegmentReader
+from .segment_index import Rows, TableLine, encode_index
 
 logger = logging.getLogger(__name__)
-
-_VERIFY_BYTES = 1 << 20
-DAMAGED_ENTRIES_MAX = 10_000
-"""Damaged entries remembered, so that `held_ranges` leaves them out and the auditor brings new copies."""
-READER_LANES = 2
-"""Threads that read segments; a ledger always uses the same one."""
 
 
 class EntryStore:
@@ -74,7 +67,6 @@ class EntryStore:
         self._on_damage = on_damage
         self._on_fatal = on_fatal
         self._next_file_id = 1
-        self._damaged_entries: dict[tuple[int, int], None] = {}
         self._tasks = Tasks()
         self._closed = False
         self._checkpoint_lock = asyncio.Lock()
@@ -83,7 +75,7 @@ class EntryStore:
         self._write_lane = env.offload.lane("journal")
         self._prepare_lane = env.offload.lane("prepare")
         self._housekeeping_lane = env.offload.lane("housekeeping")
-        self._readers = [(env.offload.lane(f"read-{n}"), SegmentReader(env.files)) for n in range(READER_LANES)]
+        self.reads = EntryReads(env, self._rebuild_soon)
         self.journal = Journal(
             env.files,
             self._write_lane,
@@ -143,9 +135,7 @@ class EntryStore:
                 await self._seal_last()
         except (OSError, DiskFull, StorageFailed) as error:
             logger.warning("%s: closed without an index, the next start will replay: %s", self.directory, error)
-        for lane, reader in self._readers:
-            await lane.run(reader.close)
-            lane.close()
+        await self.reads.close()
         for segment in (self.journal.active, self.journal.release_spare(), *self.segments.values()):
             if segment is not None:
                 _close_file(segment)
@@ -202,159 +192,9 @@ class EntryStore:
                 rows.lac = lac
         else:
             rows.put(entry_id, offset, size, digest, lac)
-            self._damaged_entries.pop((state.ledger_id, entry_id), None)
+            self.reads.repaired(state.ledger_id, entry_id)
         if lac > state.lac:
             state.lac = lac
-
-    def find_unsealed(self, state: LedgerState, entry_id: int) -> tuple[Segment, Row] | None:
-        """An entry among those whose rows are in memory."""
-        for segment in reversed(state.segments):
-            rows = segment.rows.get(state.ledger_id)
-            row = rows.find(entry_id) if rows is not None else None
-            if row is not None:
-                return segment, row
-        return None
-
-    def sealed_holders(self, state: LedgerState, entry_id: int) -> list[Segment]:
-        """Sealed segments whose range for this ledger includes the entry, so that only a look at the disk can tell."""
-        holders: list[Segment] = []
-        for segment in state.segments:
-            line = segment.table.get(state.ledger_id)
-            if line is not None and line.first <= entry_id <= line.last:
-                holders.append(segment)
-        return holders
-
-    def find_sealed(
-        self,
-        state: LedgerState,
-        entry_id: int,
-        holders: list[Segment],
-        callback: Callable[[int | None, BaseException | None], None],
-    ) -> None:
-        """Call back with the digest of the intact copy in `holders`, or None when there is none."""
-        lane, reader = self._reader_of(state.ledger_id)
-
-        def found(result: tuple[int | None, list[Segment]] | None, error: BaseException | None) -> None:
-            if result is None:
-                callback(None, error)
-                return
-            digest, damaged = result
-            for segment in damaged:
-                self._rebuild_soon(segment)
-            if digest is None and damaged:
-                callback(None, StorageFailed("an index is being rebuilt"))
-            else:
-                callback(digest, None)
-
-        lane.submit(reader.find_digest, (state.ledger_id, entry_id, holders), found)
-
-    # -- reading -----------------------------------------------------------------------------------------------------
-
-    def read(
-        self,
-        state: LedgerState,
-        first: int,
-        last: int,
-        bytes_max: int,
-        gapless: bool,
-        callback: Callable[[RangeResult | None, BaseException | None], None],
-    ) -> None:
-        """Read durable entries first…last, see `SegmentReader.read_range`."""
-        unsealed: list[tuple[Segment, list[Row]]] = []
-        sealed: list[Segment] = []
-        for segment in state.segments:
-            if segment.sealed:
-                sealed.append(segment)
-                continue
-            rows = segment.rows.get(state.ledger_id)
-            if rows is None:
-                continue
-            durable = segment.synced_end
-            found = rows.between(first, last, ENTRIES_PER_READ_MAX)
-            unsealed.append((segment, [row for row in found if row.offset < durable]))
-        request = RangeRead(state.ledger_id, first, last, bytes_max, gapless, unsealed, sealed)
-        lane, reader = self._reader_of(state.ledger_id)
-
-        def done(result: RangeResult | None, error: BaseException | None) -> None:
-            if result is not None:
-                for segment in result.damaged:
-                    self._rebuild_soon(segment)
-                if result.status is BookieStatus.CORRUPT and len(self._damaged_entries) < DAMAGED_ENTRIES_MAX:
-                    self._damaged_entries[state.ledger_id, result.next_entry_id] = None
-            callback(result, error)
-
-        lane.submit(reader.read_range, (request,), done)
-
-    async def held_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
-        """The contiguous ranges of entry ids within first…last that are stored and not known to be damaged.
-
-        Raises EntryCorrupt while an index is being rebuilt, OSError.
-        """
-        held = IdRanges()
-        lane, reader = self._reader_of(state.ledger_id)
-        for segment in list(state.segments):
-            line = segment.table.get(state.ledger_id)
-            rows = segment.rows.get(state.ledger_id)
-            complete = line is not None and line.entries == line.last - line.first + 1
-            if line is not None and complete and segment.kind == JOURNAL_SUFFIX:  # no LOST records in a journal
-                low, high = max(first, line.first), min(last, line.last)
-                if low <= high:
-                    held = IdRanges([*held, (low, high)])
-                continue
-            if line is not None:
-                try:
-                    rows = await lane.run(reader.rows, segment, state.ledger_id)
-                except EntryCorrupt:
-                    if segment.state is SegmentState.REMOVED:
-                        return await self.held_ranges(state, first, last)
-                    self._rebuild_soon(segment)
-                    raise
-            if rows is not None:
-                held = IdRanges([*held, *rows.ranges(first, last)])
-        for damaged_ledger, entry_id in self._damaged_entries:
-            if damaged_ledger == state.ledger_id:
-                held = held.without(entry_id)
-        return list(held)
-
-    async def intact_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
-        """Like `held_ranges`, but every entry is read and only those that are as written count."""
-        intact: list[tuple[int, int]] = []
-        loop = asyncio.get_running_loop()
-        while first <= last:
-            answer: asyncio.Future[RangeResult] = loop.create_future()
-
-            def done(
-                result: RangeResult | None,
-                error: BaseException | None,
-                answer: asyncio.Future[RangeResult] = answer,
-            ) -> None:
-                if answer.done():
-                    return
-                if result is not None:
-                    answer.set_result(result)
-                elif error is not None:
-                    answer.set_exception(error)
-
-            self.read(state, first, last, _VERIFY_BYTES, False, done)
-            result = await answer
-            if result.status is BookieStatus.CORRUPT:
-                first = result.next_entry_id + 1
-                continue
-            if result.status is BookieStatus.IO_ERROR:
-                raise EntryCorrupt("an index is being rebuilt: ask again")
-            if result.status is not BookieStatus.OK:
-                break
-            for entry in result.entries:
-                entry_id = decode_entry_header(entry).entry_id
-                if intact and intact[-1][1] == entry_id - 1:
-                    intact[-1] = (intact[-1][0], entry_id)
-                else:
-                    intact.append((entry_id, entry_id))
-            first = result.next_entry_id
-        return intact
-
-    def _reader_of(self, ledger_id: int) -> tuple[Lane, SegmentReader]:
-        return self._readers[ledger_id % READER_LANES]
 
     # -- states of ledgers -------------------------------------------------------------------------------------------
 
@@ -425,8 +265,7 @@ class EntryStore:
             self._adopt(segment)
         await self.checkpoint()
         for segment in old:
-            for lane, reader in self._readers:
-                await lane.run(reader.forget, segment.file_id)
+            await self.reads.forget(segment)
         names = [name for segment in old for name in (segment.name, segment.name + ".index")]
         await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, names)
 
@@ -501,8 +340,7 @@ class EntryStore:
         try:
             table, damage = await self._housekeeping_lane.run(rebuild_index, self.env.files, segment)
             segment.table = table
-            for lane, reader in self._readers:
-                await lane.run(reader.forget, segment.file_id)
+            await self.reads.forget(segment)
             if damage:
                 self._on_damage(damage)
         except (OSError, DiskFull) as error:

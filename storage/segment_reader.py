@@ -88,10 +88,12 @@ class SegmentReader:
         for segment, rows in request.unsealed:
             for row in rows:
                 candidates.setdefault(row.entry_id, []).append((segment, row))
-        for segment in request.sealed:
+        for segment in sorted(request.sealed, key=lambda segment: _first_entry(segment, request.ledger_id)):
             line = segment.table.get(request.ledger_id)
             if line is None or line.first > request.last or line.last < request.first:
                 continue
+            if len(candidates) >= ENTRIES_PER_READ_MAX and line.first > max(candidates):
+                break  # there is enough for an answer before it
             try:
                 columns = self.rows(segment, request.ledger_id)
             except EntryCorrupt:
@@ -206,6 +208,11 @@ class SegmentReader:
                     entry = self.read_entry(other_segment, ledger_id, other_row)
             found.append(entry)
         return found
+
+
+def _first_entry(segment: Segment, ledger_id: int) -> int:
+    line = segment.table.get(ledger_id)
+    return -1 if line is None else line.first
 
 
 def _checked(record: memoryview, segment: Segment, ledger_id: int, row: Row) -> memoryview | None:
