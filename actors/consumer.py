@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..protocol.commands import message_header
 from ..protocol.message_id import Position
-from .rates import Meter
+from .rates import Meter, time_text
 
 if TYPE_CHECKING:
     from .subscription import Subscription
@@ -144,8 +144,10 @@ class Consumer:
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastAckedTimestamp": self.last_acknowledged_ms,
             "lastConsumedFlowTimestamp": self.last_flow_ms,
+            "lastConsumedTime": time_text(self.last_consumed_ms),
+            "lastAckedTime": time_text(self.last_acknowledged_ms),
             "address": self.connection.remote_address,
             "clientVersion": self.connection.client_version,
-            "connectedSince": self.connected_since_ms,
+            "connectedSince": time_text(self.connected_since_ms),
             "metadata": self.metadata,
         }

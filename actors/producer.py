@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..protocol.errors import MagnetarError
 from ..protocol.message_id import Position
 from .consumer import Outlet
-from .rates import Meter
+from .rates import Meter, time_text
 
 if TYPE_CHECKING:
     from .topic import Topic
@@ -91,7 +91,7 @@ class Producer:
             "accessMode": "Shared",
             "address": self.connection.remote_address,
             "clientVersion": self.connection.client_version,
-            "connectedSince": self.connected_since_ms,
+            "connectedSince": time_text(self.connected_since_ms),
             "metadata": self.metadata,
         }
 

@@ -1,4 +1,7 @@
-"""Counters with rates that cost nothing while nobody asks: a rate is computed between questions, never by a timer."""
+"""Figures for statistics: counters with rates that cost nothing while nobody asks (a rate is computed between
+questions, never by a timer), and times as text."""
+
+from datetime import UTC, datetime
 
 WINDOW_MIN_S = 1.0
 WINDOW_MAX_S = 60.0
@@ -44,3 +47,8 @@ class Meter:
             del marks[:-2]
         time_s, messages, size = marks[0]
         return max(now_s - time_s, WINDOW_MIN_S), messages, size
+
+
+def time_text(time_ms: int) -> str:
+    """Milliseconds since the epoch as ISO 8601 with offset; empty for 0, which means never."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds") if time_ms else ""

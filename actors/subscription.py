@@ -312,10 +312,8 @@ class Subscription:
             self._cancel_timers()
             try:
                 await delete()
-            except BaseException:
-                self.closed = False  # it exists still, and its clients may come back to it
-                raise
-            self.host.subscription_ended(self)
+            finally:
+                self.host.subscription_ended(self)
 
     def close(self) -> None:
         """End without a trace in the cursor: its topic is closing."""

@@ -75,7 +75,8 @@ class SubscriptionStart(NamedTuple):
 
 
 class Topic:
-    """See the module. `on_terminal(topic, error)` is called once if the ledger was taken over by another owner."""
+    """See the module. `on_terminal(topic, error)` is called when this instance must end: another owner took the ledger
+    over, or what is stored is no longer known here."""
 
     def __init__(
         self,
@@ -283,8 +284,14 @@ class Topic:
         """End a subscription for good, on behalf of `consumer`. Raises BrokerMetadataError while others use it."""
 
         async def delete() -> None:
-            if subscription.durable:
+            if not subscription.durable:
+                return
+            try:
                 await self.ledger.delete_cursor(subscription.name)
+            except MagnetarError as error:
+                # Whether the cursor is still there is unknown now: only loading the topic anew tells.
+                self._on_terminal(self, error)
+                raise
 
         await subscription.unsubscribe(consumer, delete, force=force)
         self.cursor_moved()

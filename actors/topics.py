@@ -228,7 +228,7 @@ class Topics:
         return Topic(self._env, self._settings, name, epoch, ledger, self._counts, self._terminated)
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
-        logger.warning("%s ends here, its ledger was taken over: %s", topic.name.full, error)
+        logger.warning("%s ends here: %s", topic.name.full, error)
         self._close(topic)
 
     def _close(self, topic: Topic) -> None:

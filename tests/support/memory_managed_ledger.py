@@ -73,6 +73,7 @@ class MemoryManagedLedger:
         self.held = False
         self.closed = False
         self.reads = 0
+        self.fail_deletes: MagnetarError | None = None
         self.fail_reads: list[MagnetarError] = []
         self.publish_times: dict[Position, int] = {}
         self._pending: list[tuple[bytes, Callback]] = []
@@ -173,6 +174,8 @@ class MemoryManagedLedger:
 
     async def delete_cursor(self, name: str) -> None:
         await asyncio.sleep(0)
+        if self.fail_deletes is not None:
+            raise self.fail_deletes
         if self.cursors.pop(name, None) is None:
             raise SubscriptionNotFound(name)
 

@@ -8,7 +8,7 @@ from wire_peer import entry
 
 from magnetar.actors.topic_stats import topic_stats
 from magnetar.protocol.commands import ack
-from magnetar.protocol.errors import BrokerPersistenceError
+from magnetar.protocol.errors import BrokerPersistenceError, OutcomeUnknown
 from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId
 from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
@@ -390,6 +390,22 @@ async def test_unsubscribe_removes_the_subscription_unless_others_use_it():
         await one.request(CommandUnsubscribe(consumer_id=1, request_id=0, force=True))
         await two.expect(BaseCommand.CLOSE_CONSUMER)
         assert not front.topic.subscriptions
+        await one.close()
+        await two.close()
+
+
+async def test_a_topic_whose_cursor_may_or_may_not_be_deleted_is_loaded_anew():
+    async with broker_front() as front:
+        one, two = await filled(front, 1), await front.peer()
+        await one.subscribe(TOPIC, "s")
+        await two.subscribe(TOPIC, "other")
+        before = front.topic
+        front.ledger.fail_deletes = OutcomeUnknown("the coordinator went away")
+        refused = await one.request(CommandUnsubscribe(consumer_id=1, request_id=0))
+        assert refused.error == ServerError.MetadataError
+        await two.expect(BaseCommand.CLOSE_CONSUMER)
+        await two.subscribe(TOPIC, "other")
+        assert front.topic is not before
         await one.close()
         await two.close()
 
