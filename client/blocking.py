@@ -100,26 +100,29 @@ class Client:
 
         Raises InvalidConfiguration, InvalidTopicName, ProducerBusy, ConnectError, Timeout, or what the broker answers.
         """
-        return self.open_producer(
-            ProducerConfiguration(
-                topic=topic,
-                producer_name=producer_name,
-                initial_sequence_id=initial_sequence_id,
-                send_timeout_millis=send_timeout_millis,
-                compression_type=compression_type,
-                max_pending_messages=max_pending_messages,
-                max_pending_messages_across_partitions=max_pending_messages_across_partitions,
-                block_if_queue_full=block_if_queue_full,
-                batching_enabled=batching_enabled,
-                batching_max_messages=batching_max_messages,
-                batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
-                batching_max_publish_delay_ms=batching_max_publish_delay_ms,
-                message_routing_mode=message_routing_mode,
-                hashing_scheme=hashing_scheme,
-                properties=dict(properties or {}),
-                batching_type=batching_type,
-                message_router=message_router,
-            )
+        return Producer(
+            self,
+            self.open_producer(
+                ProducerConfiguration(
+                    topic=topic,
+                    producer_name=producer_name,
+                    initial_sequence_id=initial_sequence_id,
+                    send_timeout_millis=send_timeout_millis,
+                    compression_type=compression_type,
+                    max_pending_messages=max_pending_messages,
+                    max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+                    block_if_queue_full=block_if_queue_full,
+                    batching_enabled=batching_enabled,
+                    batching_max_messages=batching_max_messages,
+                    batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+                    batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+                    message_routing_mode=message_routing_mode,
+                    hashing_scheme=hashing_scheme,
+                    properties=dict(properties or {}),
+                    batching_type=batching_type,
+                    message_router=message_router,
+                )
+            ),
         )
 
     def subscribe(
@@ -142,21 +145,24 @@ class Client:
         A `message_listener(consumer, message)` is called on a thread of its own, one message after the other.
         Raises InvalidConfiguration, InvalidTopicName, ConsumerBusy, ConnectError, Timeout, or what the broker answers.
         """
-        return self.open_consumer(
-            ConsumerConfiguration(
-                topic=topic,
-                subscription_name=subscription_name,
-                consumer_type=consumer_type,
-                message_listener=message_listener,
-                receiver_queue_size=receiver_queue_size,
-                max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
-                consumer_name=consumer_name,
-                negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-                properties=dict(properties or {}),
-                initial_position=initial_position,
-                start_message_id_inclusive=start_message_id_inclusive,
-                batch_receive_policy=batch_receive_policy,
-            )
+        return Consumer(
+            self,
+            self.open_consumer(
+                ConsumerConfiguration(
+                    topic=topic,
+                    subscription_name=subscription_name,
+                    consumer_type=consumer_type,
+                    message_listener=message_listener,
+                    receiver_queue_size=receiver_queue_size,
+                    max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+                    consumer_name=consumer_name,
+                    negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+                    properties=dict(properties or {}),
+                    initial_position=initial_position,
+                    start_message_id_inclusive=start_message_id_inclusive,
+                    batch_receive_policy=batch_receive_policy,
+                )
+            ),
         )
 
     def create_reader(
@@ -173,16 +179,19 @@ class Client:
 
         Raises as `subscribe`.
         """
-        return self.open_reader(
-            ReaderConfiguration(
-                topic=topic,
-                start_message_id=start_message_id,
-                reader_listener=reader_listener,
-                receiver_queue_size=receiver_queue_size,
-                reader_name=reader_name,
-                subscription_role_prefix=subscription_role_prefix,
-                start_message_id_inclusive=start_message_id_inclusive,
-            )
+        return Reader(
+            self,
+            self.open_reader(
+                ReaderConfiguration(
+                    topic=topic,
+                    start_message_id=start_message_id,
+                    reader_listener=reader_listener,
+                    receiver_queue_size=receiver_queue_size,
+                    reader_name=reader_name,
+                    subscription_role_prefix=subscription_role_prefix,
+                    start_message_id_inclusive=start_message_id_inclusive,
+                )
+            ),
         )
 
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -213,29 +222,29 @@ class Client:
 
     # ---- For the faces of producers, consumers and readers ----
 
-    def open_producer(self, configuration: ProducerConfiguration) -> Producer:
-        """A producer of a ready-made configuration."""
+    def open_producer(self, configuration: ProducerConfiguration) -> TopicProducer:
+        """What a producer of this configuration is the face of."""
         self._check_open()
         producer = TopicProducer(self.running.core, configuration)
         self.running.run(producer.open())
         self._made[producer] = None
-        return Producer(self, producer)
+        return producer
 
-    def open_consumer(self, configuration: ConsumerConfiguration) -> Consumer:
-        """A consumer of a ready-made configuration."""
+    def open_consumer(self, configuration: ConsumerConfiguration) -> TopicConsumer:
+        """What a consumer of this configuration is the face of."""
         self._check_open()
         consumer = TopicConsumer(self.running.core, configuration)
         self.running.run(consumer.open())
         self._made[consumer] = None
-        return Consumer(self, consumer)
+        return consumer
 
-    def open_reader(self, configuration: ReaderConfiguration) -> Reader:
-        """A reader of a ready-made configuration."""
+    def open_reader(self, configuration: ReaderConfiguration) -> TopicReader:
+        """What a reader of this configuration is the face of."""
         self._check_open()
         reader = TopicReader(self.running.core, configuration)
         self.running.run(reader.open())
         self._made[reader.consumer] = None
-        return Reader(self, reader)
+        return reader
 
     def close_one(self, made: Closeable) -> None:
         """Close a producer or consumer of this client; nothing happens if it is closed."""

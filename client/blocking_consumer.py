@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
 from .async_consumer import is_enough
+from .blocking_pickling import OpensLater
 from .configuration import ConsumerBatchReceivePolicy
 from .message import Message
 from .message_id import MessageId
@@ -60,14 +61,17 @@ class Receiver:
                     inbox.waiting -= 1
 
 
-class Consumer:
+class Consumer(OpensLater):
     """Consumes one topic under a subscription, from any thread. Made by `Client.subscribe`.
 
-    Pickles as its client and configuration: unpickling subscribes anew.
+    Pickles as its client and configuration: what comes out subscribes anew when it is first used.
     """
+
+    _SET_BY_OPENING = frozenset({"_running", "_consumer", "_inbox", "_messages", "_receiver", "_listener"})
 
     def __init__(self, client: "Client", consumer: TopicConsumer) -> None:
         self._client = client
+        self._configuration = consumer.configuration
         self._running = client.running
         self._consumer = consumer
         self._inbox = consumer.inbox
@@ -78,8 +82,8 @@ class Consumer:
         if listener is not None:
             self._listener = Listener(consumer.topic.full, self._next, lambda message: listener(self, message))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_subscribe, (self._client, self._consumer.configuration))
+    def _open(self) -> None:
+        Consumer.__init__(self, self._client, self._client.open_consumer(self._configuration))
 
     def __enter__(self) -> "Consumer":
         return self
@@ -176,6 +180,8 @@ class Consumer:
 
     def close(self) -> None:
         """Send waiting acknowledgements and close. May be called twice."""
+        if self.is_unopened:
+            return
         self._client.close_one(self._consumer)
         if self._listener is not None:
             self._listener.stop()
@@ -197,11 +203,17 @@ class Consumer:
         return self._consumer.is_connected
 
 
-class Reader:
-    """Reads one topic from a given position. Made by `Client.create_reader`."""
+class Reader(OpensLater):
+    """Reads one topic from a given position. Made by `Client.create_reader`.
+
+    Pickles as its client and configuration: what comes out reads from the same start when it is first used.
+    """
+
+    _SET_BY_OPENING = frozenset({"_running", "_reader", "_receiver", "_listener"})
 
     def __init__(self, client: "Client", reader: TopicReader) -> None:
         self._client = client
+        self._configuration = reader.configuration
         self._running = client.running
         self._reader = reader
         self._receiver = Receiver(client.running, reader.consumer)
@@ -211,8 +223,8 @@ class Reader:
             topic = reader.consumer.topic.full
             self._listener = Listener(topic, self._next, lambda message: listener(self, message))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_read, (self._client, self._reader.configuration))
+    def _open(self) -> None:
+        Reader.__init__(self, self._client, self._client.open_reader(self._configuration))
 
     def __enter__(self) -> "Reader":
         return self
@@ -242,6 +254,8 @@ class Reader:
 
     def close(self) -> None:
         """Close. May be called twice."""
+        if self.is_unopened:
+            return
         self._client.close_one(self._reader.consumer)
         if self._listener is not None:
             self._listener.stop()
@@ -298,11 +312,3 @@ class Listener:
 
 async def _later(function: Callable[[], None]) -> None:
     function()
-
-
-def _subscribe(client: "Client", configuration: Any) -> Consumer:
-    return client.open_consumer(configuration)
-
-
-def _read(client: "Client", configuration: Any) -> Reader:
-    return client.open_reader(configuration)

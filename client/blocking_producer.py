@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..protocol.errors import OperationNotSupported
 from .async_producer import queue_is_full, report
 from .batching import Outbox, SendCallback, ignore
+from .blocking_pickling import OpensLater
 from .message_id import MessageId
 from .outcomes import Outcome
 from .partitioned import TopicProducer, as_bytes, check_attributes
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
     from .blocking import Client
 
 
-class Producer:
+class Producer(OpensLater):
     """Publishes to one topic, from any thread. Made by `Client.create_producer`.
 
-    Pickles as its client and configuration: unpickling creates a new producer like it.
+    Pickles as its client and configuration: what comes out is a new producer like it, created when it is first used.
     """
+
+    _SET_BY_OPENING = frozenset({"_running", "_producer", "_blocks", "_router", "_outboxes", "_outbox"})
 
     def __init__(self, client: "Client", producer: TopicProducer) -> None:
         self._client = client
+        self._configuration = producer.configuration
         self._running = client.running
         self._producer = producer
         self._blocks = producer.configuration.block_if_queue_full
@@ -34,8 +38,8 @@ class Producer:
         self._outboxes = [one.outbox for one in producer.producers]
         self._outbox = self._outboxes[0]
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_create, (self._client, self._producer.configuration))
+    def _open(self) -> None:
+        Producer.__init__(self, self._client, self._client.open_producer(self._configuration))
 
     def __enter__(self) -> "Producer":
         return self
@@ -173,6 +177,8 @@ class Producer:
 
     def close(self) -> None:
         """Send what is pending, then close. May be called twice."""
+        if self.is_unopened:
+            return
         self._client.close_one(self._producer)
 
     def topic(self) -> str:
@@ -225,7 +231,3 @@ class _Gate:
 
     def wait(self) -> None:
         self._lock.acquire()
-
-
-def _create(client: "Client", configuration: object) -> Producer:
-    return client.open_producer(configuration)  # pyright: ignore[reportArgumentType]

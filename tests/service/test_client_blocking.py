@@ -379,6 +379,13 @@ def test_clients_producers_consumers_and_readers_pickle(client: Client) -> None:
     producer = client.create_producer("t", batching_enabled=True, properties={"a": "b"})
     reader = client.create_reader("t", MessageId.earliest)
     twins = [pickle.loads(pickle.dumps(made)) for made in (producer, consumer, reader)]
+    assert all(twin.is_unopened for twin in twins)
+    unused = pickle.loads(pickle.dumps(twins[0]))
+    unused.close()
+    unused._client.close()
+    with pytest.raises(AttributeError):
+        twins[0].nonsense  # noqa: B018
+    assert twins[0].is_unopened
     try:
         twins[0].send(b"from the twin")
         assert twins[0].producer_name() != producer.producer_name()
