@@ -47,9 +47,12 @@ if TYPE_CHECKING:
     from .protocol.errors import ChecksumError as ChecksumError
     from .protocol.errors import ClusterError as ClusterError
     from .protocol.errors import ConnectError as ConnectError
+    from .protocol.errors import ConnectionClosed as ConnectionClosed
     from .protocol.errors import ConsumerBusy as ConsumerBusy
+    from .protocol.errors import CumulativeAcknowledgementNotAllowedError as CumulativeAcknowledgementNotAllowedError
     from .protocol.errors import DirectoryLocked as DirectoryLocked
     from .protocol.errors import InvalidConfiguration as InvalidConfiguration
+    from .protocol.errors import InvalidMessage as InvalidMessage
     from .protocol.errors import InvalidTopicName as InvalidTopicName
     from .protocol.errors import InvalidUrl as InvalidUrl
     from .protocol.errors import LookupError as LookupError
@@ -106,9 +109,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ChecksumError",
         "ClusterError",
         "ConnectError",
+        "ConnectionClosed",
         "ConsumerBusy",
+        "CumulativeAcknowledgementNotAllowedError",
         "DirectoryLocked",
         "InvalidConfiguration",
+        "InvalidMessage",
         "InvalidTopicName",
         "InvalidUrl",
         "LookupError",

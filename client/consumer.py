@@ -26,11 +26,9 @@ from ..protocol.errors import (
     AlreadyClosed,
     ChecksumError,
     ConnectionClosed,
-    ConsumerBusy,
     MagnetarError,
     ProtocolError,
     Timeout,
-    is_retriable,
 )
 from ..protocol.message_id import signed64
 from ..protocol.pulsar_pb2 import (
@@ -248,20 +246,17 @@ class PartitionConsumer:
         self.connection_lost(connection, ConnectionClosed("the broker closed the consumer"))
 
     async def _reconnect(self) -> None:
-        backoff = self._core.lookup.new_backoff()
+        def wanted() -> bool:
+            return self.connection is None and self._failure is None
+
         try:
-            while self.connection is None and self._failure is None:
-                try:
-                    await self._subscribe()
-                except (MagnetarError, TimeoutError) as error:
-                    # Our own former subscription may not have been noticed as gone yet.
-                    if not is_retriable(error) and not isinstance(error, ConsumerBusy):
-                        logger.warning("consumer on %s cannot go on: %s", self.topic.full, error)
-                        self._failure = error if isinstance(error, MagnetarError) else Timeout(str(error))
-                        self._inbox.fail(self._failure)
-                        self._wake_waiters()
-                        return
-                    await asyncio.sleep(backoff.next_delay_s() or 0)
+            await self._core.reconnect(f"consumer on {self.topic.full}", self._subscribe, wanted)
+        except (MagnetarError, TimeoutError) as error:
+            if self._failure is None:
+                logger.warning("consumer on %s cannot go on: %s", self.topic.full, error)
+                self._failure = error if isinstance(error, MagnetarError) else Timeout(str(error))
+                self._inbox.fail(self._failure)
+                self._wake_waiters()
         finally:
             self._reconnecting = False
 

@@ -1,15 +1,25 @@
 """What the producers and consumers of one client share: configuration, world, connections, look-ups, ids, tasks."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from ..protocol.errors import AlreadyClosed, MagnetarError
+from ..protocol.errors import AlreadyClosed, ConsumerBusy, MagnetarError, ProducerBusy, is_retriable
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
 from .configuration import ClientConfiguration
 from .handover import Handover
 from .lookup import ConnectionPool, Lookup
+
+logger = logging.getLogger(__name__)
+
+EAGER_S = 5.0
+"""For so long after a lost connection the pauses between attempts stay short,"""
+EAGER_PAUSE_S = 0.1
+"""this short for one producer or consumer,"""
+EAGER_ATTEMPTS_PER_S = 1_000.0
+"""and so many attempts a second for all of the client together."""
 
 
 class Closeable(Protocol):
@@ -39,6 +49,7 @@ class Core:
         self.opened: dict[Closeable, None] = {}
         """Producers and consumers that are not closed."""
         self._last_id = 0
+        self._reconnecting = 0
 
     @property
     def timeout_s(self) -> float:
@@ -50,10 +61,34 @@ class Core:
         self._last_id += 1
         return self._last_id
 
+    async def reconnect(self, what: str, attempt: Callable[[], Awaitable[None]], wanted: Callable[[], bool]) -> None:
+        """Repeat `attempt` until it succeeds, or until it is not `wanted` any more. Raises its first final failure.
+
+        The pauses grow, but slowly at first: a topic finds a new broker within a second or so, and whoever pauses
+        twice as long each time would sleep through it. How eager it is depends on how many do the same.
+        """
+        backoff = self.lookup.new_backoff()
+        eager_until = self.loop.time() + EAGER_S
+        self._reconnecting += 1
+        try:
+            while wanted():
+                try:
+                    await attempt()
+                except (MagnetarError, TimeoutError) as error:
+                    # Busy: our own former registration may not have been noticed as gone yet.
+                    if not is_retriable(error) and not isinstance(error, ProducerBusy | ConsumerBusy):
+                        raise
+                    pause_s = backoff.next_delay_s() or 0.0
+                    if self.loop.time() < eager_until:
+                        pause_s = min(pause_s, max(EAGER_PAUSE_S, self._reconnecting / EAGER_ATTEMPTS_PER_S))
+                    logger.debug("%s: %s; again in %.3f s", what, error, pause_s)
+                    await asyncio.sleep(pause_s)
+        finally:
+            self._reconnecting -= 1
+
     async def close(self) -> None:
         """Close all producers and consumers, then all tasks and connections."""
-        for opened in list(self.opened):
-            await opened.close()
+        await asyncio.gather(*[opened.close() for opened in list(self.opened)])
         await self._end()
 
     async def abandon(self) -> None:

@@ -25,7 +25,6 @@ from ..protocol.errors import (
     ConnectionClosed,
     InvalidMessage,
     MagnetarError,
-    ProducerBusy,
     ProtocolError,
     Timeout,
     TopicTerminated,
@@ -256,18 +255,16 @@ class PartitionProducer:
             self._core.tasks.spawn(self._reconnect_until_ready(), f"reconnect producer on {self.topic.full}")
 
     async def _reconnect_until_ready(self) -> None:
-        backoff = self._core.lookup.new_backoff()
+        def wanted() -> bool:
+            return self._connection is None and self._failure is None
+
         try:
-            while self._connection is None and self._failure is None:
-                try:
-                    await self._register()
-                except (MagnetarError, TimeoutError) as error:
-                    # Our own former registration may not have been noticed as gone yet.
-                    if not is_retriable(error) and not isinstance(error, ProducerBusy):
-                        logger.warning("producer on %s cannot go on: %s", self.topic.full, error)
-                        self.fail(error if isinstance(error, MagnetarError) else Timeout(str(error)))
-                        return
-                    await asyncio.sleep(backoff.next_delay_s() or 0)
+            await self._core.reconnect(f"producer on {self.topic.full}", self._register, wanted)
+        except (MagnetarError, TimeoutError) as error:
+            if self._failure is not None:
+                return  # closed meanwhile
+            logger.warning("producer on %s cannot go on: %s", self.topic.full, error)
+            self.fail(error if isinstance(error, MagnetarError) else Timeout(str(error)))
         finally:
             self._reconnecting = False
 
