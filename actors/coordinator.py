@@ -283,6 +283,9 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         loop = asyncio.get_running_loop()
         while True:
             was_in_grace = self.membership.in_grace
+            for connection, session in self._sessions.items():
+                if connection.reading_paused:  # its heartbeats wait behind its own calls
+                    self.membership.heard(session)
             for session in self.membership.tick(loop.time()):
                 self._end(session, f"silent for {self.settings.session_timeout_s} s")
             if was_in_grace and not self.membership.in_grace:

@@ -45,6 +45,10 @@ COORDINATOR_FRAME_SIZE_MAX = 64 << 20
 CONNECT_TIMEOUT_S = 2.0
 RECONNECT_INITIAL_S = 0.05
 RECONNECT_MAX_S = 1.0
+CALLS_UNDER_WAY_MAX = 512
+"""Questions that may wait for their answer at a time (assignments can take seconds). Well below the number at which
+the coordinator stops reading from a connection, so that metadata and heartbeats always get through.
+"""
 
 Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
@@ -94,6 +98,7 @@ class CoordinatorClient:
         self._connected = asyncio.Event()
         self._fatal: MagnetarError | None = None
         self._unanswered = 0
+        self._permits = asyncio.Semaphore(CALLS_UNDER_WAY_MAX)
         self._tasks = Tasks()
         self._closed = False
 
@@ -130,13 +135,22 @@ class CoordinatorClient:
         """Call a method of the coordinator. Raises its error; CoordinatorUnavailable when it does not answer (the call
         may have been carried out).
         """
-        connection = self._connection
-        if connection is None:
-            raise CoordinatorUnavailable("there is no connection to the coordinator")
+        deadline = asyncio.get_running_loop().time() + timeout_s
         try:
-            return await connection.call(method, timeout_s=timeout_s, **arguments)
+            async with asyncio.timeout_at(deadline):
+                await self._permits.acquire()
+        except TimeoutError:
+            raise CoordinatorUnavailable(f"too many questions wait for the coordinator: {method} had no turn") from None
+        try:
+            connection = self._connection
+            if connection is None:
+                raise CoordinatorUnavailable("there is no connection to the coordinator")
+            left_s = deadline - asyncio.get_running_loop().time()
+            return await connection.call(method, timeout_s=left_s, **arguments)
         except (RpcDisconnected, RpcTimeout) as error:
             raise CoordinatorUnavailable(f"the coordinator did not answer {method}: {error}") from error
+        finally:
+            self._permits.release()
 
     async def close(self) -> None:
         """End the session and the connection."""

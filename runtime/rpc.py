@@ -175,6 +175,13 @@ class RpcConnection(asyncio.Protocol):
         """Bytes that wait for the peer to read."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
+    @property
+    def reading_paused(self) -> bool:
+        """Whether nothing is read from the peer because too many of its calls are under way: its silence then says
+        nothing about it.
+        """
+        return self._reading_paused_by_calls
+
     async def drain(self) -> None:
         """Wait until the write buffer is below its high-water mark, or the connection has ended."""
         await self._writable.wait()

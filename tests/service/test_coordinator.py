@@ -355,6 +355,25 @@ async def test_a_record_that_somebody_else_changed_is_read_again() -> None:
         await eventually(lambda: len(two.owned()) == 2)
 
 
+async def test_a_flood_of_questions_holds_up_neither_heartbeats_nor_metadata() -> None:
+    slow = dataclasses.replace(FAST, session_timeout_s=0.8)
+    async with coordination(slow) as cluster:
+        one = await cluster.broker(1)
+        topics = [f"{PREFIX}flood-{index}" for index in range(1500)]
+        held = cluster.coordinator.placement
+        held.hold(topics)  # as while they are being moved: nobody is answered
+        asking = [asyncio.create_task(one.client.call("assign", topic=topic)) for topic in topics]
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(2):
+            await one.client.metadata.put("managed/x", b"", None)
+        await asyncio.sleep(1.2)
+        assert one.lost == 0 and one.client.connected
+        held.unhold(topics)
+        answers = await asyncio.gather(*asking)
+        assert len(answers) == 1500
+        assert cluster.coordinator.membership.find("broker", "broker-1") is not None
+
+
 # -- topics and cookies ----------------------------------------------------------------------------------------------
 
 
