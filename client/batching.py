@@ -19,6 +19,7 @@ from itertools import accumulate, repeat
 from typing import Any
 
 from ..protocol.batches import encode_batch, encode_single
+from ..protocol.commands import varint
 from ..protocol.errors import MagnetarError
 from .handover import Handover
 from .message_id import MessageId
@@ -56,16 +57,29 @@ class Attributes:
         self.null_value = null_value
 
     def encode(self, content: bytes) -> bytes:
-        """The message as a piece of a batch."""
-        return encode_single(
-            content,
-            properties=self.properties,
-            partition_key=self.partition_key,
-            event_time=self.event_timestamp or 0,
-            sequence_id=self.sequence_id,
-            ordering_key=self.ordering_key.encode() if self.ordering_key is not None else None,
-            null_value=self.null_value,
-        )
+        """The message as a piece of a batch: its SingleMessageMetadata, by hand because it is made once per message."""
+        metadata = b"\x18" + varint(len(content))
+        if self.partition_key is not None:
+            metadata += _text(b"\x12", self.partition_key)
+        if self.properties:
+            for key, value in self.properties.items():
+                pair = _text(b"\x0a", key) + _text(b"\x12", value)
+                metadata += b"\x0a" + varint(len(pair)) + pair
+        if self.event_timestamp:
+            metadata += b"\x28" + varint(self.event_timestamp)
+        if self.ordering_key is not None:
+            metadata += _text(b"\x3a", self.ordering_key)
+        if self.sequence_id is not None:
+            metadata += b"\x40" + varint(self.sequence_id)
+        if self.null_value:
+            metadata += b"\x48\x01"
+        return len(metadata).to_bytes(4, "big") + metadata + content
+
+
+def _text(tag: bytes, text: str) -> bytes:
+    """A string field."""
+    data = text.encode()
+    return tag + varint(len(data)) + data
 
 
 class Batch:

@@ -180,13 +180,25 @@ def check_attributes(
         and event_timestamp is None
     ):
         return None
-    for name, text in (("partition_key", partition_key), ("ordering_key", ordering_key)):
-        if text is not None and not isinstance(text, str):
-            raise InvalidMessage(f"{name} is a string, not {type(text).__name__}")
+    if partition_key is not None:
+        _check_text("partition_key", partition_key)
+    if ordering_key is not None:
+        _check_text("ordering_key", ordering_key)
     for name, number in (("sequence_id", sequence_id), ("event_timestamp", event_timestamp)):
         if number is not None and (not isinstance(number, int) or not 0 <= number < 1 << 63):
             raise InvalidMessage(f"{name} is a non-negative 64-bit number, not {number!r}")
-    for key, value in (properties or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidMessage(f"properties map strings to strings, not {key!r} to {value!r}")
+    if properties:
+        for key, value in properties.items():
+            _check_text("a property's name", key)
+            _check_text("a property", value)
     return Attributes(properties, partition_key, ordering_key, sequence_id, event_timestamp, content is None)
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidMessage(f"{what} is a string, not {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(f"{what} is not valid Unicode: {error}") from None

@@ -125,6 +125,8 @@ async def test_what_is_not_a_message(client: AsyncClient) -> None:
         {"content": 5},
         {"content": b"", "properties": {"a": 1}},
         {"content": b"", "partition_key": b"k"},
+        {"content": b"", "partition_key": "\ud800"},
+        {"content": b"", "properties": {"a": "\udfff"}},
         {"content": b"", "sequence_id": -1},
         {"content": b"", "event_timestamp": "now"},
     ):

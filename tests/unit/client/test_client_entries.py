@@ -3,16 +3,18 @@
 import pickle
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from magnetar.client.batching import Attributes, Batch, ignore
 from magnetar.client.configuration import CompressionType
 from magnetar.client.entry_encoder import EntryEncoder
 from magnetar.client.message import Entry, Message
 from magnetar.client.message_id import MessageId
-from magnetar.protocol.batches import encode_batch, encode_single
+from magnetar.protocol.batches import decode_batch, encode_batch, encode_single
 from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.errors import MessageTooBig, OperationNotSupported, ProtocolError
-from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 LIMIT = 1 << 20
 
@@ -61,6 +63,41 @@ def test_a_message_alone_comes_back_with_everything_on_it(compression: Compressi
     assert not message.has_null_value()
 
 
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+
+
+@given(
+    st.binary(max_size=300),
+    st.none() | st.dictionaries(texts, texts, max_size=3),
+    st.none() | texts,
+    st.none() | texts,
+    st.none() | st.integers(0, 2**63 - 1),
+    st.none() | st.integers(0, 2**63 - 1),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_pieces_of_a_batch_are_what_protobuf_reads(
+    content: bytes,
+    properties: dict[str, str] | None,
+    partition_key: str | None,
+    ordering_key: str | None,
+    sequence_id: int | None,
+    event_timestamp: int | None,
+    null_value: bool,
+) -> None:
+    attributes = Attributes(properties, partition_key, ordering_key, sequence_id, event_timestamp, null_value)
+    ((single, data),) = decode_batch(attributes.encode(content), 1)
+    assert data == content
+    if single is None:
+        single = SingleMessageMetadata(payload_size=len(content))
+    assert {pair.key: pair.value for pair in single.properties} == (properties or {})
+    assert (single.partition_key if single.HasField("partition_key") else None) == partition_key
+    assert (single.ordering_key.decode() if single.HasField("ordering_key") else None) == ordering_key
+    assert (single.sequence_id if single.HasField("sequence_id") else None) == sequence_id
+    assert single.event_time == (event_timestamp or 0)
+    assert single.null_value == null_value
+
+
 def test_null_values() -> None:
     data = encoder().encode(batch_of([b""], batched=False, attributes=Attributes(null_value=True)), 1)
     (message,) = received(data).open(LIMIT)
@@ -98,8 +135,6 @@ def test_messages_not_wanted_are_left_out() -> None:
 
 def test_messages_that_compaction_removed_are_left_out() -> None:
     single = encode_batch([b"kept"])
-    from magnetar.protocol.pulsar_pb2 import SingleMessageMetadata
-
     gone = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=2)
     entry = Entry("t", -1, 1, 1, metadata, len(gone).to_bytes(4, "big") + gone + single)
