@@ -3,12 +3,11 @@
 import asyncio
 import dataclasses
 import time
-from collections import Counter
 from pathlib import Path
 
 import postgresql_server
 import pytest
-from coordination import CLUSTER, FAST, SECRET, Coordination, coordination, eventually
+from coordination import CLUSTER, FAST, PREFIX, SECRET, assign_all, coordination, create, eventually
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
@@ -16,38 +15,19 @@ from magnetar.actors.membership import Session
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     ClusterError,
-    CookieMismatch,
     CoordinatorUnavailable,
     HandshakeRefused,
-    KeyExists,
     MetadataUnavailable,
-    NotAllowedError,
     OutcomeUnknown,
     ServiceUnitNotReady,
     StaleEpoch,
-    TopicNotFound,
 )
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata_sql import SqlMetadataStore, sqlite_url
-from magnetar.storage.metadata_store import Guard, Write, list_all, pack, unpack
-
-PREFIX = "persistent://public/default/"
-
-
-async def create(cluster: Coordination, name: str, partitions: int = 0) -> None:
-    await cluster.coordinator.rpc_create_topic(None, PREFIX + name, partitions)  # type: ignore[arg-type]
-
-
-async def assign_all(cluster: Coordination, name: str, partitions: int) -> Counter[str]:
-    client = cluster.members[0].client
-    answers = await asyncio.gather(
-        *(client.call("assign", topic=f"{PREFIX}{name}-partition-{index}") for index in range(partitions))
-    )
-    return Counter(answer["broker"] for answer in answers)
-
+from magnetar.storage.metadata_store import Guard, Write, list_all, unpack
 
 # -- ownership -------------------------------------------------------------------------------------------------------
 
@@ -372,112 +352,6 @@ async def test_a_flood_of_questions_holds_up_neither_heartbeats_nor_metadata() -
         answers = await asyncio.gather(*asking)
         assert len(answers) == 1500
         assert cluster.coordinator.membership.find("broker", "broker-1") is not None
-
-
-# -- topics and cookies ----------------------------------------------------------------------------------------------
-
-
-async def test_topics_exist_as_they_were_created() -> None:
-    async with coordination() as cluster:
-        call = (await cluster.broker(1)).client.call
-        with pytest.raises(TopicNotFound):
-            await call("partitions", topic=PREFIX + "x")
-        assert await call("partitions", topic=PREFIX + "x", create=True) == 0
-        with pytest.raises(KeyExists):
-            await call("create_topic", topic=PREFIX + "x", partitions=3)
-        await call("create_topic", topic=PREFIX + "p", partitions=3)
-        assert await call("partitions", topic=PREFIX + "p") == 3
-        assert await call("partitions", topic=PREFIX + "p-partition-2") == 0
-        for missing in ("p-partition-3", "x-partition-0", "q-partition-0"):
-            with pytest.raises(TopicNotFound):
-                await call("assign", topic=PREFIX + missing)
-        with pytest.raises(NotAllowedError):
-            await call("assign", topic=PREFIX + "p")
-        with pytest.raises(NotAllowedError):
-            await call("assign", topic="non-persistent://public/default/x")
-        with pytest.raises(TopicNotFound):
-            await call("assign", topic="persistent://public/nowhere/x")
-        with pytest.raises(TopicNotFound):
-            await call("assign", topic=PREFIX + "y", create=False)
-        await call("assign", topic=PREFIX + "y")
-        expected = [f"{PREFIX}p-partition-{index}" for index in range(3)] + [PREFIX + "x", PREFIX + "y"]
-        assert await call("topics", namespace="public/default") == expected
-        assert await call("topic_records", namespace="public/default", limit=1) == [[PREFIX + "p", 3]]
-        assert len(await call("topic_records", namespace="public/default", after=PREFIX + "p")) == 2
-        await call("assign", topic=PREFIX + "p-partition-0")
-        client = cluster.members[0].client
-        await eventually(lambda: client.partitions == {PREFIX + "p": 3, PREFIX + "y": 0})
-        await call("grow_topic", topic=PREFIX + "p", partitions=5)
-        assert (await call("assign", topic=PREFIX + "p-partition-4"))["broker"] == "broker-1"
-        await eventually(lambda: client.partitions == {PREFIX + "p": 5, PREFIX + "y": 0})
-        # Everything is still there for the next coordinator.
-        await cluster.coordinator.close()
-        await cluster.start_coordinator()
-        await eventually(lambda: cluster.members[0].client.connected)
-        assert len(await call("topics", namespace="public/default")) == 7
-
-
-async def test_deleting_asks_the_owner_first() -> None:
-    async with coordination() as cluster:
-        one, two = await cluster.broker(1), await cluster.broker(2)
-        await create(cluster, "t", 4)
-        await assign_all(cluster, "t", 3)
-        one.rpc.delete_error = NotAllowedError("in use")
-        with pytest.raises(NotAllowedError):
-            await one.client.call("delete_topic", topic=PREFIX + "t")
-        assert await one.client.call("partitions", topic=PREFIX + "t") == 4
-        one.rpc.delete_error = None
-        await one.client.call("delete_topic", topic=PREFIX + "t")
-        assert dict.fromkeys(one.rpc.deleted + two.rpc.deleted).keys() == {
-            f"{PREFIX}t-partition-{index}" for index in range(4)
-        }
-        with pytest.raises(TopicNotFound):
-            await one.client.call("partitions", topic=PREFIX + "t")
-        await eventually(lambda: not one.client.assignments and not two.client.assignments)
-        assert await cluster.store.list("assignments/") == []
-        with pytest.raises(TopicNotFound):
-            await one.client.call("delete_topic", topic=PREFIX + "t")
-        await create(cluster, "t", 1)
-        await assign_all(cluster, "t", 1)
-
-
-async def test_namespaces_and_tenants() -> None:
-    async with coordination() as cluster:
-        call = (await cluster.broker(1)).client.call
-        await call("put_tenant", tenant="acme", record={"allowedClusters": ["standalone"]})
-        await call("create_namespace", namespace="acme/orders")
-        with pytest.raises(KeyExists):
-            await call("create_namespace", namespace="acme/orders")
-        assert await call("namespaces", tenant="acme") == ["acme/orders"]
-        await call("assign", topic="persistent://acme/orders/t")
-        for refused in (call("delete_namespace", namespace="acme/orders"), call("delete_tenant", tenant="acme")):
-            with pytest.raises(NotAllowedError):
-                await refused
-        await call("delete_topic", topic="persistent://acme/orders/t")
-        await call("delete_namespace", namespace="acme/orders")
-        await call("delete_tenant", tenant="acme")
-        assert await call("tenants") == ["public"]
-
-
-async def test_bookies_need_their_cookie_and_are_announced() -> None:
-    async with coordination() as cluster:
-        broker = await cluster.broker(1)
-        with pytest.raises(CookieMismatch):
-            await cluster.join("bookie", "bookie-1", instance="a")
-        await cluster.store.put(metadata_keys.bookie("bookie-1"), pack({"instance": "a"}), None)
-        with pytest.raises(CookieMismatch):
-            await cluster.join("bookie", "bookie-1", instance="b")
-        bookie = await cluster.join("bookie", "bookie-1", instance="a")
-        await eventually(lambda: list(broker.client.bookies.bookies) == ["bookie-1"])
-        assert broker.client.bookies.bookies["bookie-1"].writable
-        bookie.client.report = {"writable": False, "disk": {"used_bytes": 1}}
-        await eventually(lambda: not broker.client.bookies.bookies["bookie-1"].writable)
-        status = await broker.client.call("status")
-        assert status["registered_bookies"] == ["bookie-1"]
-        assert [member["id"] for member in status["members"]] == ["bookie-1", "broker-1"]
-        assert status["members"][0]["report"]["disk"] == {"used_bytes": 1}
-        await bookie.client.close()
-        await eventually(lambda: not broker.client.bookies.bookies)
 
 
 # -- a thousand topics -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata_store import MetadataStore
 
 CLUSTER = "cluster-1"
+PREFIX = "persistent://public/default/"
 SECRET = b"coordination test secret"
 FAST = Settings(heartbeat_interval_s=0.1, session_timeout_s=0.8, rebalance_delay_s=0.2, auditor_interval_s=3600.0)
 
@@ -149,3 +151,15 @@ async def coordination(
     finally:
         await found.close()
         env.close()
+
+
+async def create(cluster: Coordination, name: str, partitions: int = 0) -> None:
+    await cluster.coordinator.rpc_create_topic(None, PREFIX + name, partitions)  # type: ignore[arg-type]
+
+
+async def assign_all(cluster: Coordination, name: str, partitions: int) -> Counter[str]:
+    client = cluster.members[0].client
+    answers = await asyncio.gather(
+        *(client.call("assign", topic=f"{PREFIX}{name}-partition-{index}") for index in range(partitions))
+    )
+    return Counter(answer["broker"] for answer in answers)
