@@ -5,6 +5,7 @@ import asyncio
 import ray
 
 from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.protocol.errors import RpcDisconnected, RpcTimeout
 from magnetar.protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import rpc_connect
@@ -59,7 +60,10 @@ async def _entries_held(env, identity, secret, link, bookie, ledger):
     if bookie not in link.bookies.bookies:
         return ()
     place = link.bookies.bookies[bookie]
-    connection = await rpc_connect(env, place.host, place.port, identity, secret, frame_size_max=FRAME_MAX)
+    try:
+        connection = await rpc_connect(env, place.host, place.port, identity, secret, frame_size_max=FRAME_MAX)
+    except (RpcDisconnected, RpcTimeout):
+        return ()
     try:
         ranges = await connection.call("entry_ids", ledger=ledger.ledger_id, first=0, last=ledger.last_entry)
         return {entry for first, last in ranges for entry in range(first, last + 1)}
