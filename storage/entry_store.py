@@ -68,6 +68,8 @@ class EntryStore:
         self._on_fatal = on_fatal
         self._next_file_id = 1
         self._tasks = Tasks()
+        self._opened = False
+        """Everything was loaded. Until then nothing here may say what the directory consists of."""
         self._closed = False
         self._checkpoint_lock = asyncio.Lock()
         self._sealing = asyncio.Lock()
@@ -119,6 +121,7 @@ class EntryStore:
         file = await self._housekeeping_lane.run(create_journal_file, self.env.files, first, self.segment_bytes, True)
         self.journal.start(file, first)
         await self.checkpoint()
+        self._opened = True
         await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, loaded.rubbish)
         return loaded.damage
 
@@ -129,9 +132,10 @@ class EntryStore:
         self._closed = True
         await self.journal.close()
         await self._tasks.close()
-        await self._prepare_lane.run(_nothing)
+        for lane in (self._prepare_lane, self._housekeeping_lane):  # what a cancelled task began still runs there
+            await lane.run(_nothing)
         try:
-            if self.journal.failed is None:
+            if self._opened and self.journal.failed is None:
                 await self._seal_last()
         except (OSError, DiskFull, StorageFailed) as error:
             logger.warning("%s: closed without an index, the next start will replay: %s", self.directory, error)

@@ -140,6 +140,22 @@ async def test_power_loss_during_the_start_itself(caplog):
         await third.store.close()
 
 
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_start_that_is_given_up_anywhere_changes_nothing(turns):
+    files = await stopped_hard()
+    bookie = Bookie(files, segment_bytes=SEGMENT_BYTES)
+    starting = asyncio.ensure_future(bookie.store.open())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await bookie.store.close()
+    bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
+    assert bookie.store.limbo == "" and await bookie.read_all(1, 0, 99) == bodies(1, range(40))
+    assert await bookie.add(2, 0) == S.FENCED
+    await bookie.store.close()
+
+
 async def test_restarts_do_not_read_sealed_data(monkeypatch):
     """The cost of a start depends on the number of segments, not on what is in them."""
     files = FaultyFiles()
