@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PLAN_TIMEOUT_S = 60.0
+RAYDP_MARK = "spark.javaagent"
+"""A setting that RayDP gives to every session of its own."""
 
 
 class _Application:
@@ -79,16 +81,19 @@ def read_topic(
     subscription's cursor and never disturbs the topic's brokers.
 
     Raises NotAllowedError for a non-persistent topic (and for encrypted or chunked messages), TopicNotFound,
-    InvalidTopicName, InvalidConfiguration for impossible bounds, ClusterError if there is no cluster on this Ray,
-    ServiceUnitNotReady or CoordinatorUnavailable if the topic's owner cannot be asked in time, and NoSuchEntry,
-    EntryUnknown or EntryCorrupt rather than leave out a single message.
+    InvalidTopicName, InvalidConfiguration for impossible bounds or a Spark that is not on Ray, ClusterError if there is
+    no cluster on this Ray, ServiceUnitNotReady or CoordinatorUnavailable if the topic's owner cannot be asked in time,
+    and NoSuchEntry, EntryUnknown or EntryCorrupt rather than leave out a single message.
     """
+    if not spark.conf.get(RAYDP_MARK, ""):
+        raise InvalidConfiguration("this Spark does not run on Ray: use magnetar.spark.session() or raydp.init_spark()")
     env = Environment.real(threads_max=1)
 
     async def read() -> tuple[_Application, list[Block]]:
         access = await cluster_access()
+        planner = Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s)
         application = await asyncio.to_thread(_application, spark, access, readers_per_node)
-        async with Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s) as planner:
+        async with planner:
             splits = split(await planner.plan(start, end), len(application.pool.readers))
             if on_planned is not None:
                 await asyncio.to_thread(on_planned)

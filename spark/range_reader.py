@@ -26,6 +26,9 @@ BLOCK_SIZE_BYTES = 16 << 20
 """A block is closed when it has this size: small enough for many to fit, large enough to be worth a Spark task."""
 READ_SIZE_BYTES = 2 << 20
 READ_ENTRIES_MAX = 2000
+READ_TIMEOUT_S = 15.0
+SPECULATIVE_READ_DELAY_S = 2.0
+"""Longer than a broker's: decoding keeps the loop busy meanwhile, which is no reason to ask another bookie."""
 FRAME_SIZE_MAX_BYTES = 1 << 30
 """Bookies may be set to larger entries than the default; those that hold the cluster's secret are believed."""
 
@@ -55,7 +58,12 @@ class RangeReader:
     def __init__(self, env: Environment, access: ClusterAccess, put: Callable[[bytes], Any]) -> None:
         self._put = put
         self._directory = BookieDirectory()
-        self._settings = dataclasses.replace(Settings(), bookie_frame_size_max_bytes=FRAME_SIZE_MAX_BYTES)
+        self._settings = dataclasses.replace(
+            Settings(),
+            bookie_frame_size_max_bytes=FRAME_SIZE_MAX_BYTES,
+            read_entry_timeout_s=READ_TIMEOUT_S,
+            speculative_read_delay_s=SPECULATIVE_READ_DELAY_S,
+        )
         identity = Identity(access.cluster_id, ROLE_CLIENT, f"reader-{env.random.hex(4)}", env.random.hex(8))
         self._client = BookieClient(env, identity, access.secret, self._settings, self._directory)
 
