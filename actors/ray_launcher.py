@@ -53,10 +53,11 @@ async def locate_coordinator() -> tuple[str, int]:
 
 
 class RayLauncher:
-    """Creates and watches the member actors of one cluster."""
+    """Creates and watches the member actors of one cluster: instances of `member`, made with the plan and a node."""
 
-    def __init__(self, plan: ClusterPlan) -> None:
+    def __init__(self, plan: ClusterPlan, member: type) -> None:
         self._plan = plan
+        self._member = member
 
     async def adopt(self, node: NodePlan) -> Any | None:
         import ray
@@ -110,7 +111,5 @@ class RayLauncher:
     def _create(self, node: NodePlan) -> Any:
         import ray
 
-        from .shells import MemberActor
-
-        remote = ray.remote(MemberActor).options(**actor_options(node, restarts_max=0))
+        remote = ray.remote(self._member).options(**actor_options(node, restarts_max=0))
         return remote.remote(self._plan, node)

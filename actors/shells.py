@@ -12,18 +12,20 @@ import asyncio
 import gc
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
 from ..storage.metadata_store import MetadataStore
 from . import assembly
-from .coordinator import CoordinatorService
 from .member import Member
 from .plan import ClusterPlan, NodePlan
 from .ray_launcher import RayLauncher, locate_coordinator
 from .supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from .coordinator import CoordinatorService
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class CoordinatorActor:
         self._env = Environment.real()
         self._service: CoordinatorService | None = None
         self._metadata: MetadataStore | None = None
-        self._supervisor = Supervisor(self._env, RayLauncher(plan), plan.members)
+        self._supervisor = Supervisor(self._env, RayLauncher(plan, MemberActor), plan.members)
         self._problem = ""
         self._stopping = False
         self._ready = asyncio.Event()
@@ -144,7 +146,7 @@ class CoordinatorActor:
         await self._ended.wait()
         return "stopped"
 
-    async def _running(self) -> CoordinatorService:
+    async def _running(self) -> "CoordinatorService":
         await self._ready.wait()
         assert self._service is not None
         return self._service
@@ -177,7 +179,7 @@ class CoordinatorActor:
         self._ready.set()
         self._tasks.spawn(self._watch(service), "watch-coordinator")
 
-    async def _watch(self, service: CoordinatorService) -> None:
+    async def _watch(self, service: "CoordinatorService") -> None:
         """End the process when another coordinator took office. If Ray holds this one for the right one (it was only
         thought to be gone), it makes a new one, which takes office in its turn.
         """
