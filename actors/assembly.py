@@ -1,48 +1,71 @@
 """From a plan to services: the one place that knows every service's constructor.
 
 The Ray shells and the embedded cluster both build their services here, so that they cannot come apart. Nothing is
-started, except that opening the metadata store touches its database.
+started, except that opening the metadata store touches its database. Each service is imported when it is built: a
+process of one role then neither waits for nor holds in memory what only the others need.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
 
 from ..protocol.errors import ClusterError
 from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ..runtime.environment import Environment
-from ..storage.metadata_sql import SqlMetadataStore
 from ..storage.metadata_store import MetadataStore
-from .admin import AdminService
-from .bookie import BookieService
-from .broker import BrokerService
-from .coordinator import CoordinatorService
 from .plan import ClusterPlan, NodePlan
+
+if TYPE_CHECKING:
+    from .coordinator import CoordinatorService
 
 Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
 
-MemberService = BookieService | BrokerService | AdminService
+OnFatal = Callable[[BaseException], None]
+
+
+class MemberService(Protocol):
+    """What bookies, brokers and the admin have in common."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 async def open_metadata(env: Environment, plan: ClusterPlan) -> MetadataStore:
     """The cluster's metadata store, which must exist. Raises ClusterError, MetadataUnavailable."""
+    from ..storage.metadata_sql import SqlMetadataStore
+
     return await SqlMetadataStore.open(env, plan.metadata_url)
 
 
-def build_coordinator(env: Environment, plan: ClusterPlan, metadata: MetadataStore, port: int) -> CoordinatorService:
+def build_coordinator(env: Environment, plan: ClusterPlan, metadata: MetadataStore, port: int) -> "CoordinatorService":
     """The coordinator on `port`."""
+    from .coordinator import CoordinatorService
+
     node = plan.coordinator
     return CoordinatorService(
         env, metadata, plan.cluster_id, plan.secret, plan.settings, node.host, port, node.directory
     )
 
 
-def build_member(env: Environment, plan: ClusterPlan, node: NodePlan, locate: Locate) -> MemberService:
-    """A bookie, broker or admin."""
+def build_member(
+    env: Environment, plan: ClusterPlan, node: NodePlan, locate: Locate, on_fatal: OnFatal
+) -> MemberService:
+    """A bookie, broker or admin. A bookie that cannot go on calls `on_fatal`; the others always can."""
     common = (plan.cluster_id, plan.secret, plan.settings, node.host, node.port, locate)
     if node.role == ROLE_BOOKIE:
-        return BookieService(env, node.directory, node.node_id, *common)
+        from .bookie import BookieService
+
+        bookie = BookieService(env, node.directory, node.node_id, *common)
+        bookie.on_fatal = on_fatal
+        return bookie
     if node.role == ROLE_BROKER:
+        from .broker import BrokerService
+
         return BrokerService(env, node.node_id, *common, advertised_host=node.advertised_host)
     if node.role == ROLE_ADMIN:
+        from .admin import AdminService
+
         return AdminService(env, *common)
     raise ClusterError(f"a node of role {node.role} is no member of a cluster")

@@ -8,7 +8,6 @@ import asyncio
 
 from ..runtime.environment import Environment
 from .assembly import Locate, MemberService, build_member
-from .bookie import BookieService
 from .plan import ClusterPlan, NodePlan
 
 
@@ -17,11 +16,9 @@ class Member:
 
     def __init__(self, env: Environment, plan: ClusterPlan, node: NodePlan, locate: Locate) -> None:
         self.node = node
-        self.service: MemberService = build_member(env, plan, node, locate)
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._started: asyncio.Task[None] | None = None
-        if isinstance(self.service, BookieService):
-            self.service.on_fatal = lambda error: self._end(f"{type(error).__name__}: {error}")
+        self.service: MemberService = build_member(env, plan, node, locate, self._failed)
 
     async def start(self) -> None:
         """Start the service; a second call waits for the first. Raises what the service raised."""
@@ -36,6 +33,9 @@ class Member:
             await asyncio.wait([self._started])
         await self.service.close()
         self._end("closed")
+
+    def _failed(self, error: BaseException) -> None:
+        self._end(f"{type(error).__name__}: {error}")
 
     def _end(self, reason: str) -> None:
         if not self.ended.done():

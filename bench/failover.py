@@ -9,9 +9,11 @@ import urllib.request
 from dataclasses import dataclass, field
 
 import ray
+from ray.exceptions import RayError
 from rows import Report, Row
 
 import magnetar
+from magnetar.cluster.ray_calls import ask
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.names import RAY_NAMESPACE, actor_name, broker_id
 
@@ -61,7 +63,7 @@ def owner(cluster: RayCluster, topic: str) -> int:
 def broker_process(number: int) -> int:
     """The process id of a broker, by its actor."""
     actor = ray.get_actor(actor_name(broker_id(number)), RAY_NAMESPACE)
-    return ray.get(actor.process_id.remote(), timeout=20)
+    return ask(actor.process_id.remote(), 20)
 
 
 def wait_until_restarted(number: int, former: int) -> None:
@@ -71,7 +73,7 @@ def wait_until_restarted(number: int, former: int) -> None:
         try:
             if broker_process(number) != former:
                 return
-        except (ValueError, ray.exceptions.RayError):
+        except (ValueError, RayError):
             pass  # between the two processes there is no such actor
         time.sleep(0.1)
     raise RuntimeError(f"broker {number} was not restarted within {RECOVERY_TIMEOUT_S:.0f} s")

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 from rows import Report, Row
 
+from magnetar.cluster.ray_calls import ask, remote
 from magnetar.protocol.names import ADMIN_ID, COORDINATOR_ID, RAY_NAMESPACE, actor_name
 
 QUIET_S = 60.0
@@ -26,9 +27,9 @@ def run(status: dict[str, Any], started: float, report: Report) -> None:
     members = [record["node_id"] for record in status["processes"]]
     names = [actor_name(node) for node in dict.fromkeys([COORDINATOR_ID, *members, ADMIN_ID])]
     actors = [ray.get_actor(name, RAY_NAMESPACE) for name in names]
-    ours: list[int] = ray.get([actor.process_id.remote() for actor in actors], timeout=30)
-    empty_actors = [ray.remote(Empty).options(num_cpus=0).remote() for _ in ours]
-    empties: list[int] = ray.get([actor.process_id.remote() for actor in empty_actors], timeout=120)
+    ours: list[int] = ask([actor.process_id.remote() for actor in actors], 30)
+    empty_actors = [remote(Empty, num_cpus=0).remote() for _ in ours]
+    empties: list[int] = ask([actor.process_id.remote() for actor in empty_actors], 120)
     time.sleep(max(0.0, started + QUIET_S - time.monotonic()))
     before = {process: cpu_seconds(process) for process in (*ours, *empties)}
     begin = time.monotonic()

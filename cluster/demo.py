@@ -37,6 +37,7 @@ from ..protocol.names import RAY_NAMESPACE, actor_name, broker_id
 from . import demo_tasks
 from .demo_flights import FLIGHTS, Identity, flights
 from .preparing import StartOptions
+from .ray_calls import ask, remote
 from .ray_cluster import RayCluster, start_on_ray
 
 if TYPE_CHECKING:
@@ -117,20 +118,20 @@ def _publish(cluster: RayCluster, shown: Progress, outcome: Outcome) -> None:
     import ray
 
     bar = shown.add_task("publish from Ray tasks", total=FLIGHTS, note="")
-    progress = ray.remote(demo_tasks.Progress).options(num_cpus=0).remote()
-    task = ray.remote(demo_tasks.publish).options(num_cpus=0.5)
+    progress = remote(demo_tasks.Progress, num_cpus=0).remote()
+    task = remote(demo_tasks.publish, num_cpus=0.5)
     begin = time.perf_counter()
     running = [task.remote(TOPIC, part, PUBLISHERS, progress) for part in range(PUBLISHERS)]
     killed = ""
     pending = running
     while pending:
         _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
-        done, in_flight = ray.get(progress.totals.remote())
+        done, in_flight = ask(progress.totals.remote())
         shown.update(bar, completed=done, note=killed)
         if not killed and done >= FLIGHTS // 2 and in_flight:
             killed = _kill_an_owner(cluster)
             outcome.steps.append(("broker killed half-way", killed, f"{in_flight:,} sends in flight"))
-    results: list[dict[str, Any]] = ray.get(running)
+    results: list[dict[str, Any]] = ask(running)
     seconds = time.perf_counter() - begin
     outcome.check(bool(killed), "no broker could be killed with sends in flight")
     sent = sum(result["sent"] for result in results)
@@ -152,7 +153,7 @@ def _kill_an_owner(cluster: RayCluster) -> str:
     url, partitions = next(iter(owners.items()))
     name = broker_id(cluster.service_urls.index(url) + 1)
     actor = ray.get_actor(actor_name(name), RAY_NAMESPACE)
-    os.kill(ray.get(actor.process_id.remote()), signal.SIGKILL)
+    os.kill(ask(actor.process_id.remote()), signal.SIGKILL)
     return f"{name} (partitions {', '.join(map(str, partitions))})"
 
 
@@ -163,20 +164,20 @@ def _consume(expected: "Counter[Identity]", shown: Progress, outcome: Outcome) -
     import ray
 
     bar = shown.add_task("consume, Shared, in Ray tasks", total=FLIGHTS, note="")
-    progress = ray.remote(demo_tasks.Progress).options(num_cpus=0).remote()
-    task = ray.remote(demo_tasks.consume).options(num_cpus=0.5)
+    progress = remote(demo_tasks.Progress, num_cpus=0).remote()
+    task = remote(demo_tasks.consume, num_cpus=0.5)
     begin = time.perf_counter()
     seconds = 0.0
     running = [task.remote(TOPIC, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)]
     pending = running
     while pending:
         _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
-        done, _ = ray.get(progress.totals.remote())
+        done, _ = ask(progress.totals.remote())
         if done >= FLIGHTS and not seconds:
             seconds = time.perf_counter() - begin
         _update(shown, bar, done)
     arrived: Counter[Identity] = Counter()
-    for seen in ray.get(running):
+    for seen in ask(running):
         arrived.update(seen)
     repeats = _compare(expected, arrived, "the consumers", outcome)
     note = f"{len(arrived):,} messages, {repeats:,} repeats"

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..protocol.errors import ClusterError
 
@@ -69,8 +69,9 @@ def pandas_delays() -> dict[str, float]:
     """Mean departure delay in minutes by carrier, computed by pandas from the original file."""
     import pandas
 
-    frame = pandas.read_csv(file(), usecols=["carrier", "dep_delay"])
-    return {str(carrier): float(mean) for carrier, mean in frame.groupby("carrier")["dep_delay"].mean().items()}
+    frame: Any = pandas.read_csv(file(), usecols=["carrier", "dep_delay"])
+    means = frame.groupby("carrier")["dep_delay"].mean()
+    return {str(carrier): float(mean) for carrier, mean in means.items()}
 
 
 if __name__ == "__main__":

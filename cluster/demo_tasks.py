@@ -7,6 +7,7 @@ from typing import Any
 from ..client.configuration import ConsumerType, InitialPosition
 from ..protocol.errors import Timeout
 from .demo_flights import Identity, flights, identify
+from .ray_calls import ask
 
 REPORT_EVERY_S = 0.1
 RECEIVE_MAX = 2000
@@ -35,8 +36,6 @@ class Progress:
 
 def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     """Publish one share of the flights; every receipt is counted by its own callback."""
-    import ray
-
     from ..client.blocking import Client
     from ..client.results import Result
 
@@ -73,14 +72,12 @@ def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     producer.flush()
     seconds = time.perf_counter() - begin
     producer.close()
-    ray.get(progress.report.remote(name, received, 0))
+    ask(progress.report.remote(name, received, 0))
     return {"sent": sent, "received": received, "seconds": seconds, "failures": failures[:5]}
 
 
 def consume(topic: str, subscription: str, number: int, expected: int, progress: Any) -> list[Identity]:
     """Consume until all consumers together have seen `expected` different messages and nothing more comes."""
-    import ray
-
     from ..client.blocking import Client
 
     client = Client()
@@ -107,7 +104,7 @@ def consume(topic: str, subscription: str, number: int, expected: int, progress:
         if messages:
             consumer.acknowledge_many(messages)
             last = now
-        total = ray.get(progress.report.remote(name, len(seen)))
+        total = ask(progress.report.remote(name, len(seen)))
         if now - last > (IDLE_END_S if total >= expected else IDLE_FAIL_S):
             break
     consumer.close()

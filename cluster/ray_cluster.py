@@ -19,6 +19,7 @@ from . import ray_session
 from .directory import ClusterDirectory
 from .handle import Cluster
 from .preparing import Prepared, StartOptions, prepare
+from .ray_calls import ask, remote
 from .ray_session import RaySession
 from .survey import ray_machines
 
@@ -39,9 +40,7 @@ class RayCluster(Cluster):
         self._stopped = False
 
     def status(self) -> dict[str, Any]:
-        import ray
-
-        status: dict[str, Any] = ray.get(_coordinator().status.remote(), timeout=ANSWER_TIMEOUT_S)
+        status: dict[str, Any] = ask(_coordinator().status.remote(), ANSWER_TIMEOUT_S)
         return {
             **status,
             "service_url": self.service_url,
@@ -57,15 +56,15 @@ class RayCluster(Cluster):
 
     def wait_stopped(self) -> None:
         """Return when somebody else has stopped the cluster. A restart of the coordinator is waited through."""
-        import ray
+        from ray.exceptions import ActorUnavailableError, RayActorError
 
         while not self._stopped:
             try:
-                ray.get(_coordinator().wait_ended.remote())
+                ask(_coordinator().wait_ended.remote())
                 return
-            except ray.exceptions.ActorUnavailableError:
+            except ActorUnavailableError:
                 logger.info("the coordinator is being restarted")
-            except (ClusterError, ray.exceptions.RayActorError):
+            except (ClusterError, RayActorError):
                 return
 
     def stop(self) -> None:
@@ -106,7 +105,7 @@ def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayClus
     session: RaySession | None = None
     if not ray.is_initialized():
         session = _connect(directory)
-    information = ray.get(_coordinator().client_information.remote(), timeout=ANSWER_TIMEOUT_S)
+    information = ask(_coordinator().client_information.remote(), ANSWER_TIMEOUT_S)
     found = ClusterDirectory(information["data_directory"])
     run = found.load_run()
     if session is None or session.kind == "joined":
@@ -151,14 +150,13 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
         logger.warning("registered, but on no node: %s", ", ".join(prepared.lost_bookies))
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
-    remote = ray.remote(CoordinatorActor).options(**actor_options(plan.coordinator, restarts_max=-1))
-    coordinator = remote.remote(plan)
+    coordinator = remote(CoordinatorActor, **actor_options(plan.coordinator, restarts_max=-1)).remote(plan)
     try:
-        problems = ray.get(coordinator.wait_ready.remote(READY_TIMEOUT_S), timeout=READY_TIMEOUT_S + 30)
+        problems = ask(coordinator.wait_ready.remote(READY_TIMEOUT_S), READY_TIMEOUT_S + 30)
         if problems:
             reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
             raise ClusterError(f"the cluster did not start: {reasons}")
-        information = ray.get(coordinator.client_information.remote(), timeout=ANSWER_TIMEOUT_S)
+        information = ask(coordinator.client_information.remote(), ANSWER_TIMEOUT_S)
     except BaseException:
         _stop_actors()
         directory.clear_run()
@@ -186,6 +184,7 @@ def _coordinator() -> Any:
 def _stop_actors() -> None:
     """Close the services in order and end their actors, all of them, whatever state they are in."""
     import ray
+    from ray.exceptions import RayError
     from ray.util import list_named_actors
 
     try:
@@ -194,12 +193,13 @@ def _stop_actors() -> None:
         coordinator = None
     if coordinator is not None:
         try:
-            ray.get(coordinator.stop_cluster.remote(), timeout=STOP_TIMEOUT_S)
-        except ray.exceptions.RayError as error:
+            ask(coordinator.stop_cluster.remote(), STOP_TIMEOUT_S)
+        except RayError as error:
             logger.warning("the coordinator did not stop the cluster in order: %s", error)
         # Its supervisor first: it would start again what is killed below.
         ray.kill(coordinator)
-    for actor in list_named_actors(all_namespaces=True):
+    named: list[Any] = list_named_actors(all_namespaces=True)
+    for actor in named:
         if actor["namespace"] == RAY_NAMESPACE and actor["name"].startswith(actor_name("")):
             with contextlib.suppress(ValueError):
                 ray.kill(ray.get_actor(actor["name"], RAY_NAMESPACE))

@@ -135,9 +135,10 @@ def _use_token() -> None:
     os.environ[AUTHENTICATION_VARIABLE] = "token"
     if "ray" in sys.modules:
         # Ray reads the variable when it is imported; this is how it makes itself read it again.
-        from ray._raylet import Config
+        from ray import _raylet
 
-        Config.initialize("")
+        configuration: Any = _raylet.Config  # pyright: ignore[reportAttributeAccessIssue]
+        configuration.initialize("")
 
 
 def _start_detached() -> RaySession:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..protocol.errors import ClusterError
 from .planning import Machine, is_loopback
+from .ray_calls import ask, remote
 
 SURVEY_TIMEOUT_S = 60.0
 
@@ -30,6 +31,7 @@ def this_machine(host: str, data_directory: str) -> Machine:
 def ray_machines(host: str, data_directory: str) -> list[Machine]:
     """All nodes of the Ray that we are connected to, ours first; only ours if `host` is a loopback address."""
     import ray
+    from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     own = ray.get_runtime_context().get_node_id()
@@ -37,14 +39,15 @@ def ray_machines(host: str, data_directory: str) -> list[Machine]:
     nodes.sort(key=lambda node: (node["NodeID"] != own, node["NodeID"]))
     if is_loopback(host):
         nodes = nodes[:1]
-    look = ray.remote(find_cookies)
     looks: dict[str, Any] = {}
     for node in nodes[1:]:
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        looks[node["NodeID"]] = look.options(num_cpus=0, scheduling_strategy=strategy).remote(data_directory)
+        looks[node["NodeID"]] = remote(find_cookies, num_cpus=0, scheduling_strategy=strategy).remote(
+            data_directory
+        )
     try:
-        cookies = dict(zip(looks, ray.get(list(looks.values()), timeout=SURVEY_TIMEOUT_S), strict=True))
-    except ray.exceptions.RayError as error:
+        cookies = dict(zip(looks, ask(list(looks.values()), SURVEY_TIMEOUT_S), strict=True))
+    except RayError as error:
         raise ClusterError(f"not every Ray node could be looked at: {error}") from error
     cookies[own] = find_cookies(data_directory)
     return [Machine(node["NodeID"], node["NodeManagerAddress"], cookies[node["NodeID"]]) for node in nodes]

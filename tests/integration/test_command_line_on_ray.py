@@ -1,0 +1,98 @@
+"""`magnetar start --detach`, `status`, `stop` as an operator types them, with a Ray of its own each time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from magnetar.cluster import processes
+
+COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
+TIMEOUT_S = 180
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """No Ray is known but the one that is started."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**kept, "MAGNETAR_DATA_DIR": str(tmp_path / "data"), "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def magnetar(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+@pytest.fixture
+def detached(environment: dict[str, str]) -> Iterator[dict[str, object]]:
+    """The record of a detached cluster of two bookies."""
+    started = magnetar(
+        environment, "start", "--detach", "--bookies", "2", "--brokers", "1", "--ensemble", "2/2/2", "--port", "0",
+        "--admin-port", "0",
+    )  # fmt: skip
+    try:
+        assert started.returncode == 0, started.stderr
+        assert "broker-1" in started.stdout
+        yield json.loads((Path(environment["MAGNETAR_DATA_DIR"]) / "run.json").read_text())
+    finally:
+        magnetar(environment, "stop")
+
+
+def test_detached_cluster_outlives_its_command_and_ends_whole(
+    detached: dict[str, dict[str, str]], environment: dict[str, str]
+) -> None:
+    status = magnetar(environment, "status", "--json")
+    assert status.returncode == 0, status.stderr
+    found = json.loads(status.stdout)
+    client = pulsar.Client(found["service_url"], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.create_producer("detached").send(b"hello")
+    client.close()
+
+    again = magnetar(environment, "start", "--detach", "--port", "0", "--admin-port", "0")
+    assert again.returncode == 1
+    assert "runs already" in again.stderr
+
+    stopped = magnetar(environment, "stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert found["cluster_id"] in stopped.stdout
+    directory = detached["ray"]["temporary_directory"]
+    assert processes.with_argument(directory) == [], "its Ray is gone"
+    assert not Path(directory).exists()
+
+    gone = magnetar(environment, "status")
+    assert gone.returncode == 1
+    assert "no running cluster" in gone.stderr
+
+
+def test_ctrl_c_stops_a_foreground_cluster_cleanly(environment: dict[str, str]) -> None:
+    options = ("--bookies", "2", "--brokers", "1", "--ensemble", "2/2/2", "--port", "0", "--admin-port", "0")
+    command = [*COMMAND, "start", *options]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines: list[str] = []
+            for line in process.stdout:
+                lines.append(line)
+                if "Ctrl-C" in line:
+                    break
+            assert "Ctrl-C" in "".join(lines[-1:]), "".join(lines)
+            status = magnetar(environment, "status")
+            assert status.returncode == 0, status.stderr
+            begin = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            rest = process.stdout.read()
+            assert process.wait(60) == 0, rest
+            assert time.monotonic() - begin < 60
+            assert "Traceback" not in rest
+        finally:
+            process.kill()
+    assert not (Path(environment["MAGNETAR_DATA_DIR"]) / "run.json").exists()
