@@ -16,7 +16,7 @@ replayed.
 
 import hashlib
 import hmac
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgpack
 
@@ -84,7 +84,7 @@ def check_peer(
 
 
 def _pack(value: Any) -> bytes:
-    return msgpack.packb(value, use_bin_type=True)
+    return cast(bytes, msgpack.packb(value, use_bin_type=True))
 
 
 def _unpack(payload: bytes, fields: int) -> list[Any]:

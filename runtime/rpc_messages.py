@@ -1,6 +1,6 @@
 """Control messages of the internal RPC: calls, results and typed errors as msgpack."""
 
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 
@@ -9,7 +9,7 @@ from ..protocol.errors import MagnetarError, ProtocolError, error_from_wire
 
 def pack(value: Any) -> bytes:
     """msgpack with bytes kept apart from strings."""
-    return msgpack.packb(value, use_bin_type=True)
+    return cast(bytes, msgpack.packb(value, use_bin_type=True))
 
 
 def unpack(payload: bytes) -> Any:
