@@ -15,7 +15,7 @@ check: ## the inner loop: ruff, pyright, unit tests
 	@$(ENVIRONMENT) .ci/check
 
 bench: ## the benchmark rows, with a plot and bench/results/latest.json; under 10 minutes
-	@$(ENVIRONMENT) python -P bench/run.py
+	@$(ENVIRONMENT) python bench/run.py
 
 lock: ## resolve the dependencies of pyproject.toml anew into requirements.lock
 	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --upgrade \
