@@ -16,19 +16,31 @@ def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="magnetar-read", daemon=True)
     thread.start()
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    ended = threading.Event()
+
+    async def begin() -> asyncio.Task[T]:
+        task = loop.create_task(coroutine)
+        task.add_done_callback(lambda _: ended.set())
+        return task
+
+    task = asyncio.run_coroutine_threadsafe(begin(), loop).result()
     try:
-        return future.result()
+        ended.wait()
     finally:
-        future.cancel()
-        asyncio.run_coroutine_threadsafe(_settle(), loop).result()
+        asyncio.run_coroutine_threadsafe(_end(task), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+    return task.result()
 
 
-async def _settle() -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Cancel the task if it still runs and wait for it; then whatever it left behind, which nobody needs."""
+    task.cancel()
+    await asyncio.wait([task])
     others = asyncio.all_tasks() - {asyncio.current_task()}
+    for other in others:
+        other.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     loop = asyncio.get_running_loop()
     await loop.shutdown_asyncgens()

@@ -148,18 +148,22 @@ class Planner:
         bounds = parse_bounds(start, end, list(topics))
         connections: dict[str, RpcConnection] = {}
         try:
-            plans = await asyncio.gather(
-                *(
-                    self._patiently(lambda p=partition, t=topic: self._plan_one(p, t, bounds[p], connections))
+            # A group, so that none of them goes on pinning when another one has failed.
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        self._patiently(lambda p=partition, t=topic: self._plan_one(p, t, bounds[p], connections))
+                    )
                     for partition, topic in topics.items()
-                )
-            )
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
             for connection in connections.values():
                 connection.close()
                 await connection.wait_closed()
         self._tasks.spawn(self._prolong(), "prolong-pins")
-        return plans
+        return [task.result() for task in tasks]
 
     async def bookies(self) -> list[BookieInfo]:
         """Where the bookies listen now; the last known addresses while the coordinator is away.

@@ -17,7 +17,7 @@ So the time windows [a, b) and [b, c) have no message in common and none between
 means local time, as everywhere in Python.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -169,26 +169,35 @@ def split(plans: Iterable[PartitionPlan], readers: int) -> list[ReadSplit]:
     total_bytes = sum(found.entries * sizes[found.ledger.ledger_id] for _, ranges in parts for found in ranges)
     wanted_bytes = total_bytes / (max(readers, 1) * SPLITS_PER_READER)
     size_bytes = min(max(wanted_bytes, SPLIT_SIZE_MIN_BYTES), SPLIT_SIZE_MAX_BYTES)
-    splits: list[ReadSplit] = []
-    for plan, ranges in parts:
-        gathered: list[LedgerRange] = []
-        room_bytes = size_bytes
-        for found in ranges:
-            entry_bytes = sizes[found.ledger.ledger_id]
-            for piece in _cut(found, entry_bytes, size_bytes, room_bytes):
-                gathered.append(piece)
-                room_bytes -= piece.entries * entry_bytes
-                if room_bytes < entry_bytes:
-                    splits.append(ReadSplit(plan.topic, plan.partition, plan.bounds.window, tuple(gathered)))
-                    gathered = []
-                    room_bytes = size_bytes
-        if gathered:
-            splits.append(ReadSplit(plan.topic, plan.partition, plan.bounds.window, tuple(gathered)))
-    return splits
+    return [
+        ReadSplit(plan.topic, plan.partition, plan.bounds.window, gathered)
+        for plan, ranges in parts
+        for gathered in _gather(ranges, sizes, size_bytes)
+    ]
+
+
+def _gather(
+    ranges: Iterable[LedgerRange], sizes: Mapping[int, int], size_bytes: float
+) -> Iterator[tuple[LedgerRange, ...]]:
+    """Ranges cut and put together to about `size_bytes` each."""
+    gathered: list[LedgerRange] = []
+    room_bytes = size_bytes
+    for found in ranges:
+        entry_bytes = sizes[found.ledger.ledger_id]
+        for piece in _cut(found, entry_bytes, size_bytes, room_bytes):
+            if gathered and piece.entries * entry_bytes > room_bytes:
+                yield tuple(gathered)
+                gathered, room_bytes = [], size_bytes
+            gathered.append(piece)
+            room_bytes -= piece.entries * entry_bytes
+    if gathered:
+        yield tuple(gathered)
 
 
 def _cut(found: LedgerRange, entry_bytes: int, size_bytes: float, room_bytes: float) -> list[LedgerRange]:
-    """A range in pieces, the first for `room_bytes` and the others for `size_bytes`."""
+    """A range in pieces, the first for `room_bytes` (if anything fits there) and the others for `size_bytes`."""
+    if room_bytes < entry_bytes:
+        room_bytes = size_bytes
     pieces: list[LedgerRange] = []
     first_entry = found.first_entry
     while first_entry <= found.last_entry:

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from magnetar.spark import loop_thread
 from magnetar.spark.loop_thread import run_apart
 
 
@@ -40,22 +41,37 @@ def test_an_interruption_cancels_and_waits_for_clean_up(monkeypatch: pytest.Monk
             await asyncio.sleep(0.01)
             cleaned.append("unpinned")
 
-    def submit(coroutine, loop):  # type: ignore[no-untyped-def]
-        future = original(coroutine, loop)
-        if coroutine.__name__ == "work":
-            result = future.result
-
-            def interrupted(timeout: float | None = None) -> None:
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread() is threading.main_thread() and timeout is None:
                 assert running.wait(5)
-                future.result = result
                 raise KeyboardInterrupt
+            return super().wait(timeout)
 
-            future.result = interrupted
-        return future
+    class Threading:
+        Event = Interrupted
+        Thread = threading.Thread
 
-    original = asyncio.run_coroutine_threadsafe
-    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+    monkeypatch.setattr(loop_thread, "threading", Threading)
     with pytest.raises(KeyboardInterrupt):
         run_apart(work())
     assert cleaned == ["unpinned"]
     assert "magnetar-read" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_what_was_left_running_is_ended() -> None:
+    ended: list[str] = []
+
+    async def straggler() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("straggler")
+
+    async def work() -> None:
+        tasks.append(asyncio.create_task(straggler()))
+        await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+    run_apart(work())
+    assert ended == ["straggler"]

@@ -257,3 +257,10 @@ def test_only_persistent_topics_can_be_read(harness_env: Environment) -> None:
 @pytest.fixture
 def harness_env() -> Environment:
     return Environment.real()
+
+
+async def test_one_partition_that_cannot_be_planned_ends_it_for_all(harness: Harness) -> None:
+    harness.broker.errors = [NotAllowedError("no")]
+    async with harness.planner("flights") as planner:
+        with pytest.raises(NotAllowedError):
+            await planner.plan()
