@@ -12,10 +12,18 @@ from typing import Any
 
 import pulsar
 import pytest
+import ray
 import ray_nodes
 
 import magnetar
-from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, SparkUnavailable, TopicNotFound
+from magnetar.protocol.errors import (
+    ClusterError,
+    InvalidConfiguration,
+    NotAllowedError,
+    SparkUnavailable,
+    TopicNotFound,
+)
+from magnetar.spark import frame as frame_module
 from magnetar.spark import read_topic, release, session, stop
 from magnetar.spark.spark_session import check_available
 
@@ -241,6 +249,19 @@ def test_rows_go_from_spark_to_ray_and_through_python_workers(spark, client, top
     assert from_spark_recoverable(frame.select("value", "__sequenceId")).count() == 100
     doubled = frame.rdd.map(lambda row: int(bytes(row["value"])) * 2).sum()
     assert doubled == 9900
+
+
+def test_a_reader_that_dies_ends_its_read_and_the_next_one_does_without_it(spark, client, topic):
+    keep(client, topic)
+    client.create_producer(topic, batching_enabled=True).send_many([b"x"] * 10)
+    assert read_topic(spark, topic, progress=False).count() == 10
+    (application,) = frame_module._applications.values()
+    before = list(application.pool.readers)
+    ray.kill(before[0].handle)
+    with pytest.raises(ClusterError, match="died"):
+        read_topic(spark, topic, progress=False)
+    assert application.pool.readers == before[1:]
+    assert read_topic(spark, topic, progress=False).count() == 10
 
 
 def test_brokers_and_a_bookie_may_go_once_a_read_is_planned(start_cluster, spark, tmp_path, topic):
