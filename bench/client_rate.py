@@ -26,7 +26,8 @@ MESSAGE_SIZE = 100
 BATCH_MESSAGES = 1_000
 BATCH_DELAY_MS = 10
 BATCH_BYTES = 128 * 1024
-PENDING_MAX = 10_000
+PENDING_MAX = 30_000
+"""For both clients. Thirty full batches: with fewer the figure is the latency of the disk and not the client's rate."""
 RUNS = 5
 WARM_UP_S = 0.5
 RUN_S = 2.0
