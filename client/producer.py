@@ -279,7 +279,7 @@ class PartitionProducer:
             return
         if self._failure is not None:
             for batch in batches:
-                self._end(batch, self._failure)
+                self._tell(batch, self._failure)
             return
         parts: list[bytes] = []
         now_ms = self._core.environment.clock.now_ms()
@@ -288,10 +288,10 @@ class PartitionProducer:
             try:
                 batch.entry = self._encoder.encode(batch, now_ms)
             except MagnetarError as error:
-                self._end(batch, error)
+                self._tell(batch, error)
                 continue
             except (TypeError, ValueError) as error:
-                self._end(batch, InvalidMessage(f"the message cannot be encoded: {error}"))
+                self._tell(batch, InvalidMessage(f"the message cannot be encoded: {error}"))
                 continue
             batch.payloads = []
             batch.deadline = deadline
@@ -337,7 +337,7 @@ class PartitionProducer:
         ledger_id, entry_id = signed64(where.ledgerId), signed64(where.entryId)
         if not batch.batched:
             _call(callbacks, Result.Ok, [MessageId(self.partition, ledger_id, entry_id)])
-        elif callbacks[0] is not ignore or callbacks[-1] is not ignore:
+        elif callbacks[0] is not ignore or callbacks.count(ignore) < len(callbacks):
             _call(callbacks, Result.Ok, batch_ids(ledger_id, entry_id, self.partition, len(callbacks)))
         if batch.flushes is not None:
             self._end_flushes(batch)
@@ -378,10 +378,15 @@ class PartitionProducer:
             self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
 
     def _end(self, batch: Batch, error: MagnetarError) -> None:
-        """The batch fails, as a whole."""
-        self.outbox.release(len(batch.callbacks))
+        """The batch at the head fails, as a whole; whoever waits for it or for a later one hears of it."""
         for flush in self._flushes:
             flush.error = flush.error or error
+        self._tell(batch, error)
+        if batch.flushes is not None:
+            self._end_flushes(batch)
+
+    def _tell(self, batch: Batch, error: MagnetarError) -> None:
+        self.outbox.release(len(batch.callbacks))
         result = Result.of(error)
         nowhere = MessageId()
         for callback in batch.callbacks:
@@ -389,8 +394,6 @@ class PartitionProducer:
                 callback.fail(error)
             else:
                 _call([callback], result, [nowhere])
-        if batch.flushes is not None:
-            self._end_flushes(batch)
 
     def _end_flushes(self, batch: Batch) -> None:
         for flush in batch.flushes or ():

@@ -1,0 +1,51 @@
+"""The client where several conditions meet: batches without a queue, seeks that fail, positions that others moved."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from fake_broker import FakeBroker
+
+from magnetar.client.client import AsyncClient
+from magnetar.client.configuration import InitialPosition
+from magnetar.client.results import Result
+from magnetar.protocol.errors import MessageTooBig
+
+EARLIEST = InitialPosition.Earliest
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    started = await FakeBroker().start()
+    yield started
+    await started.stop()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
+        yield made
+
+
+# ---- Producers ----
+
+
+async def test_a_callback_between_messages_without_one_is_called(client: AsyncClient) -> None:
+    producer = await client.create_producer("t")
+    called: list[tuple[Result, int]] = []
+    producer.send_async(b"a")
+    producer.send_async(b"b", lambda result, message_id: called.append((result, message_id.batch_index())))
+    producer.send_async(b"c")
+    await producer.flush()
+    assert called == [(Result.Ok, 1)]
+
+
+async def test_a_flush_does_not_raise_what_failed_behind_it(broker: FakeBroker, client: AsyncClient) -> None:
+    broker.receipt_delay_s = 0.1
+    producer = await client.create_producer("t", batching_enabled=False)
+    producer.send_async(b"before")
+    flush = asyncio.ensure_future(producer.flush())
+    await broker.until(lambda: broker.count("SEND"))
+    with pytest.raises(MessageTooBig):
+        await producer.send(b"x" * (broker.message_size_max + 1))
+    await flush
