@@ -86,7 +86,8 @@ class PartitionConsumer:
         """Of the last seek."""
         self._credit = 0
         self._subscriptions = 0
-        self._asked = 0
+        self._granted = 0
+        """Permits at the broker, without a queue; below zero after a batch of several messages."""
         self._last_arrived: tuple[int, int] | None = None
         self._sought = False
         """Whether our own seek is what the next SUBSCRIBE comes from."""
@@ -209,7 +210,7 @@ class PartitionConsumer:
         self.connection = connection
         self.consumer_id = consumer_id
         self._subscriptions += 1
-        self._asked = 0
+        self._granted = 0
         queued = 0
         if self._durable:
             self._void_queue()
@@ -266,7 +267,6 @@ class PartitionConsumer:
         """An entry came."""
         where = command.message_id
         position = (signed64(where.ledgerId), signed64(where.entryId))
-        self._asked = 0
         try:
             metadata, payload = parse_entry(entry)
             received = Entry(
@@ -284,11 +284,11 @@ class PartitionConsumer:
             self._discard_corrupt(position, entry, error)
             return
         self._last_arrived = position
+        self._granted -= received.count
         self.acks.received(position)
         if self._filter is not None:
             if self._filter.drops(received):
-                with self._inbox.lock:
-                    self._credit_messages(received.count)
+                self._leave_out(received.count)
                 if self._ordered:
                     # Done, as far as the application is concerned. On a Shared subscription another consumer may just
                     # have sought back to it: there it stays unacknowledged and comes again.
@@ -308,8 +308,14 @@ class PartitionConsumer:
             count = max(1, parse_metadata(entry).num_messages_in_batch)
         except ProtocolError:
             count = 1
+        self._granted -= count
+        self._leave_out(count)
+
+    def _leave_out(self, messages: int) -> None:
+        """What came is not for the application: have the broker send something else instead."""
         with self._inbox.lock:
-            self._credit_messages(count)
+            self._credit_messages(messages)
+        self.ask_for_one()
 
     def report_corrupt(
         self, position: tuple[int, int], kind: CommandAck.ValidationError.ValueType, error: MagnetarError
@@ -354,10 +360,10 @@ class PartitionConsumer:
 
     def ask_for_one(self) -> None:
         """Without a queue: somebody waits for a message, so ask for one unless that is under way."""
-        if self._queue_size or self._asked or self.connection is None:
+        if self._queue_size or self._granted > 0 or self.connection is None:
             return
-        self._asked = 1
-        self.connection.write(flow(self.consumer_id, 1))
+        self.connection.write(flow(self.consumer_id, 1 - self._granted))
+        self._granted = 1
 
     # ---- Moving ----
 

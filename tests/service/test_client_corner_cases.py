@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from client_calls import numbers, publish, receive
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
@@ -49,3 +50,27 @@ async def test_a_flush_does_not_raise_what_failed_behind_it(broker: FakeBroker, 
     with pytest.raises(MessageTooBig):
         await producer.send(b"x" * (broker.message_size_max + 1))
     await flush
+
+
+# ---- Without a receiver queue ----
+
+
+async def test_batches_without_a_queue(client: AsyncClient) -> None:
+    await publish(client, numbers(20), 5)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=0)
+    assert await receive(consumer, 20) == numbers(20)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+async def test_a_seek_without_a_queue(client: AsyncClient, batch: int) -> None:
+    ids = await publish(client, numbers(6), batch)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=0)
+    await consumer.seek(ids[2])
+    assert await receive(consumer, 3) == numbers(3, 3)
+
+
+async def test_a_corrupt_entry_without_a_queue(broker: FakeBroker, client: AsyncClient) -> None:
+    await publish(client, numbers(3))
+    broker.corrupt = 1
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=0)
+    assert await receive(consumer, 2) == numbers(2, 1)
