@@ -1,6 +1,6 @@
 """Compaction: give back the space of dead entries by rewriting what is alive, ordered by ledger.
 
-A segment without anything alive is simply removed. One whose live share is below the threshold (minor 20%, major
+A segment in which no ledger is alive is simply removed. One whose live share is below the threshold (minor 20%, major
 80%), and small ones that have piled up through restarts, are rewritten a few at a time:
 
     copy live entries into new `.compacted` files → sync them → write their indexes → one checkpoint that has the new
@@ -33,7 +33,7 @@ from .records import (
     encode_file_header,
     encode_record_header,
 )
-from .segment import Segment
+from .segment import JOURNAL_SUFFIX, Segment
 from .segment_index import Row, Rows, TableLine, encode_index
 from .segment_reader import SegmentReader
 
@@ -75,7 +75,8 @@ class Compactor:
         then still the valid ones."""
         done = Compacted()
         async with self._running:
-            dead = [segment for segment in self._sealed() if segment.live_bytes <= 0]
+            # Not by bytes: LOST records have none, but must stay while their ledger lives, or it is "no such entry".
+            dead = [segment for segment in self._sealed() if not any(map(self._lives, segment.table))]
             if dead:
                 await self._store.replace(dead, [])
                 done.segments_removed += len(dead)
@@ -87,11 +88,16 @@ class Compactor:
     def _sealed(self) -> list[Segment]:
         return [segment for segment in self._store.segments.values() if segment.sealed]
 
+    def _lives(self, ledger_id: int) -> bool:
+        return ledger_id in self._store.ledgers
+
     def _choose(self, threshold: float) -> list[Segment]:
+        # A compacted file in which every ledger lives would be written again as it is, for ever.
         wasteful = [
             segment
             for segment in self._sealed()
             if segment.live_bytes < threshold * (segment.end - FILE_HEADER_SIZE - _overhead(segment))
+            and (segment.kind == JOURNAL_SUFFIX or not all(map(self._lives, segment.table)))
         ]
         if wasteful:
             return wasteful[:SEGMENTS_PER_ROUND_MAX]
@@ -100,9 +106,7 @@ class Compactor:
 
     async def _rewrite(self, victims: list[Segment], done: Compacted) -> None:
         loop = asyncio.get_running_loop()
-        live = sorted(
-            {ledger_id: None for segment in victims for ledger_id in segment.table if ledger_id in self._store.ledgers}
-        )
+        live = sorted({ledger_id: None for segment in victims for ledger_id in segment.table if self._lives(ledger_id)})
         copy = _Copy(self._files, victims, live, self._store.segment_bytes)
         written: list[tuple[Segment, dict[int, TableLine]]] = []
         finished = False

@@ -115,6 +115,43 @@ async def test_a_damaged_entry_stays_an_error_and_can_be_repaired(made):
     assert await bookie.store.held_ranges(3, 0, 20) == [(0, 20)]
 
 
+async def test_a_damaged_entry_stays_an_error_when_nothing_else_in_its_file_is_left():
+    files = FaultyFiles()
+    bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
+    await bookie.add_many(3, range(50))
+    assert await bookie.add(4, 0) == S.OK
+    bookie = await bookie.restarted(segment_bytes=SEGMENT_BYTES)
+    compactor = Compactor(bookie.store.entries, bytes_per_s=1 << 40)
+    name = next(
+        f"{DIRECTORY}/{name}"
+        for name in names(files, ".journal")
+        if body_of(4, 0) in files.read_bytes(f"{DIRECTORY}/{name}")
+    )
+    files.flip_bit(name, files.read_bytes(name).index(body_of(4, 0)))
+    await bookie.store.bury([3])
+    for _ in range(3):
+        await asyncio.wait_for(compactor.run(0.8), 5)
+        assert (await bookie.read(4, 0, 0))[0] == S.CORRUPT, "without its LOST record it would be denied"
+    await bookie.store.bury([4])
+    assert (await compactor.run(0.2)).segments_removed == 1
+    await compactor.close()
+    await bookie.store.close()
+
+
+async def test_a_file_with_one_tiny_entry_is_not_rewritten_for_ever():
+    bookie = await Bookie.started(FaultyFiles(), segment_bytes=SEGMENT_BYTES)
+    assert await bookie.add(1, 0, b"tiny") == S.OK
+    await bookie.add_many(2, range(50))
+    bookie = await bookie.restarted(segment_bytes=SEGMENT_BYTES)
+    await bookie.store.bury([2])
+    compactor = Compactor(bookie.store.entries, bytes_per_s=1 << 40)
+    assert (await asyncio.wait_for(compactor.run(0.8), 5)).segments_written == 1
+    assert (await asyncio.wait_for(compactor.run(0.8), 5)).segments_written == 0
+    assert await bookie.read_all(1, 0, 0) == {0: b"tiny"}
+    await compactor.close()
+    await bookie.store.close()
+
+
 async def test_a_failed_or_cancelled_rewrite_leaves_the_old_files_valid(made):
     files, bookie, compactor = made
     await bookie.store.bury([2])
