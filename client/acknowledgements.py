@@ -112,6 +112,11 @@ class Acknowledgements:
         self._complete.clear()
         return cumulative, complete
 
+    def forget_sent(self) -> None:
+        """A subscription begins: somebody else may have set the cursor back, so what was sent swallows nothing more."""
+        if self._cumulative_sent:
+            self._cumulative = None
+
     def reset(self) -> None:
         """The application sought elsewhere: forget everything, acknowledged entries may come again."""
         self._complete.clear()

@@ -104,6 +104,7 @@ class ConsumerAcks:
         """There is a new subscription: the broker delivers everything unacknowledged anyway."""
         self._negative.clear()
         self.flush()
+        self._state.forget_sent()
 
     def reset(self) -> None:
         """The application seeks: forget everything."""

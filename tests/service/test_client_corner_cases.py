@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from client_calls import numbers, publish, receive
+from client_calls import numbers, publish, receive, subscription
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
@@ -74,3 +74,26 @@ async def test_a_corrupt_entry_without_a_queue(broker: FakeBroker, client: Async
     broker.corrupt = 1
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=0)
     assert await receive(consumer, 2) == numbers(2, 1)
+
+
+# ---- Positions ----
+
+
+async def test_a_cursor_that_was_set_back_takes_cumulative_acknowledgements_again(
+    broker: FakeBroker, client: AsyncClient
+) -> None:
+    await publish(client, numbers(4))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    messages = [await consumer.receive(2000) for _ in range(4)]
+    await consumer.acknowledge_cumulative(messages[3])
+    await broker.until(lambda: subscription(broker).acked == {0, 1, 2, 3})
+    found = subscription(broker)  # somebody resets it: an administrator, say
+    found.acked.clear()
+    found.start = found.next_entry = 0
+    for connection in broker.connections:
+        for consumer_id in list(connection.consumers):
+            connection.close_consumer(consumer_id)
+    messages = [await consumer.receive(2000) for _ in range(4)]
+    await consumer.acknowledge(messages[0])
+    await consumer.acknowledge_cumulative(messages[3])
+    await broker.until(lambda: subscription(broker).acked == {0, 1, 2, 3})
