@@ -81,7 +81,8 @@ class PartitionConsumer:
         self._durable = start is None
         self._ordered = configuration.consumer_type is not ConsumerType.Shared
         self._filter = start
-        self._previous_filter: StartFilter | None = None
+        self._unsought: StartFilter | None = None
+        """Where to go on if a seek fails."""
         self._target: tuple[MessageId | int, bool] = (MessageId.earliest, True)
         """Of the last seek."""
         self._credit = 0
@@ -379,10 +380,23 @@ class PartitionConsumer:
     def begin_seek(self, target: MessageId | int, inclusive: bool) -> None:
         """A seek is about to be sent: from here on nothing that is queued or still comes is wanted."""
         self._sought = True
-        self._previous_filter = self._filter
+        self._unsought = self._here()
         self._target = (target, inclusive)
         self._set_filter(target, inclusive)
         self._forget_queue()
+
+    def _here(self) -> StartFilter | None:
+        """A filter that lets pass what the application does not have yet. A durable subscription needs none."""
+        first = self._inbox.first(self)
+        if self._durable or (isinstance(first, Entry) and first.wanted is not None):
+            return self._filter
+        if isinstance(first, Message):
+            return StartFilter(first.message_id(), True)
+        if first is not None:
+            return StartFilter(MessageId(self.partition, *first.position), True)
+        if self._last_arrived is not None:
+            return StartFilter(MessageId(self.partition, *self._last_arrived), False)
+        return self._filter
 
     def _set_filter(self, target: MessageId | int, inclusive: bool) -> None:
         if isinstance(target, int):
@@ -406,4 +420,5 @@ class PartitionConsumer:
             self._forget_queue()
         else:
             self._sought = False
-            self._filter = self._previous_filter
+            self._filter = self._unsought
+            self.redeliver_all()

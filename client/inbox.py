@@ -107,6 +107,14 @@ class Inbox:
             self.messages.extend(kept)
             return dropped
 
+    def first(self, source: object) -> Message | Entry | None:
+        """The next message of `source`, or its next unopened entry, if there is one."""
+        with self.lock:
+            for message in self.messages:
+                if message.source is source:
+                    return message
+            return next((entry for entry in self._entries if entry.source is source), None)
+
     def queued(self, source: object) -> int:
         """How many messages of `source` are in entries not yet opened."""
         with self.lock:

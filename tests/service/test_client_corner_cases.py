@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from client_calls import numbers, publish, receive, subscription
+from client_calls import TOPIC, numbers, publish, receive, subscription
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
 from magnetar.client.configuration import InitialPosition
+from magnetar.client.message_id import MessageId
 from magnetar.client.results import Result
-from magnetar.protocol.errors import MessageTooBig
+from magnetar.protocol.errors import MessageTooBig, Timeout
 
 EARLIEST = InitialPosition.Earliest
 
@@ -97,3 +98,21 @@ async def test_a_cursor_that_was_set_back_takes_cumulative_acknowledgements_agai
     await consumer.acknowledge(messages[0])
     await consumer.acknowledge_cumulative(messages[3])
     await broker.until(lambda: subscription(broker).acked == {0, 1, 2, 3})
+
+
+async def test_a_seek_that_fails_loses_nothing(broker: FakeBroker, client: AsyncClient) -> None:
+    async with AsyncClient(broker.url, operation_timeout_seconds=1) as impatient:
+        ids = await publish(client, numbers(10))
+        reader = await impatient.create_reader("t", MessageId.earliest)
+        consumer = await impatient.subscribe("t", "s", initial_position=EARLIEST)
+        assert [(await reader.read_next(2000)).data() for _ in range(3)] == numbers(3)
+        assert await receive(consumer, 3) == numbers(3)
+        broker.mute = True
+        outcomes = await asyncio.gather(reader.seek(ids[7]), consumer.seek(ids[7]), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Timeout, Timeout]
+        broker.mute = False
+        broker.drop_connections()
+        got = {(await reader.read_next(2000)).data() for _ in range(7)}
+        assert got >= set(numbers(7, 3))
+        assert set(await receive(consumer, 10)) == set(numbers(10))
+        assert broker.topic(TOPIC).entries
