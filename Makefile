@@ -22,6 +22,7 @@ lock: ## resolve the dependencies of pyproject.toml anew into requirements.lock
 		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 
 clean: ## remove the virtual environment and everything built, cached or measured
+	@case "$$(readlink .venv)" in */magnetar/venv-*) rm -rf "$$(readlink .venv)";; esac
 	rm -rf .venv build dist magnetar.egg-info bench/results .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

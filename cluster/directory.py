@@ -68,7 +68,9 @@ class ClusterDirectory:
     @property
     def sqlite_url(self) -> str:
         """The URL of the metadata store inside this directory."""
-        return f"sqlite:///{self.path / METADATA_FILE}"
+        from ..storage.metadata_sql import sqlite_url  # heavy, and only needed where the store is opened
+
+        return sqlite_url(str(self.path / METADATA_FILE))
 
     def lock(self) -> None:
         """Take the directory for this process. Raises ClusterError when somebody else works on it."""

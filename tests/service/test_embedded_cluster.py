@@ -137,3 +137,10 @@ def test_stopping_twice_is_fine_and_leaves_no_thread(tmp_path: Path) -> None:
     assert {thread.name for thread in threading.enumerate()} <= before
     with pytest.raises(ClusterError, match="stopped"):
         cluster.status()
+
+
+def test_the_directory_may_have_an_odd_name(tmp_path: Path) -> None:
+    odd = tmp_path / "ödd näme %20 #1? & 'more'"
+    with start(odd) as cluster, cluster.client() as client:
+        client.create_producer("odd").send(b"x")
+    start(odd).stop()
