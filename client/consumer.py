@@ -28,7 +28,7 @@ from ..protocol.errors import (
     ConnectionClosed,
     MagnetarError,
     ProtocolError,
-    Timeout,
+    UnknownError,
 )
 from ..protocol.message_id import signed64
 from ..protocol.pulsar_pb2 import (
@@ -212,16 +212,14 @@ class PartitionConsumer:
         self.consumer_id = consumer_id
         self._subscriptions += 1
         self._granted = 0
-        queued = 0
         if self._durable:
             self._void_queue()
             if not self._sought:
                 # Whoever moved the subscription may have moved it back: from here on everything is wanted.
                 self._filter = None
             self._sought = False
-        else:
-            queued = self._inbox.queued(self)
         with self._inbox.lock:
+            queued = self._inbox.queued(self)  # at once with the credit: what is opened in between counts once
             self._credit = 0
         # First what is acknowledged, so that it is not delivered again.
         self.acks.subscribed()
@@ -253,10 +251,10 @@ class PartitionConsumer:
 
         try:
             await self._core.reconnect(f"consumer on {self.topic.full}", self._subscribe, wanted)
-        except (MagnetarError, TimeoutError) as error:
+        except Exception as error:  # of whatever kind: those who wait have to hear of it
             if self._failure is None:
-                logger.warning("consumer on %s cannot go on: %s", self.topic.full, error)
-                self._failure = error if isinstance(error, MagnetarError) else Timeout(str(error))
+                logger.warning("consumer on %s cannot go on: %r", self.topic.full, error)
+                self._failure = error if isinstance(error, MagnetarError) else UnknownError(repr(error))
                 self._inbox.fail(self._failure)
                 self._wake_waiters()
         finally:

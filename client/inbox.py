@@ -116,9 +116,8 @@ class Inbox:
             return next((entry for entry in self._entries if entry.source is source), None)
 
     def queued(self, source: object) -> int:
-        """How many messages of `source` are in entries not yet opened."""
-        with self.lock:
-            return sum(entry.count for entry in self._entries if entry.source is source)
+        """How many messages of `source` are in entries not yet opened; to be called under the lock."""
+        return sum(entry.count for entry in self._entries if entry.source is source)
 
     def fail(self, failure: MagnetarError) -> None:
         """Nothing will come any more: whoever waits or comes later gets `failure`. What is queued is dropped."""

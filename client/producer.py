@@ -28,6 +28,7 @@ from ..protocol.errors import (
     ProtocolError,
     Timeout,
     TopicTerminated,
+    UnknownError,
     exception_for_server_error,
     is_retriable,
 )
@@ -260,11 +261,11 @@ class PartitionProducer:
 
         try:
             await self._core.reconnect(f"producer on {self.topic.full}", self._register, wanted)
-        except (MagnetarError, TimeoutError) as error:
+        except Exception as error:  # of whatever kind: those who wait have to hear of it
             if self._failure is not None:
                 return  # closed meanwhile
-            logger.warning("producer on %s cannot go on: %s", self.topic.full, error)
-            self.fail(error if isinstance(error, MagnetarError) else Timeout(str(error)))
+            logger.warning("producer on %s cannot go on: %r", self.topic.full, error)
+            self.fail(error if isinstance(error, MagnetarError) else UnknownError(repr(error)))
         finally:
             self._reconnecting = False
 

@@ -11,7 +11,7 @@ from magnetar.client.client import AsyncClient
 from magnetar.client.configuration import InitialPosition
 from magnetar.client.message_id import MessageId
 from magnetar.client.results import Result
-from magnetar.protocol.errors import MessageTooBig, Timeout
+from magnetar.protocol.errors import MessageTooBig, Timeout, UnknownError
 
 EARLIEST = InitialPosition.Earliest
 
@@ -116,3 +116,21 @@ async def test_a_seek_that_fails_loses_nothing(broker: FakeBroker, client: Async
         assert got >= set(numbers(7, 3))
         assert set(await receive(consumer, 10)) == set(numbers(10))
         assert broker.topic(TOPIC).entries
+
+
+async def test_a_surprise_while_reconnecting_reaches_those_who_wait(
+    broker: FakeBroker, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await client.create_producer("t")
+    consumer = await client.subscribe("t", "s")
+    waiting = asyncio.ensure_future(consumer.receive())
+
+    async def surprise(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("magnetar.client.lookup.Lookup.connection", surprise)
+    broker.drop_connections()
+    with pytest.raises(UnknownError):
+        await producer.send(b"x")
+    with pytest.raises(UnknownError):
+        await waiting
