@@ -29,7 +29,6 @@ from ..protocol.errors import (
     LedgerFenced,
     MagnetarError,
     MessageTooBig,
-    MetadataError,
     NoSuchKey,
     NoSuchLedger,
 )
@@ -297,7 +296,7 @@ class LedgerWriter:
             except LedgerFenced as error:
                 self._end(error)
                 return
-            except MetadataError as error:
+            except MagnetarError as error:  # the store's trouble, whatever it is called: a full disk, no office, …
                 logger.warning("ledger %d goes on without an ensemble change: %s", self.ledger_id, error)
                 change = None
             if state.end_error is not None:  # ended while the metadata store answered

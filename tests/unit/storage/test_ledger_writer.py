@@ -8,11 +8,14 @@ from fake_bookies import Adds, FakeCluster, until
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import (
     DigestConflict,
+    DiskFull,
     LedgerClosed,
     LedgerFenced,
     MessageTooBig,
     MetadataUnavailable,
     NotEnoughBookies,
+    ServiceUnitNotReady,
+    StaleEpoch,
 )
 from magnetar.storage.ledger_metadata import LedgerState
 
@@ -238,12 +241,13 @@ async def test_closing_after_a_recovery_fails_unless_the_end_is_the_same(cluster
     assert await writer.close() == closed
 
 
-async def test_metadata_away_during_a_failure_goes_on_with_the_rest(five):
+@pytest.mark.parametrize("trouble", [MetadataUnavailable, DiskFull, ServiceUnitNotReady, StaleEpoch])
+async def test_metadata_away_during_a_failure_goes_on_with_the_rest(five, trouble):
     writer = await five.ledgers.create()
     adds = Adds()
 
     async def away(*arguments):
-        raise MetadataUnavailable("the coordinator is away")
+        raise trouble("the coordinator does not write")
 
     original, five.metadata.put = five.metadata.put, away
     five.bookies[writer.metadata.last_fragment.bookies[2]].crash()
