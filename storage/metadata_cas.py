@@ -8,7 +8,7 @@ ledger ids, epochs or closing positions).
 
 import asyncio
 
-from ..protocol.errors import BadVersion, MetadataUnavailable, NoSuchKey, OutcomeUnknown
+from ..protocol.errors import BadVersion, MagnetarError, NoSuchKey, OutcomeUnknown, StaleEpoch
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from .metadata_store import MetadataStore
@@ -29,8 +29,9 @@ async def put_certain(
 ) -> int:
     """`store.put`, with an unknown outcome settled by repetition for up to `settle_limit_s`. Returns the new version.
 
-    Raises what `put` raises: BadVersion, KeyExists, NoSuchKey (it was not written by us), MetadataUnavailable (nothing
-    was executed); OutcomeUnknown only when the store stayed away for the whole time after a lost answer.
+    Raises what `put` raises: BadVersion, KeyExists, NoSuchKey (the record is not as we wrote it: after a lost answer it
+    may have been, until somebody else wrote on top), MetadataUnavailable and whatever else says that nothing was
+    executed; OutcomeUnknown when the store took nothing more for the whole time after a lost answer.
     """
     backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, settle_limit_s)
     doubt: OutcomeUnknown | None = None
@@ -46,15 +47,24 @@ async def put_certain(
                 if record is not None and record.version == landed and record.value == value:
                     return landed
                 raise
+        except (BadVersion, NoSuchKey):
+            raise
         except OutcomeUnknown as error:
             doubt = error
-        except MetadataUnavailable:
-            if doubt is None:
-                raise
+        except MagnetarError as error:  # this try was refused; the one in doubt may have landed all the same
+            doubt = _still_in_doubt(doubt, error)
         delay_s = backoff.next_delay_s()
         if delay_s is None:
             raise doubt
         await asyncio.sleep(delay_s)
+
+
+def _still_in_doubt(doubt: OutcomeUnknown | None, refusal: MagnetarError) -> OutcomeUnknown:
+    if doubt is None:
+        raise refusal
+    if isinstance(refusal, StaleEpoch):  # the store takes nothing more from us
+        raise doubt from refusal
+    return doubt
 
 
 async def delete_certain(env: Environment, store: MetadataStore, key: str) -> bool:
@@ -72,9 +82,8 @@ async def delete_certain(env: Environment, store: MetadataStore, key: str) -> bo
             return doubt is not None
         except OutcomeUnknown as error:
             doubt = error
-        except MetadataUnavailable:
-            if doubt is None:
-                raise
+        except MagnetarError as error:
+            doubt = _still_in_doubt(doubt, error)
         delay_s = backoff.next_delay_s()
         if delay_s is None:
             raise doubt

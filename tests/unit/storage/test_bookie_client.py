@@ -16,6 +16,8 @@ from magnetar.protocol.errors import (
     NoSuchKey,
     NoSuchLedger,
     OutcomeUnknown,
+    ServiceUnitNotReady,
+    StaleEpoch,
 )
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.storage.bookie_directory import BookieInfo
@@ -163,6 +165,10 @@ class Lossy:
         step = self.script.pop(0) if self.script else "ok"
         if step == "away":
             raise MetadataUnavailable("away")
+        if step == "refused":
+            raise ServiceUnitNotReady("not in office")
+        if step == "ended":
+            raise StaleEpoch("the session has ended")
         if step == "dropped":
             raise OutcomeUnknown("dropped")
         if step == "late":  # carried out after the next try began
@@ -183,7 +189,10 @@ class Lossy:
         return await self._do(lambda: self.store.delete(key, expected_version))
 
 
-@pytest.mark.parametrize("script", [[], ["lost"], ["dropped"], ["late"], ["lost", "lost"], ["dropped", "away", "lost"]])
+@pytest.mark.parametrize(
+    "script",
+    [[], ["lost"], ["dropped"], ["late"], ["lost", "lost"], ["dropped", "away", "lost"], ["lost", "refused", "away"]],
+)
 async def test_a_compare_and_set_happens_once_whatever_gets_lost(cluster, script):
     lossy = Lossy(cluster.metadata, script)
     assert await put_certain(cluster.env, lossy, "k", b"1", None) == 0
@@ -211,7 +220,17 @@ async def test_away_before_anything_was_sent_is_certain(cluster):
     assert await cluster.metadata.get("k") is None
 
 
-@pytest.mark.parametrize("script", [[], ["lost"], ["dropped"], ["dropped", "away"]])
+async def test_a_refusal_after_a_lost_answer_does_not_make_it_certain(cluster):
+    with pytest.raises(OutcomeUnknown):
+        await put_certain(cluster.env, Lossy(cluster.metadata, ["lost", "ended"]), "k", b"1", None)
+    assert await cluster.metadata.get("k") == (b"1", 0)
+    with pytest.raises(StaleEpoch):
+        await put_certain(cluster.env, Lossy(cluster.metadata, ["ended"]), "k", b"2", 0)
+    with pytest.raises(ServiceUnitNotReady):
+        await put_certain(cluster.env, Lossy(cluster.metadata, ["refused"]), "k", b"2", 0)
+
+
+@pytest.mark.parametrize("script", [[], ["lost"], ["dropped"], ["dropped", "away"], ["lost", "refused"]])
 async def test_deletes_are_settled_too(cluster, script):
     await cluster.metadata.put("k", b"1", None)
     assert await delete_certain(cluster.env, Lossy(cluster.metadata, script), "k")
