@@ -258,12 +258,20 @@ class ChainWriter:
                 raise
             except MagnetarError:
                 await writer.abandon()
-                try:
-                    await self._ledgers.delete(writer.ledger_id)
-                except MagnetarError as error:
-                    logger.info("ledger %d stays behind, unused: %s", writer.ledger_id, error)
+                await self._delete_unused(writer.ledger_id)
                 raise
             return writer, info
+
+    async def _delete_unused(self, ledger_id: int) -> None:
+        """Delete a ledger that could not be added to the stored chain.
+
+        Not when that names it after all: it was added, the answer got lost, and the next owner has it now.
+        """
+        try:
+            if not await self._owned.names(ledger_id):
+                await self._ledgers.delete(ledger_id)
+        except MagnetarError as error:
+            logger.info("ledger %d stays behind, unused: %s", ledger_id, error)
 
     def _use(self, writer: LedgerWriter, info: LedgerInfo) -> None:
         """Write to this ledger from now on, beginning with what waits."""

@@ -368,7 +368,7 @@ class Cursor:
             raise
         except MagnetarError:
             await writer.abandon()
-            await self._delete_ledger(writer.ledger_id)
+            await self._delete_unused(writer.ledger_id)
             raise
         self._writer = writer
         if old_writer is not None:
@@ -430,6 +430,16 @@ class Cursor:
     def _fail_waiters(self, error: MagnetarError) -> None:
         waiters, self._waiters = self._waiters, []
         _resolve(waiters, error)
+
+    async def _delete_unused(self, ledger_id: int) -> None:
+        """A new ledger that was given up. If the record names it after all (it was stored, the answer got lost, and the
+        next owner wrote on top), it is the next owner's."""
+        try:
+            found = await self._home.metadata.get(self._key)
+            if found is None or CursorRecord.unpack(found.value).ledger_id != ledger_id:
+                await self._delete_ledger(ledger_id)
+        except MagnetarError as error:
+            logger.warning("ledger %d of a cursor stays behind: %s", ledger_id, error)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
         """A ledger that nothing refers to any more. Failing costs space only."""

@@ -121,6 +121,14 @@ class OwnedRecord:
         if found is None or ManagedLedgerRecord.unpack(found.value).epoch != self.epoch:
             raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch)
 
+    async def names(self, ledger_id: int) -> bool:
+        """Whether the record as it is stored now, whoever wrote it, names a ledger. Raises MetadataUnavailable."""
+        found = await self._store.get(self._key)
+        if found is None:
+            return False
+        record = ManagedLedgerRecord.unpack(found.value)
+        return ledger_id in (*(info.ledger_id for info in record.ledgers), *record.deleting)
+
     async def delete(self) -> None:
         """Remove the record. Raises StaleEpoch when it is no longer ours."""
         if self._version is None:

@@ -15,6 +15,7 @@ from magnetar.protocol.errors import (
     MetadataUnavailable,
     NoSuchEntry,
     NotEnoughBookies,
+    OutcomeUnknown,
     StaleEpoch,
     SubscriptionNotFound,
 )
@@ -211,6 +212,30 @@ async def test_an_old_owner_without_a_cursor_ledger_cannot_write_either(cluster)
     with pytest.raises(StaleEpoch):
         await managed.delete_cursor("s")
     assert again.cursors["s"].backlog_entries == 100
+    await again.close()
+
+
+async def test_a_cursor_ledger_that_the_next_owner_has_taken_over_is_not_deleted(cluster, monkeypatch):
+    """Its compare-and-set landed, the answer was lost, and another owner wrote on top before that was known."""
+    monkeypatch.setattr("magnetar.storage.cursor.INLINE_STATE_MAX_BYTES", 0)
+    _managed, cursor, positions = await filled(cluster)
+    put = cluster.metadata.put
+    taken = []
+
+    async def lossy(key, value, expected_version):
+        result = await put(key, value, expected_version)
+        if key == metadata_keys.cursor(NAME, "s") and not taken:
+            taken.append(None)
+            taken[0] = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+            raise OutcomeUnknown("the answer was lost")
+        return result
+
+    monkeypatch.setattr(cluster.metadata, "put", lossy)
+    cursor.acknowledge(positions[:5])
+    with pytest.raises(StaleEpoch):
+        await cursor.flush()
+    again = await open_(cluster, epoch=3, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].mark_delete_position == positions[4]
     await again.close()
 
 

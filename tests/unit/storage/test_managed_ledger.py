@@ -407,6 +407,29 @@ async def test_a_lost_answer_to_the_chains_compare_and_set_is_settled(cluster):
     await managed.close()
 
 
+async def test_a_new_ledger_that_the_next_owner_has_taken_over_is_not_deleted(cluster):
+    """Its compare-and-set landed, the answer was lost, and another owner wrote on top before that was known."""
+    managed = await open_(cluster)
+    put = cluster.metadata.put
+    taken = []
+
+    async def lossy(key, value, expected_version):
+        result = await put(key, value, expected_version)
+        if key == metadata_keys.managed_ledger(NAME) and not taken:
+            taken.append(None)
+            taken[0] = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+            raise OutcomeUnknown("the answer was lost")
+        return result
+
+    cluster.metadata.put = lossy
+    adds = await append(managed, bodies(1))
+    assert isinstance(adds.outcomes[0], StaleEpoch)
+    await taken[0].close()
+    again = await open_(cluster, epoch=3)
+    assert await read_all(again) == []
+    await again.close()
+
+
 async def test_opening_a_thousand_idle_topics_is_fast(cluster):
     names = [f"persistent/public/default/t{number}" for number in range(1000)]
     started = asyncio.get_running_loop().time()
