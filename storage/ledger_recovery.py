@@ -42,7 +42,10 @@ from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, Wri
 
 logger = logging.getLogger(__name__)
 
-ENTRIES_PER_READ = 200
+ENTRIES_PER_READ_FIRST = 4
+"""A ledger usually ends right behind its LAC, and each entry asked for costs a verdict of every bookie; a long tail
+is read with ever larger questions."""
+ENTRIES_PER_READ_MAX = 256
 
 
 class LedgerRecovery:
@@ -93,9 +96,11 @@ class LedgerRecovery:
         write_back = WriteBack(self._env, self._client, self._settings, metadata, start)
         reading = ReadingState(metadata, start)
         length: int | None = None
+        window = ENTRIES_PER_READ_FIRST
         try:
             while reading.phase is ReadingPhase.READING:
-                await self._read(metadata, reading)
+                await self._read(metadata, reading, window)
+                window = min(2 * window, ENTRIES_PER_READ_MAX)
                 recovered = reading.take()
                 if recovered:
                     length = recovered[-1].length
@@ -141,10 +146,11 @@ class LedgerRecovery:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def _read(self, metadata: LedgerMetadata, reading: ReadingState) -> None:
-        """Ask all bookies of the last fragment for the next entries, until these are decided or all have answered."""
+    async def _read(self, metadata: LedgerMetadata, reading: ReadingState, window: int) -> None:
+        """Ask all bookies of the last fragment for the next `window` entries, until these are decided or all have
+        answered."""
         first = reading.next_entry
-        last = first + ENTRIES_PER_READ - 1
+        last = first + window - 1
         tasks = {
             asyncio.create_task(
                 self._client.read(

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from fake_bookies import Adds, FakeCluster, until
 
-from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_add, encode_entry_header
+from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, decode_read, encode_add, encode_entry_header
 from magnetar.protocol.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger, OutcomeUnknown, RecoveryFailed
 from magnetar.storage.ledger_metadata import LedgerState
 
@@ -328,6 +328,25 @@ async def test_a_long_tail_is_recovered_in_pieces(cluster):
     metadata = await cluster.new_ledgers().recover(writer.ledger_id)
     assert metadata.last_entry == 500 and metadata.length == 500
     assert len(await bodies(cluster, metadata)) == 501
+
+
+async def test_few_entries_are_asked_for_where_a_ledger_ends_and_more_and_more_in_a_long_tail(cluster):
+    def asked(bookie):
+        reads = [decode_read(payload) for op, payload in bookie.log if op == BookieOp.READ]
+        return [read.last - read.first + 1 for read in reads if read.fence]
+
+    writer = await written(cluster, 3)
+    assert (await cluster.new_ledgers().recover(writer.ledger_id)).last_entry == 2
+    assert asked(cluster[1]) == [4]
+    writer = await written(cluster, 1)
+    for number in range(1, 400):
+        for slot in range(3):
+            header = encode_entry_header(writer.ledger_id, number, 0, number, b"x")
+            bookie = cluster.bookies[writer.metadata.last_fragment.bookies[slot]]
+            bookie.handle(BookieOp.ADD, b"".join(encode_add(header, b"x")), lambda status, data: None)
+    cluster[1].log.clear()
+    assert (await cluster.new_ledgers().recover(writer.ledger_id)).last_entry == 399
+    assert asked(cluster[1]) == [4, 8, 16, 32, 64, 128, 256]
 
 
 async def patiently(cluster, ledger_id):
