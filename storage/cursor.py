@@ -26,7 +26,6 @@ from ..protocol.errors import (
     LedgerFenced,
     MagnetarError,
     MetadataError,
-    MetadataUnavailable,
     NoSuchKey,
     OutcomeUnknown,
     ProtocolError,
@@ -195,9 +194,22 @@ class Cursor:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def create(self) -> None:
-        """Store a new cursor. Raises KeyExists when there is one of that name."""
-        self._record = CursorRecord(self._home.epoch, None, self._state.pack())
-        self._version = await put_certain(self._home.env, self._home.metadata, self._key, self._record.pack(), None)
+        """Store a new cursor. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown.
+
+        A stored one that the owner does not know is what an earlier try left, of which nobody heard that it succeeded.
+        """
+        home = self._home
+        self._record = CursorRecord(home.epoch, None, self._state.pack())
+        version: int | None = None
+        while True:
+            try:
+                self._version = await put_certain(home.env, home.metadata, self._key, self._record.pack(), version)
+                return
+            except (BadVersion, NoSuchKey):
+                found = await home.metadata.get(self._key)
+                if found is not None and CursorRecord.unpack(found.value).epoch > home.epoch:
+                    raise StaleEpoch(f"cursor {self.name} of {home.topic_path} has another owner now") from None
+                version = None if found is None else found.version
 
     @staticmethod
     async def open(home: CursorHome, name: str, value: bytes, version: int) -> "Cursor":
@@ -382,7 +394,9 @@ class Cursor:
         if len(state) <= INLINE_STATE_MAX_BYTES:
             try:
                 await self._put(CursorRecord(self._home.epoch, None, state), CLOSE_SETTLE_S)
-            except (MetadataUnavailable, OutcomeUnknown) as error:
+            except StaleEpoch:
+                raise
+            except MagnetarError as error:
                 # Into the ledger then. If the record was replaced all the same, it holds this very state.
                 logger.info("cursor %s is left to recovery: %s", self.name, error)
             else:
@@ -402,7 +416,9 @@ class Cursor:
         if writer is not None:
             try:
                 await writer.close()
-            except (MetadataUnavailable, OutcomeUnknown) as error:
+            except LedgerFenced:
+                raise
+            except MagnetarError as error:
                 logger.info("the ledger of cursor %s is left to recovery: %s", self.name, error)
 
     async def _put(self, record: CursorRecord, settle_limit_s: float = SETTLE_LIMIT_S) -> None:

@@ -9,6 +9,7 @@ from fake_bookies import Adds, FakeCluster, until
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     AlreadyClosed,
+    DiskFull,
     EntryUnknown,
     LedgerFenced,
     MetadataError,
@@ -73,6 +74,31 @@ async def test_a_new_cursor_is_durable_at_once_and_has_no_ledger(cluster):
     assert middle.backlog_entries == 60 and middle.first_unacknowledged == positions[40]
     await again.close()
     await end_zombie(managed)
+
+
+async def test_creating_again_after_an_unknown_outcome_starts_where_it_is_asked_to(cluster, monkeypatch):
+    managed = await open_(cluster)
+    adds = Adds()
+    for number in range(3):
+        managed.append(b"%d" % number, adds.callback)
+    await adds.wait(3)
+    get = cluster.metadata.get
+
+    async def away(key):
+        raise MetadataUnavailable("the coordinator is away")
+
+    monkeypatch.setattr(cluster.metadata, "get", away)
+    with pytest.raises(MetadataUnavailable):
+        await managed.open_cursor("s", "earliest")
+    monkeypatch.setattr(cluster.metadata, "get", get)
+    cursor = await managed.open_cursor("s", "latest", {"colour": "red"})
+    cursor.put_property("size", "1")
+    await cursor.flush()
+    await managed.close()
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].backlog_entries == 0
+    assert again.cursors["s"].properties == {"colour": "red", "size": "1"}
+    await again.close()
 
 
 async def test_what_flush_returned_for_survives_a_crash_of_the_broker(cluster):
@@ -292,6 +318,24 @@ async def test_metadata_away_at_the_first_flush_and_at_close(cluster):
     cluster.metadata.put = away
     await cursor.close()  # into its ledger, which the next owner recovers
     cluster.metadata.put = put
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].mark_delete_position == positions[7]
+    await again.close()
+
+
+async def test_a_coordinator_that_refuses_at_close_loses_no_acknowledgement(cluster, monkeypatch):
+    _managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:5])
+    await cursor.flush()
+    cursor.acknowledge(positions[5:8])
+
+    async def full(*arguments):
+        raise DiskFull("the coordinator's disk is full")
+
+    put = cluster.metadata.put
+    monkeypatch.setattr(cluster.metadata, "put", full)
+    await cursor.close()  # into its ledger, which the next owner recovers
+    monkeypatch.setattr(cluster.metadata, "put", put)
     again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
     assert again.cursors["s"].mark_delete_position == positions[7]
     await again.close()
