@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import ray
+import ray_nodes
 
 import magnetar
 from magnetar.cluster.ray_cluster import RayCluster
@@ -32,7 +33,9 @@ def test_status_shows_every_process_with_its_address(cluster: RayCluster) -> Non
 def test_actors_are_named_and_named_only(cluster: RayCluster) -> None:
     nodes = ("coordinator", "admin", "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2")
     assert {f"magnetar-{node}" for node in nodes} <= named_actors()
-    assert ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"], "our actors take no CPU from others"
+    ray_nodes.wait_until(  # tasks of an earlier test may be ending
+        lambda: ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"], "our actors take no CPU from others"
+    )
 
 
 def test_connect_finds_the_running_cluster(cluster: RayCluster) -> None:
