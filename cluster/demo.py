@@ -206,7 +206,7 @@ def _spark(expected: "Counter[Identity]", outcome: Outcome) -> None:
     pandas = subprocess.Popen(PANDAS, stdout=subprocess.PIPE, text=True, cwd="/")
     try:
         with console.status("starting Spark …"):
-            spark = session("magnetar-demo", num_executors=1, executor_cores=1, executor_memory="1g")
+            spark = session("magnetar-demo", executor_memory="1g", configs={"spark.sql.shuffle.partitions": "4"})
     except SparkUnavailable as error:
         pandas.kill()
         outcome.left_out = str(error)
