@@ -48,20 +48,27 @@ if TYPE_CHECKING:
     from .protocol.errors import ClusterError as ClusterError
     from .protocol.errors import ConnectError as ConnectError
     from .protocol.errors import ConnectionClosed as ConnectionClosed
+    from .protocol.errors import ConsumerAssignError as ConsumerAssignError
     from .protocol.errors import ConsumerBusy as ConsumerBusy
+    from .protocol.errors import ConsumerNotFound as ConsumerNotFound
     from .protocol.errors import CumulativeAcknowledgementNotAllowedError as CumulativeAcknowledgementNotAllowedError
     from .protocol.errors import DirectoryLocked as DirectoryLocked
+    from .protocol.errors import IncompatibleSchema as IncompatibleSchema
     from .protocol.errors import InvalidConfiguration as InvalidConfiguration
     from .protocol.errors import InvalidMessage as InvalidMessage
     from .protocol.errors import InvalidTopicName as InvalidTopicName
+    from .protocol.errors import InvalidTxnStatusError as InvalidTxnStatusError
     from .protocol.errors import InvalidUrl as InvalidUrl
     from .protocol.errors import LookupError as LookupError
     from .protocol.errors import MagnetarError as MagnetarError
     from .protocol.errors import MagnetarError as PulsarException  # noqa: F401
+    from .protocol.errors import MemoryBufferIsFull as MemoryBufferIsFull
     from .protocol.errors import MessageTooBig as MessageTooBig
     from .protocol.errors import NotAllowedError as NotAllowedError
     from .protocol.errors import NotConnected as NotConnected
     from .protocol.errors import OperationNotSupported as OperationNotSupported
+    from .protocol.errors import ProducerBlockedQuotaExceededError as ProducerBlockedQuotaExceededError
+    from .protocol.errors import ProducerBlockedQuotaExceededException as ProducerBlockedQuotaExceededException
     from .protocol.errors import ProducerBusy as ProducerBusy
     from .protocol.errors import ProducerFenced as ProducerFenced
     from .protocol.errors import ProducerQueueIsFull as ProducerQueueIsFull
@@ -73,6 +80,9 @@ if TYPE_CHECKING:
     from .protocol.errors import TooManyLookupRequestException as TooManyLookupRequestException
     from .protocol.errors import TopicNotFound as TopicNotFound
     from .protocol.errors import TopicTerminated as TopicTerminated
+    from .protocol.errors import TransactionConflict as TransactionConflict
+    from .protocol.errors import TransactionCoordinatorNotFoundError as TransactionCoordinatorNotFoundError
+    from .protocol.errors import TransactionNotFound as TransactionNotFound
     from .protocol.errors import UnknownError as UnknownError
     from .protocol.errors import UnsupportedVersionError as UnsupportedVersionError
 
@@ -110,19 +120,26 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ClusterError",
         "ConnectError",
         "ConnectionClosed",
+        "ConsumerAssignError",
         "ConsumerBusy",
+        "ConsumerNotFound",
         "CumulativeAcknowledgementNotAllowedError",
         "DirectoryLocked",
+        "IncompatibleSchema",
         "InvalidConfiguration",
         "InvalidMessage",
         "InvalidTopicName",
+        "InvalidTxnStatusError",
         "InvalidUrl",
         "LookupError",
         "MagnetarError",
+        "MemoryBufferIsFull",
         "MessageTooBig",
         "NotAllowedError",
         "NotConnected",
         "OperationNotSupported",
+        "ProducerBlockedQuotaExceededError",
+        "ProducerBlockedQuotaExceededException",
         "ProducerBusy",
         "ProducerFenced",
         "ProducerQueueIsFull",
@@ -134,6 +151,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TooManyLookupRequestException",
         "TopicNotFound",
         "TopicTerminated",
+        "TransactionConflict",
+        "TransactionCoordinatorNotFoundError",
+        "TransactionNotFound",
         "UnknownError",
         "UnsupportedVersionError",
     ),

@@ -11,6 +11,7 @@ from .message_id import MessageId
 from .outcomes import Outcome
 from .partitioned import TopicProducer, as_bytes, check_attributes
 from .producer import Failing
+from .refusals import refuse
 from .results import Result
 
 
@@ -31,13 +32,25 @@ class AsyncProducer:
         partition_key: str | None = None,
         ordering_key: str | None = None,
         sequence_id: int | None = None,
+        replication_clusters: object = None,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
+        deliver_at: object = None,
+        deliver_after: object = None,
     ) -> MessageId:
         """Publish a message (None: a null value) and return its id once it is stored.
 
         Does not wait for the batching delay; what tasks send at the same moment still shares a batch. Raises
         ProducerQueueIsFull (unless `block_if_queue_full`), MessageTooBig, Timeout and what the broker answers.
         """
+        if deliver_at or deliver_after or replication_clusters or disable_replication:
+            refuse(
+                "send",
+                replication_clusters=replication_clusters,
+                disable_replication=disable_replication,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+            )
         outcome, future = self._outcome(1)
         while True:
             outbox = self._enqueue(
@@ -58,12 +71,24 @@ class AsyncProducer:
         partition_key: str | None = None,
         ordering_key: str | None = None,
         sequence_id: int | None = None,
+        replication_clusters: object = None,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
+        deliver_at: object = None,
+        deliver_after: object = None,
     ) -> None:
         """Queue a message and return at once; `callback(result, message_id)` is called on the loop.
 
         A full queue is reported to the callback as Result.ProducerQueueIsFull, or raised without one: this never waits.
         """
+        if deliver_at or deliver_after or replication_clusters or disable_replication:
+            refuse(
+                "send_async",
+                replication_clusters=replication_clusters,
+                disable_replication=disable_replication,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+            )
         outbox = self._enqueue(
             content, callback or ignore, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )

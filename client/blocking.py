@@ -28,6 +28,7 @@ from .message import Message
 from .message_id import MessageId
 from .partitioned import TopicProducer
 from .reader import TopicReader
+from .refusals import refuse
 from .routing import OutgoingMessage
 from .topic_consumer import TopicConsumer
 
@@ -42,17 +43,44 @@ class Client:
     def __init__(
         self,
         service_url: str | None = None,
-        *,
+        authentication: object = None,
         operation_timeout_seconds: int = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
         concurrent_lookup_requests: int = 50_000,
+        log_conf_file_path: object = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: object = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = False,
+        logger: object = None,
         connection_timeout_ms: int = 10_000,
+        listener_name: object = None,
+        tls_private_key_file_path: object = None,
+        tls_certificate_file_path: object = None,
         **options: Any,
     ) -> None:
         """`service_url`: `pulsar://host:port`, several as `pulsar://a:1,b:2`, or None to find the cluster through Ray.
 
-        `options` are the other fields of `ClientConfiguration`. Raises InvalidConfiguration; a URL that leads nowhere
-        shows when it is first used.
+        `options` are the other fields of `ClientConfiguration`. The numbers of threads and the interval of statistics
+        are taken and have no effect; authentication, TLS, listeners and loggers of its own are refused (what there is
+        to log goes to the standard `logging`). Raises InvalidConfiguration, OperationNotSupported; a URL that leads
+        nowhere shows when it is first used.
         """
+        refuse(
+            "Client",
+            authentication=authentication,
+            log_conf_file_path=log_conf_file_path,
+            use_tls=use_tls,
+            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_allow_insecure_connection=tls_allow_insecure_connection,
+            tls_validate_hostname=tls_validate_hostname,
+            logger=logger,
+            listener_name=listener_name,
+            tls_private_key_file_path=tls_private_key_file_path,
+            tls_certificate_file_path=tls_certificate_file_path,
+        )
         self.configuration = ClientConfiguration(
             service_url=service_url,
             operation_timeout_seconds=operation_timeout_seconds,
@@ -80,6 +108,7 @@ class Client:
         self,
         topic: str,
         producer_name: str | None = None,
+        schema: object = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30_000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -90,16 +119,32 @@ class Client:
         batching_max_messages: int = 1_000,
         batching_max_allowed_size_in_bytes: int = 128 * 1024,
         batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
         message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
+        encryption_key: object = None,
+        crypto_key_reader: object = None,
+        access_mode: object = None,
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
     ) -> Producer:
         """A producer on a topic, which is created if need be; batching is off unless asked for.
 
+        What concerns features that are not here is refused with OperationNotSupported if it asks for one; bare figures
+        of theirs are taken and have no effect.
         Raises InvalidConfiguration, InvalidTopicName, ProducerBusy, ConnectError, Timeout, or what the broker answers.
         """
+        refuse(
+            "create_producer",
+            schema=schema,
+            chunking_enabled=chunking_enabled,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
+            encryption_key=encryption_key,
+            crypto_key_reader=crypto_key_reader,
+            access_mode=access_mode,
+        )
         return Producer(
             self,
             self.open_producer(
@@ -130,21 +175,51 @@ class Client:
         topic: str,
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: object = None,
         message_listener: Callable[[Consumer, Message], Any] | None = None,
         receiver_queue_size: int = 1_000,
         max_total_receiver_queue_size_across_partitions: int = 50_000,
         consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30_000,
         negative_ack_redelivery_delay_ms: int = 60_000,
+        is_read_compacted: bool = False,
         properties: Mapping[str, str] | None = None,
+        pattern_auto_discovery_period: int = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: object = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         start_message_id_inclusive: bool = False,
         batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: object = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: object = None,
+        dead_letter_policy: object = None,
+        crypto_failure_action: object = None,
     ) -> Consumer:
         """A consumer on a topic; the subscription is created if need be, at `initial_position`.
 
         A `message_listener(consumer, message)` is called on a thread of its own, one message after the other.
+        What concerns features that are not here is refused with OperationNotSupported if it asks for one; bare figures
+        of theirs are taken and have no effect.
         Raises InvalidConfiguration, InvalidTopicName, ConsumerBusy, ConnectError, Timeout, or what the broker answers.
         """
+        refuse(
+            "subscribe",
+            schema=schema,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            key_shared_policy=key_shared_policy,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            regex_subscription_mode=regex_subscription_mode,
+            dead_letter_policy=dead_letter_policy,
+            crypto_failure_action=crypto_failure_action,
+        )
         return Consumer(
             self,
             self.open_consumer(
@@ -169,16 +244,27 @@ class Client:
         self,
         topic: str,
         start_message_id: MessageId,
+        schema: object = None,
         reader_listener: Callable[[Reader, Message], Any] | None = None,
         receiver_queue_size: int = 1_000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: object = None,
         start_message_id_inclusive: bool = False,
+        crypto_failure_action: object = None,
     ) -> Reader:
         """A reader that begins behind `start_message_id`, or with it if `start_message_id_inclusive`.
 
         Raises as `subscribe`.
         """
+        refuse(
+            "create_reader",
+            schema=schema,
+            is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
+        )
         return Reader(
             self,
             self.open_reader(

@@ -15,6 +15,7 @@ from .blocking_pickling import OpensLater
 from .message_id import MessageId
 from .outcomes import Outcome
 from .partitioned import TopicProducer, as_bytes, check_attributes
+from .refusals import refuse
 
 if TYPE_CHECKING:
     from .blocking import Client
@@ -54,13 +55,25 @@ class Producer(OpensLater):
         partition_key: str | None = None,
         ordering_key: str | None = None,
         sequence_id: int | None = None,
+        replication_clusters: object = None,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
+        deliver_at: object = None,
+        deliver_after: object = None,
     ) -> MessageId:
         """Publish a message (None: a null value), return its id once it is stored. Sends the open batch at once.
 
         Raises ProducerQueueIsFull (unless `block_if_queue_full`), MessageTooBig, Timeout and what the broker answers.
         """
         self._refuse_on_loop()
+        if deliver_at or deliver_after or replication_clusters or disable_replication:
+            refuse(
+                "send",
+                replication_clusters=replication_clusters,
+                disable_replication=disable_replication,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+            )
         data = b"" if content is None else as_bytes(content)
         attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
         done = _Gate()
@@ -88,7 +101,11 @@ class Producer(OpensLater):
         partition_key: str | None = None,
         ordering_key: str | None = None,
         sequence_id: int | None = None,
+        replication_clusters: object = None,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
+        deliver_at: object = None,
+        deliver_after: object = None,
     ) -> None:
         """Queue a message and return. `callback(result, message_id)` is called on the client's thread, one message
         after the other; it must not block.
@@ -101,6 +118,10 @@ class Producer(OpensLater):
             and ordering_key is None
             and sequence_id is None
             and event_timestamp is None
+            and deliver_at is None
+            and deliver_after is None
+            and replication_clusters is None
+            and disable_replication is None
             and content.__class__ is bytes
         ):
             router = self._router
@@ -112,6 +133,14 @@ class Producer(OpensLater):
                 outbox = self._producer.choose(content, None, None, None, None)
             if outbox.add(content, callback or ignore):  # pyright: ignore[reportArgumentType] - checked above
                 return
+        if deliver_at or deliver_after or replication_clusters or disable_replication:
+            refuse(
+                "send_async",
+                replication_clusters=replication_clusters,
+                disable_replication=disable_replication,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+            )
         self._send_async_with(
             content, callback or ignore, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )

@@ -58,8 +58,9 @@ class MessageId(tuple[int, int, int, int, int]):
         return self.to_wire().SerializeToString()
 
     @staticmethod
-    def deserialize(message_id_bytes: bytes) -> "MessageId":
-        """The id that `serialize` of any Pulsar client wrote. Raises ProtocolError on anything else."""
+    def deserialize(message_id_bytes: bytes, topic: str | None = None) -> "MessageId":
+        """The id that `serialize` of any Pulsar client wrote, whatever its `topic`. Raises ProtocolError on anything
+        else."""
         found = WireMessageId.deserialize(message_id_bytes)
         if found.batch_size < 0:
             raise ProtocolError("not a message id: its batch has a negative size")

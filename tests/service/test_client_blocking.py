@@ -280,7 +280,9 @@ def test_a_listener_gets_every_message_once(client: Client) -> None:
 def test_a_reader_with_a_listener(client: Client) -> None:
     client.create_producer("t").send_many(numbers(5))
     got: list[bytes] = []
-    reader = client.create_reader("t", MessageId.earliest, lambda reader, message: got.append(message.data()))
+    reader = client.create_reader(
+        "t", MessageId.earliest, reader_listener=lambda reader, message: got.append(message.data())
+    )
     until(lambda: len(got) == 5)
     assert isinstance(reader, Reader) and got == numbers(5)
     with pytest.raises(InvalidConfiguration):

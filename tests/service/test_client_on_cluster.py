@@ -74,7 +74,7 @@ def read_all(reader: magnetar.Reader) -> list[bytes]:
 def test_everything_on_a_message(client: magnetar.Client, topic: str, compression: CompressionType) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, "me", batching_enabled=True, compression_type=compression)
-    sent = producer.send(b"x" * 500, {"ä": "ö"}, "key", "order", 7, 99)
+    sent = producer.send(b"x" * 500, {"ä": "ö"}, "key", "order", 7, event_timestamp=99)
     message = consumer.receive(10_000)
     assert (message.data(), message.properties(), message.partition_key()) == (b"x" * 500, {"ä": "ö"}, "key")
     assert (message.ordering_key(), message.sequence_id(), message.event_timestamp()) == ("order", 7, 99)

@@ -108,7 +108,7 @@ async def test_many_messages_with_one_call(broker: FakeBroker, client: AsyncClie
 @pytest.mark.parametrize("compression", list(CompressionType))
 async def test_everything_on_a_message(broker: FakeBroker, client: AsyncClient, compression: CompressionType) -> None:
     producer = await client.create_producer("t", producer_name="me", compression_type=compression)
-    await producer.send(b"x" * 1000, {"a": "b"}, "key", "order", 17, 99)
+    await producer.send(b"x" * 1000, {"a": "b"}, "key", "order", 17, event_timestamp=99)
     entry = Entry("t", -1, 1, 0, *parse_entry(broker.topic(TOPIC).entries[0]))
     (message,) = entry.open(1 << 20)
     assert (message.data(), message.properties(), message.partition_key()) == (b"x" * 1000, {"a": "b"}, "key")

@@ -1,0 +1,25 @@
+"""Parameters of the official client whose features are not here: they keep their places and names, and are refused.
+
+So a program that moves here fails where it asks for such a feature, with a word on what is missing, and not with a
+TypeError or, worse, without it. Values that switch a feature off pass.
+"""
+
+from ..protocol.errors import OperationNotSupported
+
+
+def refuse(call: str, **given: object) -> None:
+    """Raise OperationNotSupported for the first parameter that asks for anything."""
+    for name, value in given.items():
+        if not _is_off(value):
+            raise OperationNotSupported(f"{call}: {name} is not supported yet; leave it out (it was {value!r})")
+
+
+def _is_off(value: object) -> bool:
+    """Whether `value` is what the official client does without such a parameter: None, False, nothing at all, the first
+    member of an enumeration (Shared, PersistentOnly, FAIL), or the schema that plain bytes have."""
+    if value is None or type(value).__name__ == "BytesSchema":
+        return True
+    try:
+        return int(value) == 0  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        return not value

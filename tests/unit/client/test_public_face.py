@@ -1,0 +1,120 @@
+"""Moving from the official Python client is an import change: what exists in both has the same names, parameters in the
+same places, and the same defaults; what is not here yet is refused by name."""
+
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import magnetar
+from magnetar.client.refusals import refuse
+from magnetar.protocol.errors import MagnetarError, OperationNotSupported
+
+pulsar = pytest.importorskip("pulsar")
+official_asyncio = pytest.importorskip("pulsar.asyncio")
+
+ABSENT = {
+    "Client": {"create_table_view", "get_service_info"},
+    "Message": {"encryption_context"},
+    "MessageId": {"wrap"},
+    "ConsumerBatchReceivePolicy": {"policy"},
+}
+OTHERWISE = {  # a default that differs: what it stands for is the same
+    "service_url", "schema", "properties", "disable_replication", "access_mode", "regex_subscription_mode",
+    "crypto_failure_action",
+}  # fmt: skip
+NAMES = ["Client", "Producer", "Consumer", "Reader", "Message", "MessageId", "ConsumerBatchReceivePolicy"]
+
+
+def parameters(function: Any) -> list[inspect.Parameter]:
+    return [one for one in inspect.signature(function).parameters.values() if one.name not in ("self", "kwargs")]
+
+
+def check(theirs: Any, ours: Any, what: str) -> None:
+    expected, found = parameters(theirs), parameters(ours)
+    assert [one.name for one in expected] == [one.name for one in found[: len(expected)]], what
+    for one, other in zip(expected, found, strict=False):
+        assert other.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD, (what, other.name)
+        if one.default is not inspect.Parameter.empty and one.name not in OTHERWISE:
+            enumeration = type(one.default).__module__ == "_pulsar"
+            assert other.default == (int(one.default) if enumeration else one.default), (what, one.name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_methods_and_their_parameters(name: str) -> None:
+    theirs, ours = getattr(pulsar, name), getattr(magnetar, name)
+    for method, function in vars(theirs).items():
+        if method.startswith("_") or not callable(getattr(theirs, method)) or method in ABSENT.get(name, ()):
+            continue
+        assert callable(getattr(ours, method, None)), f"{name}.{method}"
+        if not isinstance(function, pulsar.MessageId):
+            check(getattr(theirs, method), getattr(ours, method), f"{name}.{method}")
+    if name in ("Client", "ConsumerBatchReceivePolicy"):
+        check(theirs.__init__, ours.__init__, name)
+
+
+@pytest.mark.parametrize("method", ["create_producer", "subscribe", "create_reader", "get_topic_partitions"])
+def test_methods_of_the_asyncio_client(method: str) -> None:
+    check(getattr(official_asyncio.Client, method), getattr(magnetar.AsyncClient, method), method)
+
+
+def test_errors_of_brokers_are_there_by_name() -> None:
+    never_raised = {
+        "CryptoError", "ReadError", "Interrupted", "ConsumerNotInitialized", "ProducerNotInitialized",
+        "ErrorGettingAuthenticationData",
+    }  # fmt: skip
+    errors = {
+        name for name, value in vars(pulsar).items()
+        if isinstance(value, type) and issubclass(value, Exception) and name not in never_raised
+    }  # fmt: skip
+    assert "Timeout" in errors
+    for name in errors:
+        assert issubclass(getattr(magnetar, name), MagnetarError), name
+
+
+@pytest.mark.parametrize(
+    "name", ["CompressionType", "InitialPosition", "PartitionsRoutingMode", "BatchingType", "Result"]
+)
+def test_enumerations(name: str) -> None:
+    for member, value in getattr(pulsar, name).__members__.items():
+        assert getattr(magnetar, name)[member].value == int(value)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("create_producer", {"schema": object()}),
+        ("create_producer", {"chunking_enabled": True}),
+        ("create_producer", {"access_mode": pulsar.ProducerAccessMode.Exclusive}),
+        ("subscribe", {"subscription_name": "s", "unacked_messages_timeout_ms": 10_000}),
+        ("subscribe", {"subscription_name": "s", "dead_letter_policy": object()}),
+        ("create_reader", {"start_message_id": magnetar.MessageId.earliest, "is_read_compacted": True}),
+    ],
+)
+async def test_what_is_not_here_is_refused_by_name(method: str, options: dict[str, Any]) -> None:
+    client = magnetar.AsyncClient("pulsar://127.0.0.1:1")
+    with pytest.raises(OperationNotSupported, match=list(options)[-1]):
+        await getattr(client, method)(topic="t", **options)
+    await client.close()
+    blocking = magnetar.Client("pulsar://127.0.0.1:1")
+    with pytest.raises(OperationNotSupported, match=list(options)[-1]):
+        getattr(blocking, method)(topic="t", **options)
+    blocking.close()
+
+
+@pytest.mark.parametrize("options", [{"authentication": object()}, {"use_tls": True}, {"logger": object()}])
+def test_clients_that_are_not_to_be_had(options: dict[str, Any]) -> None:
+    for kind in (magnetar.Client, magnetar.AsyncClient):
+        with pytest.raises(OperationNotSupported, match=next(iter(options))):
+            kind("pulsar://127.0.0.1:1", **options)
+
+
+def test_what_switches_a_feature_off_passes() -> None:
+    refuse(
+        "call", a=None, b=False, c=0, d=pulsar.ProducerAccessMode.Shared, e=pulsar.schema.BytesSchema(), f=[],
+        g=timedelta(0), h=pulsar.RegexSubscriptionMode.PersistentOnly, i=pulsar.ConsumerCryptoFailureAction.FAIL,
+    )  # fmt: skip
+    for value in (True, 1, "x", object(), timedelta(1), pulsar.ProducerAccessMode.WaitForExclusive):
+        with pytest.raises(OperationNotSupported):
+            refuse("call", it=value)
