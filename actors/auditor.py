@@ -6,7 +6,8 @@ each closed ledger that was not found whole before is checked and repaired as `a
 copied to the live bookies that lack them; slots of bookies that have been away for `lost_bookie_grace_s` are given to
 spares; ledgers created with too few copies get more. Metadata changes by compare-and-set, after the copies are durable.
 
-A ledger found whole is not looked at again until its record changes, or one of its bookies registers anew or is lost.
+A ledger found whole is not looked at again until its record changes, or one of its bookies registers anew, is lost or
+falls into limbo.
 
 A bookie in limbo (its disk lost data) answers "unknown" instead of "no such entry". It is let out when every ledger
 that names it is closed and whole on it; ledgers with lower ids than any that could be created from then on stay closed
@@ -93,6 +94,7 @@ class Auditor:
         self._absent_since: dict[str, float] = {}
         self._lost: dict[str, None] = {}
         self._copies_given: dict[str, int] = {}
+        self._limbo_known: dict[str, None] = {}
         self._changed = False
         self._wake = asyncio.Event()
         self._tasks = Tasks()
@@ -186,6 +188,10 @@ class Auditor:
         holding_back: dict[str, None] = {}  # bookies that ledgers speak against letting out of limbo
         floor = await self._ledgers_allocated()
         limbo = self._limbo()
+        for bookie in limbo:
+            if bookie not in self._limbo_known:  # what was whole on it may be so no longer
+                self._forget(bookie)
+        self._limbo_known = dict.fromkeys(limbo)
         after = ""
         while True:
             page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=after, limit=LEDGERS_PER_PAGE)
@@ -309,6 +315,7 @@ class Auditor:
         except MagnetarError as error:
             self._fail(f"bookie {bookie}'s limbo", error)
         else:
+            self._limbo_known.pop(bookie, None)  # it may fall into limbo again before the next round
             logger.info("bookie %s has all its data back and leaves limbo", bookie)
 
     def _find(self, bookie: str) -> tuple[str, str, int] | None:

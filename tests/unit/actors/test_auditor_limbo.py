@@ -1,0 +1,69 @@
+"""When the auditor lets a bookie out of limbo: only after a look at every ledger since it lost data."""
+
+import pytest
+from fake_bookies import FakeCluster
+
+from magnetar.actors.auditor import Auditor
+from magnetar.protocol import metadata_keys
+from magnetar.runtime.rpc_handshake import Identity
+from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+
+BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
+
+
+class Checks:
+    """Stands for `LedgerRepair` and `MemberCalls`: notes which bookies were looked at and which were let out."""
+
+    def __init__(self):
+        self.looked_at = []
+        self.let_out = []
+
+    async def find_missing(self, metadata, piece):
+        self.looked_at.append(piece.bookie)
+        return []
+
+    async def call(self, bookie, method, **arguments):
+        assert method == "clear_limbo"
+        self.let_out.append(bookie)
+
+    async def close(self):
+        pass
+
+
+@pytest.fixture
+async def made():
+    """(auditor, its checks, the bookies in limbo): one closed ledger on three bookies."""
+    cluster = FakeCluster(3)
+    metadata = LedgerMetadata(
+        ledger_id=1,
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=2,
+        fragments=(Fragment(0, BOOKIES),),
+        state=LedgerState.CLOSED,
+        last_entry=9,
+    )
+    await cluster.metadata.put(metadata_keys.ledger(1), metadata.pack(), None)
+    limbo, checks = [], Checks()
+    identity = Identity("cluster", "coordinator", "coordinator", "1")
+    auditor = Auditor(
+        cluster.env, identity, b"secret", cluster.settings, cluster.metadata, cluster.directory, lambda: list(limbo)
+    )
+    auditor._repair = auditor._calls = checks
+    yield auditor, checks, limbo
+    await auditor.close()
+    await cluster.close()
+
+
+async def test_a_ledger_found_whole_is_looked_at_again_when_a_bookie_of_it_falls_into_limbo(made):
+    auditor, checks, limbo = made
+    await auditor.round()
+    assert sorted(checks.looked_at) == list(BOOKIES)
+    await auditor.round()
+    assert len(checks.looked_at) == 3, "nothing has changed"
+    for _ in range(2):  # a bookie that was read-only already changes in nothing else
+        checks.looked_at.clear()
+        limbo.append("bookie-2")
+        await auditor.round()
+        assert sorted(checks.looked_at) == list(BOOKIES) and checks.let_out.pop() == "bookie-2"
+        limbo.clear()
