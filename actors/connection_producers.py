@@ -128,11 +128,8 @@ class ProducerCommands:
         connection, producer_id = self._connection, command.producer_id
         producer = self.producers.pop(producer_id, None)
         if producer is not None:
-            connection.start(
-                self._close(producer, command.request_id),
-                "close producer",
-                lambda error: connection.error(command.request_id, error),
-            )
+            closing = self._close(producer, command.request_id)
+            connection.start(closing, "close producer", lambda error: self._close_refused(producer, command, error))
         elif producer_id in self._creating:
             self._creating[producer_id] = True
             connection.write(encode(CommandSuccess(request_id=command.request_id)))
@@ -141,6 +138,14 @@ class ProducerCommands:
             connection.write(encode(CommandSuccess(request_id=command.request_id)))
         else:
             connection.error(command.request_id, UnknownError("Producer was not registered on the connection"))
+
+    def _close_refused(self, producer: Producer, command: CommandCloseProducer, error: MagnetarError) -> None:
+        """It stays, for its client to try again, and ends with the connection at the latest."""
+        if self._connection.closed:
+            producer.topic.remove_producer(producer)
+        else:
+            self.producers.setdefault(command.producer_id, producer)
+            self._connection.error(command.request_id, error)
 
     async def _close(self, producer: Producer, request_id: int) -> bytes:
         """Its last receipts go first."""

@@ -224,6 +224,23 @@ async def test_close_producer_waits_for_its_receipts():
         await peer.close()
 
 
+async def test_a_producer_whose_closing_is_refused_still_ends_with_its_connection():
+    async with broker_front(connection_requests_max=1) as front:
+        peer = await front.peer()
+        for producer_id in (1, 2):
+            await peer.producer(TOPIC, producer_id)
+        front.ledger.hold()
+        for producer_id in (1, 2):
+            peer.send_entry(entry(), 0, producer_id=producer_id)
+        peer.send(CommandCloseProducer(producer_id=1, request_id=98))
+        refused = await peer.request(CommandCloseProducer(producer_id=2, request_id=99))
+        assert refused.error == ServerError.TooManyRequests
+        front.ledger.release()
+        await peer.expect(BaseCommand.SEND_RECEIPT, producer_id=2)
+        await peer.close()
+        await until(lambda: not front.topic.producers)
+
+
 async def test_access_modes_and_transactions_are_refused():
     async with broker_front() as front:
         peer = await front.peer()
