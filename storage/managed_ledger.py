@@ -316,9 +316,9 @@ class ManagedLedger:
         return gone
 
     def _would_trim(self, *, in_memory: bool, pinned: frozenset[int] = frozenset()) -> list[int]:
-        marks = [
-            cursor.mark_delete_position if in_memory else cursor.durable_mark_delete for cursor in self.cursors.values()
-        ]
+        marks = [cursor.mark_delete_position for cursor in self.cursors.values()]
+        if not in_memory:  # whichever is lower: a cursor may be on its way back
+            marks += [cursor.durable_mark_delete for cursor in self.cursors.values()]
         return trimmable(self._chain.infos, marks, pinned, self._writer.current_ledger_id)
 
     def _without(self, record: ManagedLedgerRecord, gone: list[int]) -> ManagedLedgerRecord:

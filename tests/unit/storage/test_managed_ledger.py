@@ -266,6 +266,28 @@ async def test_trimming_waits_for_the_slowest_durable_cursor(cluster):
     await again.close()
 
 
+async def test_a_trim_that_is_under_way_sees_a_cursor_go_back(cluster, monkeypatch):
+    managed = await open_(cluster, keep=True)
+    adds = await append(managed, bodies(30))
+    cursor = managed.cursors["keep"]
+    await asyncio.sleep(0.05)
+    cursor.acknowledge_cumulative(adds.positions[-1])
+    await cursor.flush()
+    pinned = managed._pins.pinned
+    going_back = []
+
+    async def slow():
+        going_back.append(asyncio.create_task(cursor.reset(adds.positions[0])))
+        await asyncio.sleep(0)
+        return await pinned()
+
+    monkeypatch.setattr(managed._pins, "pinned", slow)
+    assert await managed.trim() == []
+    await going_back[0]
+    assert cursor.backlog_entries == 30 and [body for _, body in await read_all(managed)] == bodies(30)
+    await managed.close()
+
+
 async def test_without_durable_cursors_nothing_is_kept_but_the_current_ledger(cluster):
     managed = await open_(cluster)
     await append(managed, bodies(10))
