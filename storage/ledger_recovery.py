@@ -46,6 +46,7 @@ ENTRIES_PER_READ_FIRST = 4
 """A ledger usually ends right behind its LAC, and each entry asked for costs a verdict of every bookie; a long tail
 is read with ever larger questions."""
 ENTRIES_PER_READ_MAX = 256
+OVERLOADED_RETRY_S = 0.05
 
 
 class LedgerRecovery:
@@ -296,9 +297,17 @@ class WriteBack:
     def _answered(self, entry: PendingEntry, slot: int, tenure: int, status: int, payload: bytes) -> None:
         if status == BookieStatus.OK:
             self._state.added(entry.entry_id, slot, tenure)
+        elif status == BookieStatus.OVERLOADED:
+            asyncio.get_running_loop().call_later(OVERLOADED_RETRY_S, self._send_again, entry, slot, tenure)
+            return
         elif not self._state.slot_failed(slot, tenure):
             return
         self._progress.set()
+
+    def _send_again(self, entry: PendingEntry, slot: int, tenure: int) -> None:
+        state = self._state
+        if state.tenures[slot] == tenure and state.phase is not WriterPhase.ENDED:
+            self._send(entry, slot)
 
     def _fail_late_slots(self) -> None:
         """The first pending entry waits for too long: whoever has not stored it is replaced."""

@@ -330,6 +330,19 @@ async def test_a_long_tail_is_recovered_in_pieces(cluster):
     assert len(await bodies(cluster, metadata)) == 501
 
 
+async def test_overloaded_bookies_are_asked_again_and_keep_their_slots(cluster):
+    writer = await written(cluster, 1)
+    only_on(cluster, writer, 0, 1)
+    for bookie in cluster.bookies.values():
+        bookie.forced[BookieOp.ADD] = BookieStatus.OVERLOADED
+    recovering = asyncio.create_task(cluster.new_ledgers().recover(writer.ledger_id))
+    await until(lambda: all(bookie.adds >= 3 for bookie in cluster.bookies.values()))
+    for bookie in cluster.bookies.values():
+        bookie.forced.clear()
+    metadata = await recovering
+    assert metadata.last_entry == 1 and metadata.fragments == writer.metadata.fragments
+
+
 async def test_few_entries_are_asked_for_where_a_ledger_ends_and_more_and_more_in_a_long_tail(cluster):
     def asked(bookie):
         reads = [decode_read(payload) for op, payload in bookie.log if op == BookieOp.READ]
