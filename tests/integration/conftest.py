@@ -4,6 +4,7 @@ Tests that kill or stop processes start a cluster of their own with `start_clust
 the actors' names are fixed.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray import cloudpickle
 
 import magnetar
 from magnetar.cluster.ray_cluster import RayCluster
@@ -23,7 +25,7 @@ StartCluster = Callable[..., RayCluster]
 def ray_session() -> Iterator[None]:
     """A Ray of our own, whatever else runs on this machine."""
     os.environ.pop("RAY_ADDRESS", None)
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
 
@@ -88,6 +90,6 @@ def start_cluster(clusters: _Clusters) -> Iterator[StartCluster]:
 def functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ray tasks defined in a test module are sent as they are: workers cannot import test modules."""
     module = sys.modules[request.module.__name__]
-    ray.cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)
     yield
-    ray.cloudpickle.unregister_pickle_by_value(module)
+    cloudpickle.unregister_pickle_by_value(module)

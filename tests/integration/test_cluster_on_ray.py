@@ -10,6 +10,7 @@ import ray
 import ray_nodes
 
 import magnetar
+from magnetar.cluster.ray_calls import ask, remote
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.errors import ClusterError
 from magnetar.protocol.names import RAY_NAMESPACE
@@ -64,9 +65,9 @@ def test_actors_and_tasks_share_a_client(cluster: RayCluster) -> None:
         return reader.read_next(timeout_millis=10_000).data()
 
     magnetar.Client().subscribe("from-an-actor", "keeper").close()
-    writer = ray.remote(Writer).options(num_cpus=0).remote()
-    position = ray.get(writer.write.remote(b"one"), timeout=60)
-    assert ray.get(ray.remote(read).options(num_cpus=0).remote(position), timeout=60) == b"one"
+    writer = remote(Writer, num_cpus=0).remote()
+    position = ask(writer.write.remote(b"one"), 60)
+    assert ask(remote(read, num_cpus=0).remote(position), 60) == b"one"
 
 
 def test_a_second_cluster_on_the_same_ray_is_refused(cluster: RayCluster, tmp_path: Path) -> None:
