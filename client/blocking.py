@@ -1,5 +1,6 @@
 """The blocking client: the public `Client`, with the names and defaults of the official Python client."""
 
+import asyncio
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -7,7 +8,7 @@ from typing import Any
 
 from ..protocol.errors import AlreadyClosed
 from .blocking_consumer import Consumer, Reader
-from .blocking_loop import obtain
+from .blocking_loop import Running, obtain
 from .blocking_producer import Producer
 from .client import topic_partitions
 from .configuration import (
@@ -291,8 +292,9 @@ class Client:
             return
         self._closed = True
         if self._shared:
-            for made in list(self._made):
-                self.close_one(made)
+            made = list(self._made)
+            self._made.clear()
+            self.running.run(_close_all(made))
         else:
             self.running.close()
             self._finalizer.detach()
@@ -332,6 +334,11 @@ class Client:
         self._made[reader.consumer] = None
         return reader
 
+    def close_when_forgotten(self, face: object, made: Closeable) -> None:
+        """Close what `face` is the face of when nobody holds the face any more: the loop, and inside Ray the process,
+        may live on, and a consumer that nobody reads would keep its messages from others."""
+        weakref.finalize(face, _forgotten, self.running, self._made, made).atexit = False
+
     def close_one(self, made: Closeable) -> None:
         """Close a producer or consumer of this client; nothing happens if it is closed."""
         if self._made.pop(made, None) is None and made not in self.running.core.opened:
@@ -344,6 +351,15 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("the client is closed")
+
+
+async def _close_all(made: list[Closeable]) -> None:
+    await asyncio.gather(*[one.close() for one in made])
+
+
+def _forgotten(running: Running, registry: dict[Closeable, None], made: Closeable) -> None:
+    registry.pop(made, None)
+    running.close_soon(made)
 
 
 def _client(options: dict[str, Any]) -> Client:

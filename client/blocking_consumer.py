@@ -81,6 +81,7 @@ class Consumer(OpensLater):
         listener = consumer.configuration.message_listener
         if listener is not None:
             self._listener = Listener(consumer.topic.full, self._next, lambda message: listener(self, message))
+        client.close_when_forgotten(self, consumer)
 
     def _open(self) -> None:
         Consumer.__init__(self, self._client, self._client.open_consumer(self._configuration))
@@ -222,6 +223,7 @@ class Reader(OpensLater):
         if listener is not None:
             topic = reader.consumer.topic.full
             self._listener = Listener(topic, self._next, lambda message: listener(self, message))
+        client.close_when_forgotten(self, reader.consumer)
 
     def _open(self) -> None:
         Reader.__init__(self, self._client, self._client.open_reader(self._configuration))

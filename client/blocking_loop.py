@@ -7,6 +7,7 @@ there it lives as long as the process.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import uvloop
@@ -14,7 +15,7 @@ import uvloop
 from ..protocol.errors import AlreadyClosed, OperationNotSupported
 from ..runtime.environment import Environment
 from .configuration import ClientConfiguration
-from .core import Core
+from .core import Closeable, Core
 from .discovery import in_ray_worker, service_url_source
 
 T = TypeVar("T")
@@ -78,6 +79,12 @@ class Running:
         except BaseException:
             future.cancel()  # without effect unless this thread was interrupted
             raise
+
+    def close_soon(self, forgotten: Closeable) -> None:
+        """Have the loop close what nobody holds any more. Waits for nothing: garbage collection calls this."""
+        if forgotten in self.core.opened:
+            with suppress(RuntimeError):  # the loop has ended, and all of it with it
+                self._loop.call_soon_threadsafe(self.core.close_soon, forgotten)
 
     def close(self) -> None:
         """Close everything, end the loop and its thread. May be called twice."""

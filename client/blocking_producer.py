@@ -38,6 +38,7 @@ class Producer(OpensLater):
         self._router = producer.router
         self._outboxes = [one.outbox for one in producer.producers]
         self._outbox = self._outboxes[0]
+        client.close_when_forgotten(self, producer)
 
     def _open(self) -> None:
         Producer.__init__(self, self._client, self._client.open_producer(self._configuration))

@@ -48,6 +48,7 @@ class Core:
         self.tasks = Tasks()
         self.opened: dict[Closeable, None] = {}
         """Producers and consumers that are not closed."""
+        self._closing: dict[asyncio.Task[None], Closeable] = {}
         self._last_id = 0
         self._reconnecting = 0
 
@@ -86,14 +87,21 @@ class Core:
         finally:
             self._reconnecting -= 1
 
+    def close_soon(self, forgotten: Closeable) -> None:
+        """Close a producer or consumer that nobody holds any more. What it has pending is sent first."""
+        if forgotten in self.opened:
+            task = self.loop.create_task(forgotten.close(), name="close what was forgotten")
+            self._closing[task] = forgotten
+            task.add_done_callback(self._closing.pop)
+
     async def close(self) -> None:
         """Close all producers and consumers, then all tasks and connections."""
-        await asyncio.gather(*[opened.close() for opened in list(self.opened)])
+        await asyncio.gather(*self._closing, *[opened.close() for opened in list(self.opened)])
         await self._end()
 
     async def abandon(self) -> None:
         """End at once: what is pending fails, and nobody is told good-bye."""
-        for opened in list(self.opened):
+        for opened in [*self.opened, *self._closing.values()]:
             opened.abandon(AlreadyClosed("the client was shut down"))
         await self._end()
 
