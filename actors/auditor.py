@@ -67,7 +67,7 @@ class AuditProgress:
 
 
 class Auditor:
-    """See the module. `limbo` lists the live bookies that say they are in limbo."""
+    """See the module. `limbo` names the live bookies that say they are in limbo, and why."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Auditor:
         settings: Settings,
         store: MetadataStore,
         directory: BookieDirectory,
-        limbo: Callable[[], list[str]],
+        limbo: Callable[[], dict[str, str]],
     ) -> None:
         self._env = env
         self._settings = settings
@@ -94,7 +94,7 @@ class Auditor:
         self._absent_since: dict[str, float] = {}
         self._lost: dict[str, None] = {}
         self._copies_given: dict[str, int] = {}
-        self._limbo_known: dict[str, None] = {}
+        self._limbo_known: dict[str, str] = {}
         self._changed = False
         self._wake = asyncio.Event()
         self._tasks = Tasks()
@@ -116,7 +116,7 @@ class Auditor:
 
     def status(self) -> dict[str, Any]:
         """`AuditProgress` as a dictionary, with `lost_bookies` and `limbo`."""
-        return {**asdict(self._progress), "lost_bookies": sorted(self._lost), "limbo": self._limbo()}
+        return {**asdict(self._progress), "lost_bookies": sorted(self._lost), "limbo": list(self._limbo())}
 
     # -- when ----------------------------------------------------------------------------------------------------
 
@@ -188,10 +188,10 @@ class Auditor:
         holding_back: dict[str, None] = {}  # bookies that ledgers speak against letting out of limbo
         floor = await self._ledgers_allocated()
         limbo = self._limbo()
-        for bookie in limbo:
-            if bookie not in self._limbo_known:  # what was whole on it may be so no longer
+        for bookie, reason in limbo.items():
+            if self._limbo_known.get(bookie) != reason:  # what was whole on it may be so no longer
                 self._forget(bookie)
-        self._limbo_known = dict.fromkeys(limbo)
+        self._limbo_known = dict(limbo)
         after = ""
         while True:
             page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=after, limit=LEDGERS_PER_PAGE)
@@ -228,9 +228,9 @@ class Auditor:
         progress.checked, progress.incomplete = checked, incomplete
         progress.whole = not incomplete and not self._changed
         progress.finished_ms = self._env.clock.now_ms()
-        for bookie in limbo:
+        for bookie, reason in limbo.items():
             if bookie not in holding_back and not self._changed:
-                await self._let_out(bookie, floor)
+                await self._let_out(bookie, floor, reason)
 
     def _note_absent(self, bookies: tuple[str, ...]) -> None:
         """A bookie that this coordinator never saw is absent since it first missed it."""
@@ -309,9 +309,10 @@ class Auditor:
         record = await self._store.get(metadata_keys.counter(metadata_keys.LEDGER_COUNTER))
         return int(unpack(record.value)["next"]) if record is not None else 1
 
-    async def _let_out(self, bookie: str, floor: int) -> None:
+    async def _let_out(self, bookie: str, floor: int, reason: str) -> None:
+        """The bookie refuses when it lost more than it had said when the round began."""
         try:
-            await self._calls.call(bookie, "clear_limbo", fence_floor=floor)
+            await self._calls.call(bookie, "clear_limbo", fence_floor=floor, reason=reason)
         except MagnetarError as error:
             self._fail(f"bookie {bookie}'s limbo", error)
         else:

@@ -225,14 +225,17 @@ class BookieService(RpcService):
         """One round now, compaction included; returns what it did."""
         return await self.collect(major)
 
-    async def rpc_clear_limbo(self, connection: RpcConnection, fence_floor: int | None = None) -> None:
-        """The auditor has copied back everything that should be here.
+    async def rpc_clear_limbo(
+        self, connection: RpcConnection, fence_floor: int | None = None, reason: str | None = None
+    ) -> None:
+        """The auditor has copied back everything that should be here, knowing of that reason for limbo.
 
         Every ledger id given out before the loss is below `fence_floor`; without one the bookie asks the metadata.
+        Raises BadVersion when more was lost meanwhile, so that the reason is another one.
         """
         if fence_floor is None:
             fence_floor = await self._coordinator.metadata.allocate(LEDGER_COUNTER, 1)
-        await self.store.clear_limbo(fence_floor)
+        await self.store.clear_limbo(fence_floor, reason)
         logger.warning("bookie %s has left limbo", self.identity.node_id)
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -318,8 +318,9 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         sessions = self.membership.of_role(ROLE_BOOKIE)
         return [[session.node_id, session.host, session.port, _is_writable(session)] for session in sessions]
 
-    def _bookies_in_limbo(self) -> list[str]:
-        return [session.node_id for session in self.membership.of_role(ROLE_BOOKIE) if session.report.get("limbo")]
+    def _bookies_in_limbo(self) -> dict[str, str]:
+        sessions = self.membership.of_role(ROLE_BOOKIE)
+        return {session.node_id: session.report["limbo"] for session in sessions if session.report.get("limbo")}
 
     def _broker_list(self) -> list[dict[str, Any]]:
         return [

@@ -47,7 +47,7 @@ from ..protocol.bookie_wire import (
     encode_ledger_state,
     encode_read_answer,
 )
-from ..protocol.errors import DiskFull, MagnetarError, NoSuchLedger, ProtocolError, StorageFailed
+from ..protocol.errors import BadVersion, DiskFull, MagnetarError, NoSuchLedger, ProtocolError, StorageFailed
 from ..runtime.environment import Environment
 from ..runtime.files import DiskUsage
 from ..runtime.settings import Settings
@@ -333,10 +333,16 @@ class BookieStore:
         self.on_change()
         await self.entries.checkpoint()
 
-    async def clear_limbo(self, fence_floor: int) -> None:
+    async def clear_limbo(self, fence_floor: int, reason: str | None = None) -> None:
         """Everything this bookie should hold has been copied back to it. Every ledger id handed out until now is below
-        `fence_floor`. Durable when it returns. Raises DiskFull, OSError; then limbo stays."""
+        `fence_floor`. Durable when it returns.
+
+        Raises BadVersion when `reason` (None: any) is not why it is in limbo now, since more was lost after the copying
+        began, and DiskFull, OSError; then limbo stays.
+        """
         limbo, floor = self.entries.limbo, self.entries.fence_floor
+        if reason is not None and reason != limbo:
+            raise BadVersion(f"limbo has another reason by now: {limbo or 'none'}")
         self.entries.limbo, self.entries.fence_floor = "", max(floor, fence_floor)
         try:
             await self.entries.checkpoint()

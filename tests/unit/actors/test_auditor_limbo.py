@@ -24,7 +24,7 @@ class Checks:
 
     async def call(self, bookie, method, **arguments):
         assert method == "clear_limbo"
-        self.let_out.append(bookie)
+        self.let_out.append((bookie, arguments["reason"]))
 
     async def close(self):
         pass
@@ -32,7 +32,7 @@ class Checks:
 
 @pytest.fixture
 async def made():
-    """(auditor, its checks, the bookies in limbo): one closed ledger on three bookies."""
+    """(auditor, its checks, why which bookies are in limbo): one closed ledger on three bookies."""
     cluster = FakeCluster(3)
     metadata = LedgerMetadata(
         ledger_id=1,
@@ -44,10 +44,10 @@ async def made():
         last_entry=9,
     )
     await cluster.metadata.put(metadata_keys.ledger(1), metadata.pack(), None)
-    limbo, checks = [], Checks()
+    limbo, checks = {}, Checks()
     identity = Identity("cluster", "coordinator", "coordinator", "1")
     auditor = Auditor(
-        cluster.env, identity, b"secret", cluster.settings, cluster.metadata, cluster.directory, lambda: list(limbo)
+        cluster.env, identity, b"secret", cluster.settings, cluster.metadata, cluster.directory, lambda: dict(limbo)
     )
     auditor._repair = auditor._calls = checks
     yield auditor, checks, limbo
@@ -63,7 +63,20 @@ async def test_a_ledger_found_whole_is_looked_at_again_when_a_bookie_of_it_falls
     assert len(checks.looked_at) == 3, "nothing has changed"
     for _ in range(2):  # a bookie that was read-only already changes in nothing else
         checks.looked_at.clear()
-        limbo.append("bookie-2")
+        limbo["bookie-2"] = "a loss"
         await auditor.round()
-        assert sorted(checks.looked_at) == list(BOOKIES) and checks.let_out.pop() == "bookie-2"
+        assert sorted(checks.looked_at) == list(BOOKIES) and checks.let_out.pop() == ("bookie-2", "a loss")
         limbo.clear()
+
+
+async def test_and_again_when_it_loses_more_before_it_is_let_out(made):
+    auditor, checks, limbo = made
+    limbo["bookie-2"] = "a loss"
+    auditor._changed = True  # something keeps it from being let out in this round
+    await auditor.round()
+    assert not checks.let_out
+    auditor._changed = False
+    checks.looked_at.clear()
+    limbo["bookie-2"] = "a loss; another loss"
+    await auditor.round()
+    assert sorted(checks.looked_at) == list(BOOKIES) and checks.let_out == [("bookie-2", "a loss; another loss")]

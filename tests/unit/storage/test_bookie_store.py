@@ -7,7 +7,7 @@ from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger, encode_read
-from magnetar.protocol.errors import NoSuchLedger, StorageFailed
+from magnetar.protocol.errors import BadVersion, NoSuchLedger, StorageFailed
 from magnetar.runtime.files import DiskUsage
 from magnetar.runtime.settings import Settings
 
@@ -256,7 +256,12 @@ async def test_limbo_answers_unknown_fences_what_is_known_and_ends_only_when_cle
         bookie = await bookie.restarted()
     assert await bookie.add(1, 2, recovery=True) == S.OK
     assert await bookie.add(60, 0, recovery=True) == S.OK
-    await bookie.store.clear_limbo(100)
+    reason = bookie.store.limbo
+    await bookie.store.enter_limbo("more was lost")
+    with pytest.raises(BadVersion):
+        await bookie.store.clear_limbo(100, reason)
+    assert (await bookie.read(50, 0, 0))[0] == S.UNKNOWN
+    await bookie.store.clear_limbo(100, f"{reason}; more was lost")
     for _ in range(2):
         assert bookie.store.limbo == ""
         assert (await bookie.read(1, 3, 4))[0] == S.NO_SUCH_ENTRY
