@@ -81,6 +81,8 @@ class PartitionConsumer:
         self._durable = start is None
         self._ordered = configuration.consumer_type is not ConsumerType.Shared
         self._filter = start
+        self._seeking = False
+        """Whether a seek has not been answered yet."""
         self._unsought: StartFilter | None = None
         """Where to go on if a seek fails."""
         self._target: tuple[MessageId | int, bool] = (MessageId.earliest, True)
@@ -288,7 +290,7 @@ class PartitionConsumer:
         if self._filter is not None:
             if self._filter.drops(received):
                 self._leave_out(received.count)
-                if self._ordered:
+                if self._ordered and not self._seeking:
                     # Done, as far as the application is concerned. On a Shared subscription another consumer may just
                     # have sought back to it: there it stays unacknowledged and comes again.
                     self.acks.acknowledge_entry(position)
@@ -377,7 +379,7 @@ class PartitionConsumer:
 
     def begin_seek(self, target: MessageId | int, inclusive: bool) -> None:
         """A seek is about to be sent: from here on nothing that is queued or still comes is wanted."""
-        self._sought = True
+        self._sought = self._seeking = True
         self._unsought = self._here()
         self._target = (target, inclusive)
         self._set_filter(target, inclusive)
@@ -413,6 +415,7 @@ class PartitionConsumer:
 
     def end_seek(self, done: bool) -> None:
         """The broker has answered. What arrived in between is from before."""
+        self._seeking = False
         if done:
             self._set_filter(*self._target)
             self._forget_queue()

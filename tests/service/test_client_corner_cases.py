@@ -134,3 +134,14 @@ async def test_a_surprise_while_reconnecting_reaches_those_who_wait(
         await producer.send(b"x")
     with pytest.raises(UnknownError):
         await waiting
+
+
+async def test_a_seek_that_fails_acknowledges_nothing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_broker.Connection.on_seek", lambda *_: None)
+    async with AsyncClient(broker.url, operation_timeout_seconds=1) as client:
+        ids = await publish(client, numbers(10))
+        consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=2)
+        with pytest.raises(Timeout):
+            await consumer.seek(ids[7])
+        assert subscription(broker).acked == set()
+        assert set(await receive(consumer, 10)) == set(numbers(10))
