@@ -210,7 +210,7 @@ class Placement:
                 if topic not in self._forced:
                     self._answer(topic, current)
                     continue
-                target = self._forced.pop(topic)
+                target = self._forced[topic]
                 if target in brokers:
                     targets[topic] = target
                 elif len(brokers) == 1:
@@ -259,6 +259,7 @@ class Placement:
                 doubtful[topic] = None
                 continue
             self.table.set(topic, assignment)
+            self._forced.pop(topic, None)
             changes.append(
                 {
                     "topic": topic,
@@ -290,6 +291,7 @@ class Placement:
                 self.table.set(topic, after)
                 self._next_epoch = max(self._next_epoch, after.epoch)
                 if before is None or before.epoch != after.epoch:
+                    self._forced.pop(topic, None)  # it was moved, and the answer lost
                     changes.append(
                         {
                             "topic": topic,

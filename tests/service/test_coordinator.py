@@ -321,6 +321,21 @@ async def test_lost_answers_and_absence_of_the_store_only_delay() -> None:
             assert record is not None and unpack(record.value)["epoch"] == value["epoch"]
 
 
+@pytest.mark.parametrize("plan", [["away"], ["lost"], ["away", "lost"], ["lost", "away"]])
+async def test_a_move_is_made_once_however_the_store_behaves(plan: list[str]) -> None:
+    store = FlakyStore(MemoryRecords())
+    async with coordination(store=store) as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t")
+        first = await one.client.call("assign", topic=PREFIX + "t")
+        two = await cluster.broker(2)
+        store.plan = list(plan)
+        await one.client.call("unload", topic=PREFIX + "t")
+        await eventually(lambda: two.owned() == [PREFIX + "t"] and not one.owned())
+        assert two.client.assignments[PREFIX + "t"]["epoch"] > first["epoch"]
+        assert one.rpc.released == [PREFIX + "t"] and not two.rpc.released
+
+
 async def test_a_record_that_somebody_else_changed_is_read_again() -> None:
     async with coordination() as cluster:
         one, two = await cluster.broker(1), await cluster.broker(2)
