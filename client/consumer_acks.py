@@ -9,7 +9,7 @@ because there is no connection is sent first thing on the next.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..protocol.commands import ack, encode
@@ -138,18 +138,22 @@ class ConsumerAcks:
         if self._negative_timer is not None:
             self._negative_timer.cancel()
 
-    def send_redelivery(self, positions: Iterable[Position]) -> None:
+    def send_redelivery(self, positions: Sequence[Position]) -> None:
         """Ask for entries again; for all if none is named."""
         connection = self._consumer.connection
         if connection is None:
             return
-        command = CommandRedeliverUnacknowledgedMessages(
-            consumer_id=self._consumer.consumer_id,
-            message_ids=[MessageId(-1, *position).to_wire() for position in positions],
-        )
-        if not command.message_ids:
+        if not positions:
             self._negative.clear()
-        connection.write(encode(command))
+        for start in range(0, len(positions) or 1, ENTRIES_PER_COMMAND_MAX):
+            command = CommandRedeliverUnacknowledgedMessages(
+                consumer_id=self._consumer.consumer_id,
+                message_ids=[
+                    MessageId(-1, *position).to_wire()
+                    for position in positions[start : start + ENTRIES_PER_COMMAND_MAX]
+                ],
+            )
+            connection.write(encode(command))
 
     def _start_timer(self) -> None:
         if self._timer is None:

@@ -8,7 +8,7 @@ from client_calls import TOPIC, numbers, publish, receive, subscription
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
-from magnetar.client.configuration import InitialPosition
+from magnetar.client.configuration import ConsumerType, InitialPosition
 from magnetar.client.message_id import MessageId
 from magnetar.client.results import Result
 from magnetar.protocol.errors import MessageTooBig, Timeout, UnknownError
@@ -145,3 +145,18 @@ async def test_a_seek_that_fails_acknowledges_nothing(broker: FakeBroker, monkey
             await consumer.seek(ids[7])
         assert subscription(broker).acked == set()
         assert set(await receive(consumer, 10)) == set(numbers(10))
+
+
+async def test_many_negative_acknowledgements_are_told_in_portions(
+    broker: FakeBroker, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.client.consumer_acks.ENTRIES_PER_COMMAND_MAX", 3)
+    await publish(client, numbers(8))
+    consumer = await client.subscribe(
+        "t", "s", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=20
+    )
+    for _ in range(8):
+        await consumer.negative_acknowledge(await consumer.receive(2000))
+    assert sorted(await receive(consumer, 8)) == numbers(8)
+    told = [len(command.message_ids) for command in broker.commands("REDELIVER_UNACKNOWLEDGED_MESSAGES")]
+    assert sum(told) == 8 and max(told) <= 3
