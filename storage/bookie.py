@@ -52,6 +52,7 @@ from ..runtime.environment import Environment
 from ..runtime.files import DiskUsage
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
+from .bookie_rules import judge_repeated, refuse_known_ledger, refuse_unknown_ledger
 from .entry_store import EntryStore
 from .group_commit import Responder
 from .ledger_states import LedgerState
@@ -167,12 +168,11 @@ class BookieStore:
             if refusal is not None:
                 return refusal
             state = self._learn(ledger_id)
+        refusal = refuse_known_ledger(flags, state.fenced, self.writable)
+        if refusal is not None:
+            return refusal
         if flags:
             state.touched = True
-        elif state.fenced:
-            return BookieStatus.FENCED
-        elif not self.writable:
-            return BookieStatus.READ_ONLY
         if self._journal.pending_bytes + self._lookup_bytes + size > self._pending_bytes_max:
             return BookieStatus.OVERLOADED
         if entry_id <= state.last_entry:
@@ -202,15 +202,16 @@ class BookieStore:
 
     def _refuse_unknown_ledger(self, ledger_id: int, flags: int) -> int | None:
         """Why a ledger that the bookie holds nothing of takes no add, or None."""
-        if ledger_id in self.entries.tombstones:
-            return BookieStatus.NO_SUCH_LEDGER if flags else BookieStatus.FENCED
-        if not flags and (not self.writable or self.entries.limbo or ledger_id < self.entries.fence_floor):
-            return BookieStatus.READ_ONLY
-        return None
+        entries = self.entries
+        return refuse_unknown_ledger(flags, ledger_id in entries.tombstones, self.writable, self._doubtful(ledger_id))
+
+    def _doubtful(self, ledger_id: int) -> bool:
+        """Whether a fence of a ledger that nothing is known of may have been lost."""
+        return bool(self.entries.limbo) or ledger_id < self.entries.fence_floor
 
     def _learn(self, ledger_id: int) -> LedgerState:
         state = self._ledgers[ledger_id] = LedgerState(ledger_id)
-        if self.entries.limbo or ledger_id < self.entries.fence_floor:
+        if self._doubtful(ledger_id):
             state.fenced = state.fence_durable = True  # limbo and floor are durable, and say the same
         return state
 
@@ -222,8 +223,9 @@ class BookieStore:
         found = self._reads.find_unsealed(state, entry_id)
         if found is not None:
             segment, row = found
-            if row.digest != digest:
-                return BookieStatus.CONFLICT
+            verdict = judge_repeated(row.digest, digest)
+            if verdict is not BookieStatus.OK:
+                return verdict
             if row.offset < segment.synced_end:
                 return _OK
             self._journal.after_pending(
@@ -240,7 +242,7 @@ class BookieStore:
             if error is not None:
                 status = BookieStatus.IO_ERROR
             elif stored_digest is not None:
-                status = _OK if stored_digest == digest else BookieStatus.CONFLICT
+                status = judge_repeated(stored_digest, digest)
             elif self._ledgers.get(ledger_id) is not state:
                 status = BookieStatus.NO_SUCH_LEDGER if head[0] else BookieStatus.FENCED
             elif state.fenced and not head[0]:

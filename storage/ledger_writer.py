@@ -19,20 +19,21 @@ bookies (NotEnoughBookies), different bytes under one id (DigestConflict), an en
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from ..protocol.bookie_wire import BookieStatus, encode_add, encode_entry_header, error_for_status
 from ..protocol.errors import (
     BadVersion,
     LedgerClosed,
+    LedgerError,
     LedgerFenced,
     MagnetarError,
     MessageTooBig,
     NoSuchKey,
     NoSuchLedger,
 )
-from ..runtime.environment import Environment
+from ..runtime.environment import Chance, Environment
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from .bookie_client import BookieClient
@@ -284,6 +285,9 @@ class LedgerWriter:
     async def _change_ensembles(self) -> None:
         try:
             await self._change_while_needed()
+        except Exception as error:  # whatever it was: nobody may wait for ever
+            logger.exception("ledger %d: an ensemble change failed unexpectedly", self.ledger_id)
+            self._end(LedgerError(f"ledger {self.ledger_id}: an ensemble change failed: {error!r}"))
         finally:
             self._changing = False
 
@@ -328,29 +332,11 @@ class LedgerWriter:
         state = self._state
         record = self._record
         while True:
-            if record.metadata.state is not LedgerState.OPEN:
-                raise LedgerFenced(f"ledger {self.ledger_id} was taken over", ledger_id=self.ledger_id)
-            ensemble = list(record.metadata.last_fragment.bookies)
-            for slot, slot_state in enumerate(state.slots):
-                if slot_state is SlotState.LIVE and ensemble[slot] != state.ensemble[slot]:
-                    raise LedgerFenced(f"ledger {self.ledger_id}: its ensemble was changed by another")
-            empty = [slot for slot, slot_state in enumerate(state.slots) if slot_state is SlotState.EMPTY]
-            replaced = replace_slots(
-                self._env.random, [*ensemble, *state.ensemble], slots, self._client.usable(), self._refusing
-            )
-            if not replaced:
+            change = plan_change(state, record.metadata, slots, self._env.random, self._client.usable(), self._refusing)
+            if change is None:
                 return None
-            replaced |= replace_slots(
-                self._env.random,
-                [*ensemble, *state.ensemble, *replaced.values()],
-                empty,
-                self._client.usable(),
-                self._refusing,
-            )
-            for slot, bookie in replaced.items():
-                ensemble[slot] = bookie
+            target, replaced = change
             try:
-                target = record.metadata.with_ensemble(state.change_start, tuple(ensemble))
                 stored = await self._records.replace(target, record.version, settle_limit_s=ENSEMBLE_CHANGE_SETTLE_S)
                 return stored, replaced
             except (BadVersion, NoSuchKey):
@@ -361,3 +347,35 @@ class LedgerWriter:
             return await self._records.get(self.ledger_id)
         except NoSuchLedger:
             raise LedgerFenced(f"ledger {self.ledger_id} was deleted", ledger_id=self.ledger_id) from None
+
+
+def plan_change(
+    state: LedgerWriterState,
+    metadata: LedgerMetadata,
+    slots: Sequence[int],
+    random: Chance,
+    usable: Iterable[str],
+    refusing: Iterable[str] = (),
+) -> tuple[LedgerMetadata, dict[int, str]] | None:
+    """The record to compare-and-set for an ensemble change of `slots`, and who takes which slot; None without a spare.
+
+    Pure. `metadata` is the record as it is now; empty slots are filled too when there are spares enough. Raises
+    LedgerFenced when the ledger is no longer OPEN or its ensemble is not this writer's.
+    """
+    ledger_id = metadata.ledger_id
+    if metadata.state is not LedgerState.OPEN:
+        raise LedgerFenced(f"ledger {ledger_id} was taken over", ledger_id=ledger_id)
+    ensemble = list(metadata.last_fragment.bookies)
+    for slot, slot_state in enumerate(state.slots):
+        if slot_state is SlotState.LIVE and ensemble[slot] != state.ensemble[slot]:
+            raise LedgerFenced(f"ledger {ledger_id}: its ensemble was changed by another")
+    empty = [slot for slot, slot_state in enumerate(state.slots) if slot_state is SlotState.EMPTY]
+    usable = list(usable)
+    taken = [*ensemble, *state.ensemble]
+    replaced = replace_slots(random, taken, slots, usable, refusing)
+    if not replaced:
+        return None
+    replaced |= replace_slots(random, [*taken, *replaced.values()], empty, usable, refusing)
+    for slot, bookie in replaced.items():
+        ensemble[slot] = bookie
+    return metadata.with_ensemble(state.change_start, tuple(ensemble)), replaced
