@@ -264,6 +264,19 @@ def test_what_a_lost_consumer_held_goes_to_the_others(side, cluster, topic):
     assert sorted(values(take(heir, 20))) == sorted(numbers(20))
 
 
+def test_receive_waits_for_a_message(side, topic):
+    consumer = side.client.subscribe(topic, "s")
+    producer = side.client.create_producer(topic)
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(consumer.receive().data()))
+    waiting.start()
+    time.sleep(0.1)
+    assert waiting.is_alive() and not got
+    producer.send(b"x")
+    waiting.join(10)
+    assert got == [b"x"]
+
+
 def test_one_negative_acknowledgement_brings_back_the_whole_batch(side, topic):
     consumer = side.client.subscribe(topic, "s", negative_ack_redelivery_delay_ms=100, **side.shared)
     producer = side.client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=500)
@@ -287,7 +300,7 @@ def test_a_durable_cursor_survives_its_broker_and_a_non_durable_one_does_not(tmp
             name = f"{topic}-{module.__name__}"
             one, reading = connect(cluster, module), connect(cluster, module)
             consumer = one.client.subscribe(name, "s")
-            reading.client.create_reader(name, module.MessageId.earliest)
+            reader = reading.client.create_reader(name, module.MessageId.earliest)
             producer = one.client.create_producer(name)
             for data in numbers(20):
                 producer.send(data)
@@ -295,6 +308,7 @@ def test_a_durable_cursor_survives_its_broker_and_a_non_durable_one_does_not(tmp
             time.sleep(0.3)  # clients group their acknowledgements
             owner = cluster.owner(name)
             assert sorted(durable for _, durable in loaded(cluster, name).subscriptions) == [False, True]
+            assert reader.has_message_available()
             reading.client.shutdown()
             cluster.run(cluster.stop_broker(owner))
             late = connect(cluster, module)
