@@ -1,0 +1,46 @@
+"""Documents that name things of the code: what they name exists."""
+
+import re
+from pathlib import Path
+
+from magnetar.runtime.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+FEATURES = (ROOT / "docs" / "FEATURES.md").read_text()
+ROWS = re.findall(r"^\| (\d+\.\d+) \| .+ \| (\S[^|]*\S) \| (.*) \|$", FEATURES, re.MULTILINE)
+TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
+
+
+def test_every_row_has_a_state_and_every_claim_a_test() -> None:
+    assert len(ROWS) == 262
+    assert {state for _, state, _ in ROWS} == {"done", "partly", "not yet"}
+    without = [number for number, state, shown in ROWS if state != "not yet" and not TEST.search(shown)]
+    assert not without
+
+
+def test_the_tests_that_features_names_exist() -> None:
+    named = {(file, test) for _, _, shown in ROWS for file, test in TEST.findall(shown)}
+    missing = [
+        f"{file}::{test}"
+        for file, test in sorted(named)
+        if not re.search(rf"^(async )?def {test}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE)
+    ]
+    assert named and not missing
+
+
+def test_settings_said_to_be_there_are_there_with_that_default() -> None:
+    values = Settings().to_dict()
+    claimed = re.findall(r"^\| `(\w+)` \| (\S+) \| (done|not yet)", FEATURES.partition("## Settings")[2], re.MULTILINE)
+    brokers = [(name, default, state) for name, default, state in claimed if name in values or state == "not yet"]
+    assert len([name for name, _, state in brokers if state == "done"]) >= 4
+    for name, default, state in brokers:
+        assert (name in values) == (state == "done"), name
+        if state == "done":
+            assert str(values[name]).lower() == default, name
+
+
+def test_settings_that_documents_give_exist() -> None:
+    text = (ROOT / "docs" / "OPERATIONS.md").read_text()
+    given = re.findall(r"--set (\w+)=|MAGNETAR_([a-z]\w+)=", text)
+    assert given
+    assert {first or second for first, second in given} <= Settings().to_dict().keys()
