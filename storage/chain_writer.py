@@ -28,6 +28,7 @@ from dataclasses import replace
 
 from ..protocol.errors import (
     AlreadyClosed,
+    LedgerError,
     LedgerFenced,
     MagnetarError,
     MessageTooBig,
@@ -197,8 +198,12 @@ class ChainWriter:
             writer, info = await self._create_next(ROLLOVER_SETTLE_S)
         except (StaleEpoch, LedgerFenced) as error:
             self._terminal(error)
-        except MagnetarError as error:
-            logger.warning("%s cannot start a ledger: %s", self._owned.name, error)
+        except Exception as error:
+            if isinstance(error, MagnetarError):
+                logger.warning("%s cannot start a ledger: %s", self._owned.name, error)
+            else:  # whatever it was: nobody may wait for ever
+                logger.exception("%s cannot start a ledger", self._owned.name)
+                error = LedgerError(f"{self._owned.name} cannot start a ledger: {error!r}")
             if self.state is ChainWriterState.STARTING:
                 self.state = ChainWriterState.FAILED if recover else ChainWriterState.IDLE
             self._fail_waiting(error)

@@ -10,6 +10,7 @@ from magnetar.protocol.errors import (
     DigestConflict,
     DiskFull,
     LedgerClosed,
+    LedgerError,
     LedgerFenced,
     MessageTooBig,
     MetadataUnavailable,
@@ -262,6 +263,22 @@ async def test_metadata_away_during_a_failure_goes_on_with_the_rest(five, troubl
     await adds.wait(4)
     assert len(adds.positions) == 4 and not writer.degraded, "the empty slot is filled with the next change"
     await writer.close()
+
+
+async def test_an_error_that_nobody_expected_during_a_change_ends_the_writer(five, monkeypatch):
+    writer = await five.ledgers.create()
+    adds = Adds()
+
+    def broken(*arguments):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("magnetar.storage.ledger_writer.replace_slots", broken)
+    five.bookies[writer.metadata.last_fragment.bookies[2]].crash()
+    writer.add(b"a", adds.callback)
+    await adds.wait(1)
+    await until(lambda: writer.ended is not None)
+    with pytest.raises(LedgerError):
+        writer.add(b"b", adds.callback)
 
 
 async def test_close_fails_what_is_pending_and_later_adds(cluster):

@@ -9,6 +9,7 @@ from magnetar.protocol import metadata_keys
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (
     AlreadyClosed,
+    LedgerError,
     LedgerFenced,
     MessageTooBig,
     MetadataUnavailable,
@@ -185,6 +186,19 @@ async def test_after_a_publish_failure_the_next_append_settles_the_old_ledger_fi
     assert adds.positions[0][0] > found[0][0][0], "a new ledger"
     middle = [body for _, body in found][3:-2]
     assert middle == bodies(4, 3)[: len(middle)], "what was unknown is there as a prefix or not at all"
+    await managed.close()
+
+
+async def test_an_error_that_nobody_expected_at_a_start_is_told_and_the_next_append_tries_again(cluster, monkeypatch):
+    managed = await open_(cluster)
+
+    async def broken(**arguments):
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.ledgers, "create", broken)
+        assert isinstance((await append(managed, bodies(1))).outcomes[0], LedgerError)
+    assert not (await append(managed, bodies(1))).errors
     await managed.close()
 
 
