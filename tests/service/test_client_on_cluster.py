@@ -199,10 +199,14 @@ def test_subscription_types(client: magnetar.Client, topic: str) -> None:
         assert nothing_more(anew)
 
 
-def test_without_a_receiver_queue(client: magnetar.Client, topic: str) -> None:
-    publish(client, topic, numbers(5), 1)
-    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, receiver_queue_size=0)
-    assert receive(consumer, 5) == numbers(5)
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_without_a_receiver_queue(client: magnetar.Client, topic: str, batch: int, kind: ConsumerType) -> None:
+    ids = publish(client, topic, numbers(12), batch)
+    consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST, receiver_queue_size=0)
+    assert receive(consumer, 12) == numbers(12)
+    consumer.seek(ids[3])
+    assert receive(consumer, 8) == numbers(8, 4)
 
 
 def test_partitioned_topics(cluster: Cluster, client: magnetar.Client, topic: str) -> None:
