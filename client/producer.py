@@ -139,18 +139,34 @@ class PartitionProducer:
         await flush.future
 
     async def close(self) -> None:
-        """Send what is pending, for as long as an operation may take, and say good-bye. Never raises."""
-        if self._failure is None:
-            try:
+        """Send what is pending, for as long as an operation may take, and say good-bye. Never raises.
+
+        When this is cancelled, what is pending fails and the broker is told at once.
+        """
+        try:
+            if self._failure is None:
                 async with asyncio.timeout(self._core.timeout_s):
                     await self.flush()
-            except (MagnetarError, TimeoutError) as error:
-                logger.warning("producer on %s closes with messages unsent: %s", self.topic.full, error)
+        except (MagnetarError, TimeoutError) as error:
+            logger.warning("producer on %s closes with messages unsent: %s", self.topic.full, error)
+        except asyncio.CancelledError:
+            connection = self._leave()
+            if connection is not None:
+                request_id = connection.next_request_id()
+                connection.write(encode(CommandCloseProducer(producer_id=self._producer_id, request_id=request_id)))
+            raise
+        connection = self._leave()
+        if connection is not None:
+            await self._say_goodbye(connection)
+
+    def _leave(self) -> Connection | None:
+        """End here; returns the connection whose broker still has to hear of it."""
         connection, self._connection = self._connection, None
         self.fail(AlreadyClosed("the producer is closed"))
-        if connection is not None and not connection.closed:
-            connection.producers.pop(self._producer_id, None)
-            await self._say_goodbye(connection)
+        if connection is None or connection.closed:
+            return None
+        connection.producers.pop(self._producer_id, None)
+        return connection
 
     async def _say_goodbye(self, connection: Connection) -> None:
         request_id = connection.next_request_id()

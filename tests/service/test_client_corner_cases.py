@@ -11,7 +11,7 @@ from magnetar.client.client import AsyncClient
 from magnetar.client.configuration import ConsumerType, InitialPosition
 from magnetar.client.message_id import MessageId
 from magnetar.client.results import Result
-from magnetar.protocol.errors import MessageTooBig, Timeout, UnknownError
+from magnetar.protocol.errors import AlreadyClosed, MessageTooBig, Timeout, UnknownError
 
 EARLIEST = InitialPosition.Earliest
 
@@ -160,3 +160,16 @@ async def test_many_negative_acknowledgements_are_told_in_portions(
     assert sorted(await receive(consumer, 8)) == numbers(8)
     told = [len(command.message_ids) for command in broker.commands("REDELIVER_UNACKNOWLEDGED_MESSAGES")]
     assert sum(told) == 8 and max(told) <= 3
+
+
+async def test_a_close_that_is_given_up_still_ends_the_producer(broker: FakeBroker, client: AsyncClient) -> None:
+    broker.receipts_lost = 10**9
+    producer = await client.create_producer("t")
+    waiting = asyncio.ensure_future(producer.send(b"x"))
+    await broker.until(lambda: broker.count("SEND"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.close(), 0.05)
+    with pytest.raises(AlreadyClosed):
+        async with asyncio.timeout(1):
+            await waiting
+    await broker.until(lambda: broker.count("CLOSE_PRODUCER") == 1)
