@@ -126,7 +126,7 @@ class EntryReads:
         lane.submit(reader.read_range, (request,), done)
 
     async def held_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
-        """The contiguous ranges of entry ids within first…last that are stored and not known to be damaged.
+        """The contiguous ranges of entry ids within first…last that are durable and not known to be damaged.
 
         Raises EntryCorrupt while an index is being rebuilt, OSError.
         """
@@ -150,7 +150,7 @@ class EntryReads:
                     self._on_damaged_index(segment)
                     raise
             if rows is not None:
-                held = IdRanges([*held, *rows.ranges(first, last)])
+                held = IdRanges([*held, *rows.ranges(first, last, segment.synced_end)])
         for damaged_ledger, entry_id in self._damaged_entries:
             if damaged_ledger == state.ledger_id:
                 held = held.without(entry_id)

@@ -94,12 +94,14 @@ class Rows:
             )
         ]
 
-    def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The contiguous (first, last) ranges of ids within first…last, lost entries left out."""
+    def ranges(self, first: int, last: int, end: int = sys.maxsize) -> list[tuple[int, int]]:
+        """The contiguous (first, last) ranges of ids within first…last, left out lost entries and records at `end` or
+        behind it."""
         found: list[tuple[int, int]] = []
         low, high = bisect_left(self.entries, first), bisect_right(self.entries, last)
-        for entry_id, size in zip(self.entries[low:high], self.sizes[low:high], strict=True):
-            if not size:
+        columns = zip(self.entries[low:high], self.offsets[low:high], self.sizes[low:high], strict=True)
+        for entry_id, offset, size in columns:
+            if not size or offset >= end:
                 continue
             if found and found[-1][1] == entry_id - 1:
                 found[-1] = (found[-1][0], entry_id)

@@ -76,10 +76,12 @@ async def test_nothing_is_answered_before_the_sync(files):
     request = bookie.send(BookieOp.ADD, add_payload(1, 0))
     assert (await bookie.read(1, 0, 0))[0] == S.NO_SUCH_ENTRY, "an entry not yet durable is not shown"
     assert request not in bookie.answers
+    assert await bookie.store.held_ranges(1, 0, 9) == [], "nor does the auditor take it for a copy"
     syncs = files.syncs
     lane(bookie, "journal").release()
     assert (await bookie.answer(request))[0] == S.OK
     assert files.syncs == syncs + 1
+    assert await bookie.store.held_ranges(1, 0, 9) == [(0, 0)]
     await bookie.store.close()
 
 
