@@ -91,6 +91,7 @@ class AsyncClient:
         self._core: Core | None = None
         self._environment: Environment | None = None
         self._closed = False
+        self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -285,8 +286,24 @@ class AsyncClient:
         """The names of the topic's partitions, or its own name if it has none."""
         return await topic_partitions(self._running_core(), topic)
 
+    def shutdown(self) -> None:
+        """End at once, without waiting for anything: what is pending may or may not have been sent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._core is not None:
+            self._core.give_up()
+            self._ending = self._core.loop.create_task(self._end(self._core), name="shut down a client")
+
+    async def _end(self, core: Core) -> None:
+        await core.abandon()
+        if self._environment is not None:
+            self._environment.close()
+
     async def close(self) -> None:
         """Close everything this client made, and its connections. May be called twice."""
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
         if self._closed:
             return
         self._closed = True

@@ -101,9 +101,13 @@ class Core:
 
     async def abandon(self) -> None:
         """End at once: what is pending fails, and nobody is told good-bye."""
+        self.give_up()
+        await self._end()
+
+    def give_up(self) -> None:
+        """Whatever is pending fails now."""
         for opened in [*self.opened, *self._closing.values()]:
             opened.abandon(AlreadyClosed("the client was shut down"))
-        await self._end()
 
     async def _end(self) -> None:
         await self.tasks.close()

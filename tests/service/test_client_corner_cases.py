@@ -173,3 +173,19 @@ async def test_a_close_that_is_given_up_still_ends_the_producer(broker: FakeBrok
         async with asyncio.timeout(1):
             await waiting
     await broker.until(lambda: broker.count("CLOSE_PRODUCER") == 1)
+
+
+async def test_shutting_down_waits_for_nothing(broker: FakeBroker) -> None:
+    broker.receipts_lost = 10**9
+    client = AsyncClient(broker.url)
+    producer = await client.create_producer("t")
+    waiting = asyncio.ensure_future(producer.send(b"x"))
+    await broker.until(lambda: broker.count("SEND"))
+    client.shutdown()
+    client.shutdown()
+    with pytest.raises(AlreadyClosed):
+        await waiting
+    with pytest.raises(AlreadyClosed):
+        await client.create_producer("t")
+    await broker.until(lambda: not broker.connections)
+    await client.close()

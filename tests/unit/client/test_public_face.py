@@ -54,7 +54,9 @@ def test_methods_and_their_parameters(name: str) -> None:
         check(theirs.__init__, ours.__init__, name)
 
 
-@pytest.mark.parametrize("method", ["create_producer", "subscribe", "create_reader", "get_topic_partitions"])
+@pytest.mark.parametrize(
+    "method", ["create_producer", "subscribe", "create_reader", "get_topic_partitions", "shutdown"]
+)
 def test_methods_of_the_asyncio_client(method: str) -> None:
     check(getattr(official_asyncio.Client, method), getattr(magnetar.AsyncClient, method), method)
 
