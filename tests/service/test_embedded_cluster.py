@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,22 @@ def test_a_bookie_whose_directory_is_gone_is_not_made_anew(tmp_path: Path) -> No
     with start(tmp_path) as cluster, cluster.client() as client:
         assert not (tmp_path / "bookie-3").exists()
         client.create_producer("two-are-enough").send(b"still acknowledged")
+
+
+def test_one_more_bookie_gets_the_copies_of_one_whose_directory_is_gone(tmp_path: Path) -> None:
+    with start(tmp_path) as cluster, cluster.client() as client:
+        client.subscribe("kept", "s").close()
+        client.create_producer("kept").send(b"x")
+    (tmp_path / "bookie-3").rename(tmp_path / "elsewhere")
+    settings = {"lostBookieRecoveryDelaySeconds": 0.2, "auditorPeriodicCheckSeconds": 0.2}
+    with start(tmp_path, bookies=4, settings=settings) as cluster, cluster.client() as client:
+        deadline = time.monotonic() + 30
+        while not cluster.status()["auditor"]["whole"]:
+            assert time.monotonic() < deadline, cluster.status()["auditor"]
+            time.sleep(0.1)
+        assert (tmp_path / "bookie-4" / "cookie").exists()
+        assert cluster.status()["auditor"]["copied_entries_total"] >= 1
+        assert client.subscribe("kept", "s").receive(timeout_millis=10_000).data() == b"x"
 
 
 def test_status_shows_actors_and_topics(cluster: Cluster) -> None:

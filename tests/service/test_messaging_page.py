@@ -277,14 +277,32 @@ def test_receive_waits_for_a_message(side, topic):
     assert got == [b"x"]
 
 
+def publish_a_batch(side, topic, count):
+    producer = side.client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=500)
+    sent = threading.Semaphore(0)
+    for data in numbers(count):
+        producer.send_async(data, lambda *unused: sent.release())
+    producer.flush()
+    assert all(sent.acquire(timeout=10) for _ in range(count))
+
+
+def test_a_batch_is_acknowledged_when_all_its_messages_are(side, cluster, topic):
+    consumer = side.client.subscribe(topic, "s", **side.shared)
+    publish_a_batch(side, topic, 5)
+    messages = take(consumer, 5, acknowledge=False)
+    assert len({(one.message_id().ledger_id(), one.message_id().entry_id()) for one in messages}) == 1
+    cursor = loaded(cluster, topic).ledger.cursors["s"]
+    for message in messages[:4]:
+        consumer.acknowledge(message)
+    time.sleep(0.3)  # clients group their acknowledgements
+    assert cursor.backlog_entries == 1, "and the backlog counts entries"
+    consumer.acknowledge(messages[4])
+    until(lambda: cursor.backlog_entries == 0)
+
+
 def test_one_negative_acknowledgement_brings_back_the_whole_batch(side, topic):
     consumer = side.client.subscribe(topic, "s", negative_ack_redelivery_delay_ms=100, **side.shared)
-    producer = side.client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=500)
-    done = threading.Semaphore(0)
-    for data in numbers(5):
-        producer.send_async(data, lambda *unused: done.release())
-    producer.flush()
-    assert all(done.acquire(timeout=10) for _ in range(5))
+    publish_a_batch(side, topic, 5)
     messages = take(consumer, 5, acknowledge=False)
     assert len({(one.message_id().ledger_id(), one.message_id().entry_id()) for one in messages}) == 1
     consumer.negative_acknowledge(messages[2])
