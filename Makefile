@@ -2,17 +2,21 @@
 # the second time. Only Python 3.11+, make and git have to be there beforehand.
 
 .DEFAULT_GOAL := help
-.PHONY: demo test check bench clean help lock
+SEEDS ?= 1000
+.PHONY: simulate demo test check bench clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
 	@$(ENVIRONMENT) python -P -m magnetar.cluster.demo
 
-test: ## all tests: unit, service, integration (Ray, Spark, the official Pulsar client); under 10 minutes
+test: ## all tests: unit, simulation, service, integration (Ray, Spark, the official Pulsar client); under 10 minutes
 	@$(ENVIRONMENT) .ci/test
 
-check: ## the inner loop: ruff, pyright, unit tests
+check: ## the inner loop: ruff, pyright, unit tests, a few seeds of the simulator
 	@$(ENVIRONMENT) .ci/check
+
+simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript
+	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: ## the benchmark rows, with a plot and bench/results/latest.json; under 10 minutes
 	@$(ENVIRONMENT) python bench/run.py

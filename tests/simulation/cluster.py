@@ -1,0 +1,238 @@
+"""A simulated cluster from one seed: a coordinator, bookies, brokers, and processes for clients.
+
+Nodes are kept running, as the supervisor would: one that ends by itself or cannot start begins anew half a second
+later, on the same disk. A fault may keep a node down (`stop`) until it says `begin`.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from random import Random
+from typing import Any
+
+from faulty_files import FaultyFiles
+
+from magnetar.actors.bookie import BookieService
+from magnetar.actors.broker import BrokerService
+from magnetar.actors.coordinator import CoordinatorService
+from magnetar.client.client import AsyncClient
+from magnetar.client.core import Core
+from magnetar.client.discovery import service_url_source
+from magnetar.client.handover import SameThread
+from magnetar.protocol.errors import CoordinatorUnavailable
+from magnetar.runtime.settings import Settings
+from magnetar.storage.cluster_identity import create_cluster
+from magnetar.storage.metadata_memory import MemoryMetadataStore
+
+from .loop import SimLoop
+from .metadata import SimMetadataStore, WatchedRecords
+from .network import Network
+from .process import EPOCH_MS, Process
+
+CLUSTER_ID = "simulated"
+SECRET = b"0123456789abcdef0123456789abcdef"
+RESTART_S = 0.5
+COORDINATOR, BOOKIE, BROKER = "coordinator", "bookie", "broker"
+START_LIMIT_S = 30.0
+
+
+class Node:
+    """A place where incarnations of one service run, with its disk."""
+
+    def __init__(self, kind: str, name: str, disk: FaultyFiles | None) -> None:
+        self.kind = kind
+        self.name = name
+        self.disk = disk
+        self.process: Process | None = None
+        self.service: Any = None
+        self.ready = False
+        self.wanted = False
+        self.starts = 0
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.alive
+
+
+def draw_settings(random: Random) -> Settings:
+    """Settings in which a short run meets everything: small ledgers, early deletion, hostile values now and then."""
+    hostile = {
+        field.name: field.metadata["hostile"]
+        for field in dataclasses.fields(Settings)
+        if field.metadata.get("hostile") is not None and random.random() < 0.15
+    }
+    quorums = random.choice(((3, 3, 2), (3, 3, 2), (3, 2, 2)))
+    partitioned = random.random() < 0.4
+    drawn = {
+        "ledger_entries_max": random.choice((3, 20, 100, 50_000)),
+        "ledger_rollover_min_minutes": 0,
+        "gc_interval_s": random.choice((1.0, 5.0, 900.0)),
+        "major_compaction_interval_s": random.choice((1.0, 86400.0)),
+        "auditor_interval_s": random.choice((1.0, 5.0, 600.0)),
+        "lost_bookie_grace_s": random.choice((2.0, 60.0)),
+        "cache_size_mb": random.choice((0, 64)),
+        "rebalance_delay_s": random.choice((0.5, 5.0)),
+        "cursor_ledger_entries_max": random.choice((3, 50_000)),
+        "allow_auto_topic_creation_type": "partitioned" if partitioned else "non-partitioned",
+        "default_num_partitions": random.choice((2, 3)) if partitioned else 1,
+    }
+    ensemble_size, write_quorum, ack_quorum = quorums
+    for kept_apart in ("connection_requests_max", "connection_write_buffer_max_bytes", "session_timeout_s"):
+        hostile.pop(kept_apart, None)
+    return Settings(
+        **{
+            **hostile,
+            **drawn,
+            "ensemble_size": ensemble_size,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+            "segment_size_mb": 1,
+            "disk_check_interval_s": 1.0,
+        }
+    )
+
+
+class SimCluster:
+    """See the module. `network`, `records` and the nodes are for faults and checkers."""
+
+    def __init__(self, loop: SimLoop, random: Random, settings: Settings, bookies: int, brokers: int) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.network = Network(loop, Random(random.getrandbits(64)))
+        self.records = WatchedRecords()
+        self.metadata_trouble = 0.0
+        self.clients: list[Process] = []
+        self.problems: list[str] = []
+        self._random = Random(random.getrandbits(64))
+        self.coordinator = Node(COORDINATOR, "coordinator", None)
+        self.bookies = [self._with_disk(BOOKIE, number) for number in range(1, bookies + 1)]
+        self.brokers = [Node(BROKER, f"broker-{number}", None) for number in range(1, brokers + 1)]
+        self.nodes = [self.coordinator, *self.bookies, *self.brokers]
+        self._stores: list[SimMetadataStore] = []
+        self._closing = False
+
+    def _with_disk(self, kind: str, number: int) -> Node:
+        return Node(kind, f"{kind}-{number}", FaultyFiles(self._random.getrandbits(64)))
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Create the cluster and start all of it."""
+        await create_cluster(MemoryMetadataStore(self.records), CLUSTER_ID, EPOCH_MS)
+        for node in self.nodes:
+            self.begin(node)
+        await self.until(lambda: all(node.ready for node in self.nodes), START_LIMIT_S, "the cluster does not start")
+
+    def begin(self, node: Node) -> None:
+        """Start a node's next incarnation, unless one runs."""
+        node.wanted = True
+        if node.running:
+            return
+        node.ready = False
+        node.starts += 1
+        random = Random(self._random.getrandbits(64))
+        process = node.process = Process(self.loop, self.network, node.name, random, node.disk)
+        task = process.spawn(self._serve(node, process, random), "serve")
+        task.add_done_callback(lambda done: self._ended(node, process, done), context=Context())
+
+    def stop(self, node: Node) -> None:
+        """Kill a node and keep it down."""
+        node.wanted = False
+        node.ready = False
+        if node.process is not None:
+            node.process.kill()
+
+    async def _serve(self, node: Node, process: Process, random: Random) -> None:
+        service, ended = self._build(node, process, random)
+        node.service = service
+        await service.start()
+        node.ready = True
+        await ended()
+
+    def _build(self, node: Node, process: Process, random: Random) -> tuple[Any, Callable[[], Awaitable[Any]]]:
+        ended: asyncio.Future[None] = self.loop.create_future()
+        env, settings = process.env, self.settings
+        if node.kind == COORDINATOR:
+            store = SimMetadataStore(process, self.records, Random(random.getrandbits(64)))
+            store.trouble = self.metadata_trouble
+            self._stores = [store]
+            coordinator = CoordinatorService(env, store, CLUSTER_ID, SECRET, settings, node.name, 0, "")
+            return coordinator, coordinator.wait_ended
+        common = (CLUSTER_ID, SECRET, settings, node.name)
+        if node.kind == BOOKIE:
+            bookie = BookieService(env, "/data", node.name, *common, 0, self.locate)
+
+            def fatal(error: BaseException) -> None:
+                if not ended.done():
+                    ended.set_exception(error)
+
+            bookie.on_fatal = fatal
+            return bookie, lambda: ended
+        return BrokerService(env, node.name, *common, 6650, self.locate), lambda: ended
+
+    def _ended(self, node: Node, process: Process, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            task.exception()
+        if node.process is not process or self._closing:
+            return
+        node.ready = False
+        if process.alive:
+            process.kill()
+        if node.wanted:
+            self.loop.call_later(RESTART_S, self._begin_if_wanted, node, context=Context())
+
+    def _begin_if_wanted(self, node: Node) -> None:
+        if node.wanted:
+            self.begin(node)
+
+    async def locate(self) -> tuple[str, int]:
+        """Where the coordinator is, as the nodes are told."""
+        node = self.coordinator
+        if not node.running or not node.ready:
+            raise CoordinatorUnavailable("the coordinator does not run")
+        return node.service.address
+
+    def set_metadata_trouble(self, share: float) -> None:
+        """From now on this share of the database's calls goes wrong."""
+        self.metadata_trouble = share
+        for store in self._stores:
+            store.trouble = share
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def client_process(self, name: str) -> Process:
+        """A process for clients. Clients are not killed, and have no disk."""
+        process = Process(self.loop, self.network, name, Random(self._random.getrandbits(64)), None)
+        self.clients.append(process)
+        return process
+
+    def client(self, process: Process, **options: Any) -> AsyncClient:
+        """A client of the cluster; to be called, and used, in `process`."""
+        urls = ",".join(f"{node.name}:6650" for node in self.brokers)
+        client = AsyncClient(f"pulsar://{urls}", **options)
+        client._environment = process.env
+        source = service_url_source(process.env, client.configuration)
+        client._core = Core(process.env, client.configuration, SameThread(), source)
+        return client
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], bool], limit_s: float, complaint: str) -> None:
+        """Raises AssertionError when it takes longer."""
+        end = self.loop.now + limit_s
+        while not condition():
+            assert self.loop.now < end, f"{complaint} (waited {limit_s:.0f} s)"
+            await asyncio.sleep(0.05)  # virtual time: it costs nothing
+
+    async def close(self) -> None:
+        """End everything in good order: brokers, bookies, coordinator."""
+        self._closing = True
+        for node in (*self.brokers, *self.bookies, self.coordinator):
+            process = node.process
+            node.wanted = False
+            if process is not None and process.alive and node.ready:
+                async with asyncio.timeout(60):
+                    await process.spawn(node.service.close(), "close")
+            if process is not None:
+                process.kill()

@@ -1,0 +1,183 @@
+"""What goes wrong in a run, composed from its seed."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from random import Random
+from typing import Any
+
+from .cluster import BOOKIE, BROKER, COORDINATOR, Node, SimCluster
+from .history import History
+
+logger = logging.getLogger("magnetar.simulation")
+
+DOWN_MAX_S = 6.0
+PAUSE_MAX_S = 8.0
+
+
+class Faults:
+    """One kind of trouble after the other, some at the same time, until `heal`.
+
+    At most Qa − 1 copies are ever damaged: bits flip on one bookie only.
+    """
+
+    def __init__(self, cluster: SimCluster, history: History, random: Random) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._random = random
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._numbers = 0
+        kinds: list[Callable[[], Awaitable[None]]] = [
+            self.crash, self.crash, self.pause, self.partition, self.isolate, self.reset, self.reset, self.slow,
+            self.metadata, self.full_disk, self.failing_sync, self.power_loss,
+        ]  # fmt: skip
+        self._kinds = [kind for kind in kinds if random.random() < 0.5] or [self.crash]
+        self._pace_s = random.choice((0.3, 1.0, 3.0))
+
+    def start(self) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._run(), context=Context()))
+
+    async def heal(self) -> None:
+        """End all trouble at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for undo in list(self._undo.values()):
+            undo()
+        logger.info("healed")
+        for node in self._cluster.nodes:
+            self._cluster.begin(node)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.random() * 2 * self._pace_s)
+            kind = self._random.choice(self._kinds)
+            self._tasks.append(asyncio.get_running_loop().create_task(kind(), name=kind.__name__))
+
+    async def _for_a_while(self, what: str, limit_s: float, undo: Callable[[], None]) -> None:
+        """Keep a fault up, then undo it (or let `heal` do so)."""
+        self._numbers += 1
+        number = self._numbers
+        self._undo[number] = undo_once = _once(undo)
+        self._history.counts[what.partition(" ")[0]] += 1
+        logger.info("fault: %s", what)
+        try:
+            await asyncio.sleep(self._random.random() ** 2 * limit_s)
+        finally:
+            self._undo.pop(number, None)
+            undo_once()
+            logger.info("over: %s", what)
+
+    def _node(self, *kinds: str) -> Node:
+        return self._random.choice([node for node in self._cluster.nodes if not kinds or node.kind in kinds])
+
+    # -- the kinds -------------------------------------------------------------------------------------------------
+
+    async def crash(self) -> None:
+        """A process dies at any moment, with what its disk had not made durable."""
+        node = self._node()
+        self._cluster.stop(node)
+        await self._for_a_while(f"crash of {node.name}", DOWN_MAX_S, lambda: self._cluster.begin(node))
+
+    async def power_loss(self) -> None:
+        """All bookies, or everything, at once."""
+        nodes = self._cluster.nodes if self._random.random() < 0.5 else self._cluster.bookies
+        for node in nodes:
+            self._cluster.stop(node)
+
+        def begin() -> None:
+            for node in nodes:
+                self._cluster.begin(node)
+
+        await self._for_a_while(f"power-loss of {len(nodes)} nodes", 2.0, begin)
+
+    async def pause(self) -> None:
+        """SIGSTOP, long enough for a session to end now and then; what wakes up is a zombie."""
+        node = self._node()
+        process = node.process
+        if process is None or not process.alive or process.paused:
+            return
+        process.pause()
+        await self._for_a_while(f"pause of {node.name}", PAUSE_MAX_S, process.resume)
+
+    async def partition(self) -> None:
+        """Two hosts do not hear each other, or only one the other."""
+        names = [node.name for node in self._cluster.nodes] + [process.name for process in self._cluster.clients]
+        first, second = self._random.sample(names, 2)
+        cuts = [(first, second), (second, first)] if self._random.random() < 0.7 else [(first, second)]
+        await self._cut(cuts, f"partition of {first} and {second}")
+
+    async def isolate(self) -> None:
+        """One node hears nobody and is not heard."""
+        node = self._node()
+        others = [other.name for other in self._cluster.nodes if other is not node]
+        others += [process.name for process in self._cluster.clients]
+        cuts = [cut for other in others for cut in ((node.name, other), (other, node.name))]
+        await self._cut(cuts, f"isolation of {node.name}")
+
+    async def _cut(self, cuts: list[tuple[str, str]], what: str) -> None:
+        for cut in cuts:
+            self._cluster.network.partition(*cut)
+
+        def mend() -> None:
+            for cut in cuts:
+                self._cluster.network.heal(*cut)
+
+        await self._for_a_while(what, DOWN_MAX_S, mend)
+
+    async def reset(self) -> None:
+        """Connections break in mid-stream; requests may have arrived whose answers are lost."""
+        network = self._cluster.network
+        connections = list(network.connections.values())
+        for connection in self._random.sample(connections, min(len(connections), self._random.randint(1, 4))):
+            logger.info("reset between %s and %s", *(end.host for end in connection.ends))
+            self._history.counts["reset"] += 1
+            network.reset(connection)
+
+    async def slow(self) -> None:
+        """A host's packets take long."""
+        node, slow_s = self._node(), self._cluster.network.slow_s
+        slow_s[node.name] = self._random.choice((0.02, 0.3, 1.5))
+        await self._for_a_while(f"slowness of {node.name}", DOWN_MAX_S, lambda: slow_s.pop(node.name, None) and None)
+
+    async def metadata(self) -> None:
+        """The database is away, or does not say what it did."""
+        self._cluster.set_metadata_trouble(self._random.choice((0.1, 0.5, 1.0)))
+        await self._for_a_while("metadata trouble", 4.0, lambda: self._cluster.set_metadata_trouble(0.0))
+
+    async def full_disk(self) -> None:
+        """A bookie's disk has no space left."""
+        disk = self._node(BOOKIE).disk
+        assert disk is not None
+        before, disk.capacity_bytes = disk.capacity_bytes, disk._used_bytes() + self._random.randrange(4096)
+
+        def empty() -> None:
+            disk.capacity_bytes = 1 << 40
+
+        assert before
+        await self._for_a_while("full-disk", DOWN_MAX_S, empty)
+
+    async def failing_sync(self) -> None:
+        """The next fsync or write of a bookie's disk fails."""
+        node = self._node(BOOKIE)
+        assert node.disk is not None
+        operation = self._random.choice(("sync", "write", "read"))
+        node.disk.fail_next(operation, "", 1)
+        self._history.counts["failing-io"] += 1
+        logger.info("the next %s of %s fails", operation, node.name)
+
+
+def _once(function: Callable[[], None]) -> Callable[[], None]:
+    done: list[bool] = []
+
+    def call() -> None:
+        if not done:
+            done.append(True)
+            function()
+
+    return call
+
+
+__all__ = ["BOOKIE", "BROKER", "COORDINATOR", "Faults"]

@@ -1,0 +1,97 @@
+"""The metadata database of a simulated cluster: in memory, slow, sometimes away, sometimes silent about an outcome.
+
+The records outlive every coordinator. Whoever watches is told of each change, at the moment it happens.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
+from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
+from magnetar.storage.metadata_store import Guard, Versioned, Write, WriteResult, one_result
+
+from .process import Process
+
+T = TypeVar("T")
+
+Watcher = Callable[[str, Versioned | None, Versioned | None], None]
+
+
+class WatchedRecords(MemoryRecords):
+    """Calls `watcher(key, before, after)` for every change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watcher: Watcher = lambda key, before, after: None
+
+    def store(self, key: str, record: Versioned) -> None:
+        before = self.by_key.get(key)
+        super().store(key, record)
+        self.watcher(key, before, record)
+
+    def remove(self, key: str) -> None:
+        before = self.by_key.get(key)
+        super().remove(key)
+        self.watcher(key, before, None)
+
+
+class SimMetadataStore:
+    """The connection of one process to the database. `trouble` is the share of calls that go wrong."""
+
+    def __init__(self, process: Process, records: WatchedRecords, random: Random) -> None:
+        self.trouble = 0.0
+        self._process = process
+        self._inner = MemoryMetadataStore(records)
+        self._random = random
+
+    async def get(self, key: str) -> Versioned | None:
+        return await self._read(lambda: self._inner.get(key))
+
+    async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
+        return await self._read(lambda: self._inner.get_many(keys))
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> "list[tuple[str, Versioned]]":
+        return await self._read(lambda: self._inner.list(prefix, after=after, limit=limit))
+
+    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        return one_result(await self.write_many([Write(key, value, expected_version)]))
+
+    async def delete(self, key: str, expected_version: int | None) -> None:
+        one_result(await self.write_many([Write(key, None, expected_version)]))
+
+    async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> "list[WriteResult]":
+        return await self._write(lambda: self._inner.write_many(writes, guard))
+
+    async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
+        return await self._write(lambda: self._inner.allocate(counter, count, guard))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._random.random() * 0.002)
+        if not self._process.alive:
+            raise MetadataUnavailable("this process has ended")
+
+    async def _read(self, call: Callable[[], Awaitable[T]]) -> T:
+        await self._pause()
+        if self._random.random() < self.trouble / 2:
+            raise MetadataUnavailable("the database is away")
+        found = await call()
+        await self._pause()
+        return found
+
+    async def _write(self, call: Callable[[], Awaitable[T]]) -> T:
+        await self._pause()
+        draw = self._random.random()
+        if draw < self.trouble / 3:
+            raise MetadataUnavailable("the database is away")
+        if draw < self.trouble * 2 / 3:
+            raise OutcomeUnknown("the connection broke before the write was carried out")
+        result = await call()
+        await self._pause()
+        if draw < self.trouble:
+            raise OutcomeUnknown("the connection broke after the write was carried out")
+        return result

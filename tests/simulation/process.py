@@ -1,0 +1,232 @@
+"""Simulated processes: their world (clock, chance, threads, files), and how they are paused, killed and begun anew.
+
+A `Process` is one incarnation. What it does reaches the outside only through its files and the network, and both are
+taken from it at the moment it is killed; then its tasks are cancelled, and what they still do has no effect.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from random import Random
+from typing import Any, TypeVar
+
+from faulty_files import FaultyFiles
+
+from magnetar.runtime.environment import Environment, SeededChance
+from magnetar.runtime.files import DiskUsage, File, Lock
+from magnetar.runtime.offload import LaneCallback
+
+from .loop import PROCESS, SimLoop
+from .network import Network
+
+T = TypeVar("T")
+
+EPOCH_MS = 1_700_000_000_000
+
+
+class Process:
+    """One incarnation of a node. Made alive; `kill` is final."""
+
+    def __init__(self, loop: SimLoop, network: Network, name: str, random: Random, disk: FaultyFiles | None) -> None:
+        self.name = name
+        self.alive = True
+        self.paused = False
+        self.stalled: list[asyncio.Handle] = []
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.loop = loop
+        self.files = AttachedFiles(self, disk) if disk is not None else None
+        self.env = Environment(
+            SimClock(loop, random.randrange(-2_000, 2_000)),
+            SeededChance(random.getrandbits(64)),
+            SimOffload(self, Random(random.getrandbits(64))),
+            self.files,  # type: ignore[arg-type]  # who has no disk must not touch files
+        )
+        self._network = network
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+        """Start a task in this process."""
+        context = copy_context()
+        context.run(PROCESS.set, self)
+        return self.loop.create_task(coroutine, name=f"{self.name}:{name}", context=context)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.paused:
+            self.paused = False
+            self.loop.go_on(self)
+
+    def kill(self) -> None:
+        """SIGKILL, with power loss for what its disk had not made durable."""
+        if not self.alive:
+            return
+        if self.files is not None:
+            self.files.detach()
+        self.alive = False
+        self._network.process_ended(self)
+        self.paused = False
+        self.stalled.clear()
+        for task in list(self.tasks):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.cancel()
+
+
+class SimClock:
+    """Virtual wall-clock time, off by this node's error."""
+
+    def __init__(self, loop: SimLoop, error_ms: int) -> None:
+        self._loop = loop
+        self._error_ms = error_ms
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self._error_ms + int(self._loop.now * 1000)
+
+
+class SimLane:
+    """A lane whose thread takes a drawn time for each piece of work."""
+
+    def __init__(self, offload: "SimOffload") -> None:
+        self._offload = offload
+        self._work: deque[tuple[Callable[..., Any], tuple[Any, ...], LaneCallback]] = deque()
+        self._busy = False
+        self._closed = False
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def finish(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(function, arguments, finish)
+        return future
+
+    def submit(self, function: Callable[..., Any], arguments: tuple[Any, ...], callback: LaneCallback) -> None:
+        if self._closed:
+            raise RuntimeError("this lane is closed")
+        self._work.append((function, arguments, callback))
+        if not self._busy:
+            self._begin()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _begin(self) -> None:
+        self._busy = True
+        self._offload.later(self._execute)
+
+    def _execute(self) -> None:
+        function, arguments, callback = self._work.popleft()
+        result, error = None, None
+        try:
+            result = function(*arguments)
+        except Exception as caught:
+            error = caught
+        self._offload.later(self._finish, callback, result, error)
+
+    def _finish(self, callback: LaneCallback, result: Any, error: BaseException | None) -> None:
+        self._busy = False
+        if self._work:
+            self._begin()
+        callback(result, error)
+
+
+class SimOffload:
+    """Threads of one process: work is carried out, and later its outcome is told, each after a drawn time."""
+
+    def __init__(self, process: Process, random: Random) -> None:
+        self.delay_s = 0.0005
+        self._process = process
+        self._random = random
+        self._lanes: list[SimLane] = []
+        self._context = copy_context()
+        self._context.run(PROCESS.set, process)
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+        return SimLane(self).run(function, *arguments)
+
+    def lane(self, name: str) -> SimLane:
+        lane = SimLane(self)
+        self._lanes.append(lane)
+        return lane
+
+    def later(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """After the time that a disk takes; never in a dead process."""
+        seconds = self._random.random() * self.delay_s
+        if self._random.random() < 0.01:
+            seconds += self._random.random() * 0.2
+        self._process.loop.call_later(seconds, callback, *arguments, context=self._context)
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
+
+
+class AttachedFiles:
+    """A process's hold on its node's disk. After `detach` every call fails, and held locks are the disk's business."""
+
+    def __init__(self, process: Process, disk: FaultyFiles) -> None:
+        self._process = process
+        self._disk = disk
+        self._attached = True
+
+    def detach(self) -> None:
+        """The process is gone: unsynced writes are lost but for a random prefix, locks are free."""
+        self._attached = False
+        self._disk.crash()
+
+    def _check(self) -> FaultyFiles:
+        if not self._attached:
+            raise OSError(5, "this process has ended")
+        return self._disk
+
+    def make_directory(self, path: str) -> None:
+        self._check().make_directory(path)
+
+    def list(self, path: str) -> "list[str]":
+        return self._check().list(path)
+
+    def exists(self, path: str) -> bool:
+        return self._check().exists(path)
+
+    def open(self, path: str, *, create: bool = False, preallocate: int = 0) -> File:
+        return self._check().open(path, create=create, preallocate=preallocate)
+
+    def rename(self, old: str, new: str) -> None:
+        self._check().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._check().remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._check().sync_directory(path)
+
+    def read_bytes(self, path: str) -> bytes:
+        return self._check().read_bytes(path)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self._check().write_atomic(path, data)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        return self._check().disk_usage(path)
+
+    def lock(self, path: str) -> Lock:
+        return _AttachedLock(self, self._check().lock(path))
+
+
+class _AttachedLock:
+    def __init__(self, files: AttachedFiles, lock: Lock) -> None:
+        self._files = files
+        self._lock = lock
+
+    def release(self) -> None:
+        if self._files._attached:
+            self._lock.release()
