@@ -330,9 +330,12 @@ class Cursor:
                 except asyncio.CancelledError:
                     self._waiters = waiters + self._waiters
                     raise
-                except MagnetarError as error:
+                except Exception as error:
                     failed = True
                     self._dirty = True
+                    if not isinstance(error, MagnetarError):  # whatever it was: nobody may wait for ever
+                        logger.exception("cursor %s of %s cannot be written", self.name, self._home.topic_path)
+                        error = MetadataError(f"cursor {self.name} cannot be written: {error!r}")
                     self._write_failed(error)
                     _resolve(waiters, error)
                 else:
@@ -375,12 +378,11 @@ class Cursor:
         try:
             await cursor_ledger.append(writer, state)
             await self._put(CursorRecord(self._home.epoch, writer.ledger_id, None))
-        except OutcomeUnknown:
-            await writer.abandon()  # the record may name it: whoever opens the cursor next sorts it out
-            raise
-        except MagnetarError:
+        except Exception as error:
             await writer.abandon()
-            await self._delete_unused(writer.ledger_id)
+            # After an unknown outcome the record may name it: whoever opens the cursor next sorts it out.
+            if isinstance(error, MagnetarError) and not isinstance(error, OutcomeUnknown):
+                await self._delete_unused(writer.ledger_id)
             raise
         self._writer = writer
         if old_writer is not None:

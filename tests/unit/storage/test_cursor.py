@@ -284,6 +284,22 @@ async def test_a_cursor_that_cannot_be_read_fails_the_load(cluster):
         await open_(cluster, epoch=2, ledgers=ledgers)
 
 
+async def test_an_error_that_nobody_expected_is_told_too(cluster, monkeypatch):
+    managed, cursor, positions = await filled(cluster)
+
+    async def broken(writer, state):
+        raise RuntimeError("nobody expected this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cursor_ledger, "append", broken)
+        cursor.acknowledge(positions[:5])
+        with pytest.raises(MetadataError, match="nobody expected this"):
+            await asyncio.wait_for(cursor.flush(), 5)
+    await cursor.flush()
+    assert cursor.durable_mark_delete == positions[4]
+    await managed.close()
+
+
 async def test_a_failed_write_is_told_and_repeated(cluster):
     managed, cursor, positions = await filled(cluster)
     cursor.acknowledge(positions[:5])
