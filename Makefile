@@ -3,7 +3,8 @@
 
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
-.PHONY: simulate demo test check bench clean help lock
+ROUNDS ?= 10
+.PHONY: chaos simulate demo test check bench clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
@@ -17,6 +18,9 @@ check: ## the inner loop: ruff, pyright, unit tests, a few seeds of the simulato
 
 simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript
 	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+chaos: ## a cluster on Ray, harmed every 5 s: ROUNDS=10 of a minute; SEED=n draws the same faults
+	@$(ENVIRONMENT) python tests/chaos/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 bench: ## the benchmark rows, with a plot and bench/results/latest.json; under 10 minutes
 	@$(ENVIRONMENT) python bench/run.py

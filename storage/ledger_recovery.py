@@ -75,7 +75,9 @@ class LedgerRecovery:
             base = record.metadata
             while True:
                 try:
-                    return (await self._records.replace(closed, record.version)).metadata
+                    closed = (await self._records.replace(closed, record.version)).metadata
+                    logger.info("ledger %d is recovered: its last entry is %d", self._ledger_id, closed.last_entry)
+                    return closed
                 except (BadVersion, NoSuchKey):
                     record = await self._records.get(self._ledger_id)
                 if record.metadata.closed:

@@ -208,6 +208,9 @@ class LedgerWriter:
             if done:
                 self._confirm(done)
         elif status == BookieStatus.FENCED:
+            if state.end_error is None:
+                writes, bookie = len(state.pending), state.ensemble[slot]
+                logger.info("ledger %d: %d writes refused by the fence at %s", self.ledger_id, writes, bookie)
             self._end(LedgerFenced(f"ledger {self.ledger_id} is fenced", ledger_id=self.ledger_id))
         elif status in _FATAL_STATUSES:
             self._end(error_for_status(status, ledger_id=self.ledger_id, bookie=state.ensemble[slot]))
@@ -306,9 +309,11 @@ class LedgerWriter:
             if state.end_error is not None:  # ended while the metadata store answered
                 return
             if change is None:
+                logger.info("ledger %d goes on with fewer bookies from entry %d", self.ledger_id, state.change_start)
                 done = state.abandon_change(slots)
             else:
                 self._record, replaced = change
+                logger.info("ledger %d: ensemble change at entry %d: %s", self.ledger_id, state.change_start, replaced)
                 resend, done = state.commit_change(
                     self._record.metadata, replaced, [slot for slot in slots if slot not in replaced]
                 )

@@ -1,0 +1,38 @@
+"""What the services of a cluster on Ray wrote to their logs: these outlive a SIGKILL, unlike counters in memory."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+PATTERNS = {
+    "sessions of brokers lost": re.compile(r"coordinator: broker-\d+ \(incarnation \w+\) has lost its session"),
+    "sessions of bookies lost": re.compile(r"coordinator: bookie-\d+ \(incarnation \w+\) has lost its session"),
+    "recoveries": re.compile(r"ledger \d+ is recovered: its last entry is"),
+    "ensemble changes": re.compile(r"ledger \d+: ensemble change at entry"),
+    "writes with too few bookies": re.compile(r"ledger \d+ goes on with fewer bookies"),
+    "writers fenced": re.compile(r"ledger \d+: \d+ writes refused by the fence"),
+}
+REFUSED = re.compile(r"ledger \d+: (\d+) writes refused by the fence")
+REGISTERED = re.compile(r"coordinator: ((?:broker)-\d+) registered \(incarnation (\w+)")
+
+
+def count_events(directory: Path) -> Counter[str]:
+    """Counts so far, of all processes that there were. `failovers`: incarnations of brokers that were replaced."""
+    counts: Counter[str] = Counter(dict.fromkeys(PATTERNS, 0))
+    incarnations: dict[str, set[str]] = {}
+    for path in sorted(directory.glob("worker-*.err")):
+        with path.open(errors="replace") as lines:
+            for line in lines:
+                for name, pattern in PATTERNS.items():
+                    if pattern.search(line):
+                        counts[name] += 1
+                refused = REFUSED.search(line)
+                if refused:
+                    counts["writes refused by a fence"] += int(refused[1])
+                registered = REGISTERED.search(line)
+                if registered:
+                    incarnations.setdefault(registered[1], set()).add(registered[2])
+                if "Traceback (most recent call last)" in line:
+                    counts["tracebacks in logs"] += 1
+    counts["failovers"] = sum(len(one) - 1 for one in incarnations.values())
+    return counts
