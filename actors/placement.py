@@ -242,22 +242,25 @@ class Placement:
 
     async def _write(self, chosen: Sequence[tuple[str, str]], brokers: Mapping[str, str]) -> dict[str, None]:
         writes: list[Write] = []
-        new: list[tuple[str, Assignment]] = []
+        wanted: list[tuple[str, str, int]] = []
         for topic, broker in chosen:
             current = self.table.get(topic)
             version = current.version if current is not None else None
             epoch = self._take_epoch()
             value = {"broker": broker, "incarnation": brokers[broker], "epoch": epoch}
             writes.append(Write(_key_of(topic), pack(value), version))
-            new.append((topic, Assignment(broker, brokers[broker], epoch, 0 if version is None else version + 1)))
+            wanted.append((topic, broker, epoch))
         results = await self._store.write_many(writes)
+        new: list[tuple[str, Assignment]] = []
         changes: list[Change] = []
         doubtful: dict[str, None] = {}
-        for (topic, assignment), result in zip(new, results, strict=True):
+        for (topic, broker, epoch), result in zip(wanted, results, strict=True):
             if isinstance(result, MagnetarError):
                 logger.warning("the assignment of %s was not as remembered: %s", topic, result)
                 doubtful[topic] = None
                 continue
+            assignment = Assignment(broker, brokers[broker], epoch, result)
+            new.append((topic, assignment))
             self.table.set(topic, assignment)
             self._forced.pop(topic, None)
             changes.append(
@@ -270,8 +273,6 @@ class Placement:
             )
         self._push(changes)
         for topic, assignment in new:
-            if topic in doubtful:
-                continue
             if self._is_settled(assignment):
                 self._answer(topic, assignment)
             else:

@@ -43,10 +43,11 @@ async def put_certain(
                 if doubt is None:
                     raise
                 record = await store.get(key)
-                landed = 0 if expected_version is None else expected_version + 1
-                if record is not None and record.version == landed and record.value == value:
-                    return landed
-                raise
+                if record is None or record.value != value:
+                    raise
+                if expected_version is not None and record.version != expected_version + 1:
+                    raise
+                return record.version
         except (BadVersion, NoSuchKey):
             raise
         except OutcomeUnknown as error:

@@ -25,11 +25,12 @@ from .metadata_store import (
 
 
 class MemoryRecords:
-    """The records of one database in memory. `keys` are those of `by_key`, sorted."""
+    """The records of one database in memory. `keys` are those of `by_key`, sorted; new records start at `floor`."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, Versioned] = {}
         self.keys: list[str] = []
+        self.floor = 0
 
     def store(self, key: str, record: Versioned) -> None:
         """Create or replace."""
@@ -39,7 +40,7 @@ class MemoryRecords:
 
     def remove(self, key: str) -> None:
         """Delete a record that is there."""
-        del self.by_key[key]
+        self.floor = max(self.floor, self.by_key.pop(key).version + 1)
         del self.keys[bisect_left(self.keys, key)]
 
 
@@ -80,7 +81,7 @@ class MemoryMetadataStore:
         check_key(key)
         record = self.records.by_key.get(key)
         first = int(unpack(record.value)["next"]) if record else 1
-        version = record.version + 1 if record else 0
+        version = record.version + 1 if record else self.records.floor
         self.records.store(key, Versioned(pack({"next": first + count}), version))
         return first
 
@@ -118,8 +119,8 @@ class MemoryMetadataStore:
         if expected is None:
             if current is not None:
                 return KeyExists(f"the metadata record {key} exists already", key=key)
-            records.store(key, Versioned(bytes(value), 0))
-            return 0
+            records.store(key, Versioned(bytes(value), records.floor))
+            return records.floor
         if current is None:
             return no_such_key(key)
         if current.version != expected:

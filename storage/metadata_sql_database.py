@@ -3,6 +3,10 @@
 Everything here runs on the store's own thread. `Database.execute` carries out a group in one transaction and returns
 one outcome for each operation: its result, or the error of this operation alone. An error that ended the whole
 transaction is mapped by `_failure`, which knows whether COMMIT had been sent.
+
+The floor, at which the versions of new records start, is the version of a row with the empty key, which no caller can
+ask for. Whoever creates or deletes a record first takes the lock of this row (PostgreSQL) and so waits for every other
+transaction that does, else a record could be created from a floor older than the deletion before it.
 """
 
 import logging
@@ -38,6 +42,7 @@ TRIES_MAX = 3
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 10_000
 ALLOCATE_TRIES_MAX = 100
+FLOOR_KEY = ""
 
 _KEY = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")  # ordered by code point, as Python does
 _TABLE = Table(
@@ -187,19 +192,37 @@ class Database:
             statement = sql_delete(_TABLE).where(_COLUMNS.key == key)
             if expected is not None:
                 statement = statement.where(_COLUMNS.version == expected)
+            floor = self._lock_floor(connection)
             row = connection.execute(statement.returning(_COLUMNS.version)).first()
-            return cast(int, row[0]) if row is not None else self._refusal(connection, key, expected)
+            if row is None:
+                return self._refusal(connection, key, expected)
+            deleted = cast(int, row[0])
+            if deleted >= floor:
+                raised = sql_update(_TABLE).where(_COLUMNS.key == FLOOR_KEY).values(version=deleted + 1)
+                connection.execute(raised)
+            return deleted
         if expected is None:
-            if self._try_insert(connection, key, value):
-                return 0
+            version = self._try_insert(connection, key, value)
+            if version is not None:
+                return version
             return KeyExists(f"the metadata record {key} exists already", key=key)
         if self._try_update(connection, key, value, expected):
             return expected + 1
         return self._refusal(connection, key, expected)
 
-    def _try_insert(self, connection: Connection, key: str, value: bytes) -> bool:
-        statement = self._insert(_TABLE).values(key=key, value=value, version=0).on_conflict_do_nothing()
-        return connection.execute(statement.returning(_COLUMNS.version)).first() is not None
+    def _lock_floor(self, connection: Connection) -> int:
+        statement = select(_COLUMNS.version).where(_COLUMNS.key == FLOOR_KEY).with_for_update()
+        floor = connection.execute(statement).scalar()
+        if floor is None:
+            first = self._insert(_TABLE).values(key=FLOOR_KEY, value=b"", version=0)
+            connection.execute(first.on_conflict_do_nothing())
+            floor = connection.execute(statement).scalar_one()
+        return cast(int, floor)
+
+    def _try_insert(self, connection: Connection, key: str, value: bytes) -> int | None:
+        version = self._lock_floor(connection)
+        statement = self._insert(_TABLE).values(key=key, value=value, version=version).on_conflict_do_nothing()
+        return cast("int | None", connection.execute(statement.returning(_COLUMNS.version)).scalar())
 
     def _try_update(self, connection: Connection, key: str, value: bytes, expected: int) -> bool:
         statement = sql_update(_TABLE).where(_COLUMNS.key == key, _COLUMNS.version == expected)
@@ -223,7 +246,7 @@ class Database:
             first = int(unpack(record.value)["next"]) if record is not None else 1
             value = pack({"next": first + count})
             if record is None:
-                if self._try_insert(connection, key, value):
+                if self._try_insert(connection, key, value) is not None:
                     return first
             elif self._try_update(connection, key, value, record.version):
                 return first

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     BadVersion,
     ClusterError,
@@ -36,6 +37,7 @@ from magnetar.storage.metadata_store import (
     Write,
     first_key_after_prefix,
     list_all,
+    one_result,
 )
 
 FRAME_SIZE_MAX = 64 << 20
@@ -81,8 +83,7 @@ async def opened(kind: str, env: Environment, tmp_path: Path, request: pytest.Fi
         elif kind == "postgresql":
             server: postgresql_server.PostgresqlServer = request.getfixturevalue("postgresql")
             store = await SqlMetadataStore.open(env, server.url, create=True)
-            for key, _ in await list_all(store, ""):
-                await store.delete(key, None)
+            await asyncio.to_thread(server.empty, "magnetar_metadata")
         else:
             store = await SqlMetadataStore.open(env, sqlite_url(str(tmp_path / "m" / "metadata.sqlite")), create=True)
         stack.push_async_callback(store.close)
@@ -109,7 +110,36 @@ async def test_a_record_lives_through_versions(store: MetadataStore) -> None:
     assert await store.get_many(["x", "a/b", "a/b"]) == [None, (b"", 2), (b"", 2)]
     await store.delete("a/b", 2)
     assert await store.get("a/b") is None
-    assert await store.put("a/b", b"again", None) == 0
+
+
+async def test_a_version_never_comes_back_not_even_across_deletions(store: MetadataStore) -> None:
+    """A writer that slept through a deletion has no hold on the record that came after."""
+    seen: list[int] = []
+    for _ in range(3):
+        version = await store.put("k", b"", None)
+        seen += [version, await store.put("k", b"", version)]
+        await store.delete("k", None)
+    results = await store.write_many([Write("k", b"", None), Write("k", None, None), Write("k", b"", None)])
+    assert results[0] == results[1]
+    seen += [one_result([results[0]]), one_result([results[2]])]
+    assert seen == sorted(dict.fromkeys(seen))
+    for old in seen[:-1]:
+        with pytest.raises(BadVersion):
+            await store.put("k", b"zombie", old)
+        with pytest.raises(BadVersion):
+            await store.delete("k", old)
+        with pytest.raises(StaleEpoch):
+            await store.write_many([Write("x", b"", None)], Guard("k", old))
+    assert await store.get("k") == (b"", seen[-1])
+    await store.delete("k", None)
+    counter = metadata_keys.counter("c")
+    for _ in range(2):
+        assert await store.allocate("c", 1) == 1
+        record = await store.get(counter)
+        assert record is not None and record.version > seen[-1]
+        seen.append(record.version)
+        await store.delete(counter, None)
+    assert await list_all(store, "") == []
 
 
 async def test_compare_and_set_refuses_every_other_version(store: MetadataStore) -> None:
@@ -243,7 +273,7 @@ OPERATIONS = st.lists(
                     Write,
                     st.sampled_from(["a", "b", "a/b"]),
                     st.one_of(st.none(), st.binary(max_size=3)),
-                    st.one_of(st.none(), st.integers(0, 2)),
+                    st.one_of(st.none(), st.integers(0, 4)),
                 ),
                 max_size=4,
             ),
@@ -316,11 +346,14 @@ async def test_sqlite_survives_reopening_and_is_locked_while_open(env: Environme
     url = sqlite_url(str(tmp_path / "metadata.sqlite"))
     first = await SqlMetadataStore.open(env, url, create=True)
     await first.put("k", b"v", None)
+    await first.put("gone", b"v", None)
+    await first.delete("gone", 0)
     with pytest.raises(DirectoryLocked):
         await SqlMetadataStore.open(env, url)
     await first.close()
     second = await SqlMetadataStore.open(env, url)
     assert await second.get("k") == (b"v", 0)
+    assert await second.put("gone", b"zombie", None) == 1
     await second.close()
 
 
@@ -398,8 +431,7 @@ async def test_two_postgresql_stores_cannot_both_win(
 ) -> None:
     old = await SqlMetadataStore.open(env, postgresql.url, create=True)
     new = await SqlMetadataStore.open(env, postgresql.url)
-    for key, _ in await list_all(old, ""):
-        await old.delete(key, None)
+    await asyncio.to_thread(postgresql.empty, "magnetar_metadata")
     await old.put("epoch", b"", None)
     await old.put("k", b"", None)
     version = 0
@@ -411,6 +443,18 @@ async def test_two_postgresql_stores_cannot_both_win(
         version += 1
     firsts = await asyncio.gather(*(store.allocate("c", 2) for store in (old, new) for _ in range(20)))
     assert sorted(firsts) == list(range(1, 81, 2))
+    seen: dict[int, None] = {}
+    for _ in range(20):  # one deletes while the other waits to create
+        created = await old.put("again", b"", None)
+        _, outcome = await asyncio.gather(
+            old.delete("again", None), new.put("again", b"", None), return_exceptions=True
+        )
+        for one in (created, outcome):
+            if isinstance(one, int):
+                assert one not in seen
+                seen[one] = None
+        with contextlib.suppress(NoSuchKey):
+            await new.delete("again", None)
     await new.put("epoch", b"", 0)
     with pytest.raises(StaleEpoch):
         await old.write_many([Write("k", b"zombie", version)], Guard("epoch", 0))
@@ -424,13 +468,13 @@ async def test_a_postgresql_crash_is_unavailable_and_then_over(
     store = await SqlMetadataStore.open(env, postgresql.url, create=True)
     with contextlib.suppress(NoSuchKey):
         await store.delete("crash", None)
-    await store.put("crash", b"before", None)
+    version = await store.put("crash", b"before", None)
     await asyncio.to_thread(postgresql.kill)
     with pytest.raises(MetadataUnavailable):
-        await store.put("crash", b"down", 0)
+        await store.put("crash", b"down", version)
     await asyncio.to_thread(postgresql.start)
-    assert await store.get("crash") == (b"before", 0)
-    assert await store.put("crash", b"after", 0) == 1
+    assert await store.get("crash") == (b"before", version)
+    assert await store.put("crash", b"after", version) == version + 1
     await store.close()
 
 

@@ -96,6 +96,13 @@ class PostgresqlServer:
         """Crash the server: every connection ends, what was committed is there after the next start."""
         self._end(signal.SIGQUIT)  # immediate shutdown: the postmaster takes its children with it
 
+    def empty(self, table: str) -> None:
+        """Delete all rows of a table."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"TRUNCATE {table}")  # pyright: ignore[reportArgumentType, reportCallIssue]
+
     def remove(self) -> None:
         self._end(signal.SIGINT)
         shutil.rmtree(self.directory, ignore_errors=True)
