@@ -48,7 +48,7 @@ class Node:
         self.service: Any = None
         self.ready = False
         self.wanted = False
-        self.starts = 0
+        self.disk_was_lost = False
 
     @property
     def running(self) -> bool:
@@ -103,7 +103,7 @@ class SimCluster:
         self.records = WatchedRecords()
         self.metadata_trouble = 0.0
         self.clients: list[Process] = []
-        self.problems: list[str] = []
+        self.zombies: list[Process] = []
         self._random = Random(random.getrandbits(64))
         self.coordinator = Node(COORDINATOR, "coordinator", None)
         self.bookies = [self._with_disk(BOOKIE, number) for number in range(1, bookies + 1)]
@@ -130,7 +130,6 @@ class SimCluster:
         if node.running:
             return
         node.ready = False
-        node.starts += 1
         random = Random(self._random.getrandbits(64))
         process = node.process = Process(self.loop, self.network, node.name, random, node.disk)
         task = process.spawn(self._serve(node, process, random), "serve")
@@ -143,11 +142,24 @@ class SimCluster:
         if node.process is not None:
             node.process.kill()
 
+    def replace(self, node: Node) -> None:
+        """Take a process that does not answer for dead, and begin anew; the old one may wake up."""
+        if node.process is not None:
+            self.zombies.append(node.process)
+        node.process = None
+        self.begin(node)
+
+    def lose_disk(self, node: Node) -> None:
+        """A stopped node's disk is replaced by an empty one, and an operator says so."""
+        node.disk = FaultyFiles(self._random.getrandbits(64))
+        node.disk_was_lost = True
+
     async def _serve(self, node: Node, process: Process, random: Random) -> None:
         service, ended = self._build(node, process, random)
         node.service = service
         await service.start()
-        node.ready = True
+        if node.process is process:  # it may have been replaced meanwhile
+            node.ready = True
         await ended()
 
     def _build(self, node: Node, process: Process, random: Random) -> tuple[Any, Callable[[], Awaitable[Any]]]:
@@ -156,12 +168,14 @@ class SimCluster:
         if node.kind == COORDINATOR:
             store = SimMetadataStore(process, self.records, Random(random.getrandbits(64)))
             store.trouble = self.metadata_trouble
-            self._stores = [store]
+            self._stores.append(store)
             coordinator = CoordinatorService(env, store, CLUSTER_ID, SECRET, settings, node.name, 0, "")
             return coordinator, coordinator.wait_ended
         common = (CLUSTER_ID, SECRET, settings, node.name)
         if node.kind == BOOKIE:
-            bookie = BookieService(env, "/data", node.name, *common, 0, self.locate)
+            bookie = BookieService(
+                env, "/data", node.name, *common, 0, self.locate, accept_lost_disk=node.disk_was_lost
+            )
 
             def fatal(error: BaseException) -> None:
                 if not ended.done():
@@ -175,6 +189,8 @@ class SimCluster:
         if not task.cancelled():
             task.exception()
         if node.process is not process or self._closing:
+            if process in self.zombies:
+                process.kill()
             return
         node.ready = False
         if process.alive:
@@ -236,3 +252,5 @@ class SimCluster:
                     await process.spawn(node.service.close(), "close")
             if process is not None:
                 process.kill()
+        for process in self.zombies:
+            process.kill()

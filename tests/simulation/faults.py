@@ -19,7 +19,7 @@ PAUSE_MAX_S = 8.0
 class Faults:
     """One kind of trouble after the other, some at the same time, until `heal`.
 
-    At most Qa − 1 copies are ever damaged: bits flip on one bookie only.
+    At most Qa − 1 copies are ever damaged: bits flip, and a disk is lost, on one bookie only.
     """
 
     def __init__(self, cluster: SimCluster, history: History, random: Random) -> None:
@@ -29,9 +29,11 @@ class Faults:
         self._tasks: list[asyncio.Task[Any]] = []
         self._undo: dict[int, Callable[[], None]] = {}
         self._numbers = 0
+        self._damaged = random.choice(cluster.bookies)
+        self._may_lose_disk = random.random() < 0.3
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.crash, self.crash, self.pause, self.partition, self.isolate, self.reset, self.reset, self.slow,
-            self.metadata, self.full_disk, self.failing_sync, self.power_loss,
+            self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage,
         ]  # fmt: skip
         self._kinds = [kind for kind in kinds if random.random() < 0.5] or [self.crash]
         self._pace_s = random.choice((0.3, 1.0, 3.0))
@@ -158,6 +160,40 @@ class Faults:
 
         assert before
         await self._for_a_while("full-disk", DOWN_MAX_S, empty)
+
+    async def usurp(self) -> None:
+        """The coordinator stops, another takes office, and the first one wakes up."""
+        node = self._cluster.coordinator
+        process = node.process
+        if process is None or not process.alive or process.paused:
+            return
+        process.pause()
+        self._cluster.replace(node)
+
+        def wake() -> None:
+            process.resume()
+
+        await self._for_a_while("usurpation of the coordinator", PAUSE_MAX_S, wake)
+
+    async def damage(self) -> None:
+        """Bits flip on one bookie's disk, or all of it is lost."""
+        node = self._damaged
+        assert node.disk is not None
+        if self._may_lose_disk and self._random.random() < 0.3:
+            self._may_lose_disk = False
+            self._cluster.stop(node)
+            self._cluster.lose_disk(node)
+            await self._for_a_while(f"disk-loss of {node.name}", DOWN_MAX_S, lambda: self._cluster.begin(node))
+            return
+        paths = [path for path in node.disk.list("/data") if path.endswith((".journal", ".compacted"))]
+        if not paths:
+            return
+        path = "/data/" + self._random.choice(paths)
+        used = len(node.disk.read_bytes(path).rstrip(b"\0"))
+        if used:
+            node.disk.flip_bit(path, self._random.randrange(used), self._random.randrange(8))
+            self._history.counts["bit-flip"] += 1
+            logger.info("a bit of %s flips at %s", path, node.name)
 
     async def failing_sync(self) -> None:
         """The next fsync or write of a bookie's disk fails."""

@@ -72,7 +72,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers = itertools.count(1)
         self._turns = 0
         self._ready: deque[asyncio.Handle]
-        self._scheduled: list[asyncio.TimerHandle]
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.set_exception_handler(self._report)
         self.set_task_factory(self._make_task)
 
@@ -81,11 +81,16 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
+    def call_at(self, when: float, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
+        return self._schedule(asyncio.TimerHandle(when, callback, arguments, self, context), when)
+
     def deliver_at(self, when: float, context: Context, callback: Callable[..., object], *arguments: Any) -> None:
         """Run something that a socket brought."""
-        handle = Delivery(when, callback, arguments, self, context)
-        heapq.heappush(self._scheduled, handle)
-        handle._scheduled = True  # type: ignore[attr-defined]
+        self._schedule(Delivery(when, callback, arguments, self, context), when)
+
+    def _schedule(self, handle: asyncio.TimerHandle, when: float) -> asyncio.TimerHandle:
+        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
 
     def create_future(self) -> Any:
         future = SimFuture.__new__(SimFuture)
@@ -107,23 +112,21 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- the turn --------------------------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        ready, scheduled = self._ready, self._scheduled
+        ready, timers = self._ready, self._timers
         if ready:
             self._turns += 1
             if self._turns > TURNS_WITHOUT_TIME_MAX:
                 raise Stuck(f"time stands still at {self.now}: {ready[0]}")
         else:
-            while scheduled and scheduled[0]._cancelled:  # type: ignore[attr-defined]
-                heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
-            if not scheduled:
+            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+                heapq.heappop(timers)
+            if not timers:
                 raise Stuck("no timer is left")
-            if scheduled[0]._when > self.now:  # type: ignore[attr-defined]
-                self.now = scheduled[0]._when  # type: ignore[attr-defined]
+            if timers[0][0] > self.now:
+                self.now = timers[0][0]
                 self._turns = 0
-            while scheduled and scheduled[0]._when <= self.now:  # type: ignore[attr-defined]
-                handle = heapq.heappop(scheduled)
-                handle._scheduled = False  # type: ignore[attr-defined]
-                ready.append(handle)
+            while timers and timers[0][0] <= self.now:
+                ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:  # type: ignore[attr-defined]
@@ -151,7 +154,7 @@ class SimLoop(asyncio.BaseEventLoop):
         never: Any = asyncio.Handle(lambda: None, (), self)
         self.call_soon = self.call_at = self.call_later = lambda *_, **__: never  # type: ignore[method-assign]
         self._ready.clear()
-        self._scheduled.clear()
+        self._timers.clear()
 
     # -- what a selector loop has ------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from simulation.loop import PROCESS, START_S, SimLoop, Stuck
 from simulation.transcript import Transcript
 from simulation.workloads import Consuming, LogReading, Publishing
 
-SAFETY_S = 12.0
+SAFETY_S = 8.0
 
 
 @dataclass
