@@ -323,7 +323,13 @@ class Subscription:
             self.detach(consumer)
 
     def check(self) -> None:
-        """Called now and then: dispatch that could go on but does not is a defect; say so and set it going."""
+        """Called now and then: dispatch that could go on but does not is a defect; say so and set it going.
+
+        It looks behind what the loop has already in hand: the news of an append may be on its way to us.
+        """
+        self._loop.call_soon(self._check_now)
+
+    def _check_now(self) -> None:
         if self._dispatcher is None or self._pumping or self._retry is not None or self.closed:
             return
         if self._dispatcher.next_read(self.host.ledger.last_confirmed) is not None:

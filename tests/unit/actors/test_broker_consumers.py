@@ -79,6 +79,25 @@ async def test_a_waiting_consumer_gets_what_is_published_later():
         await peer.close()
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["news on its way", "news lost"])
+async def test_only_dispatch_that_nobody_will_wake_has_stalled(told, caplog):
+    async with broker_front() as front:
+        peer = await filled(front, 1)
+        await peer.subscribe(TOPIC, "s")
+        peer.flow(10)
+        await peer.messages(1)
+        await peer.settle()
+        # A second entry is confirmed; the listeners hear of it in the loop's next turn, or never.
+        front.ledger.entries.append(((1, 1), front.ledger.entries[0][1]))
+        if told:
+            for listener in front.ledger.on_appended:
+                asyncio.get_running_loop().call_soon(listener)
+        front.topic.check()
+        assert [index for index, _ in await peer.messages(1)] == [1]
+        assert ("had stalled" in caplog.text) == (not told)
+        await peer.close()
+
+
 async def test_exclusive_takes_one_consumer_and_a_type_lasts_until_all_have_left():
     async with broker_front() as front:
         one, two = await filled(front, 1), await front.peer()
