@@ -3,7 +3,8 @@
     python tests/chaos/run.py [--rounds N] [--seconds 60] [--seed S]
 
 A round without faults comes first: its publish rate is the reference. The last 10 s of a round have no faults, so that
-the time to come back can be seen. The seed fixes which faults are drawn, not what they meet. Exit status: 0 when all
+the time to come back can be seen. The seed fixes which faults are drawn, not what they meet. Logs are
+kept in build/chaos, data too when a safety check fails. Exit status: 0 when all
 safety checks and targets hold, 1 when a safety check fails, 2 when only a target of speed or a minimum of faults is
 missed. docs/RELIABILITY.md says what this shows.
 """
@@ -13,6 +14,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +147,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="length of a round")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     options = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     outcome = Outcome(options.rounds, options.seconds, options.seed)
     RESULTS.mkdir(parents=True, exist_ok=True)
     os.environ.pop("RAY_ADDRESS", None)
@@ -161,16 +164,19 @@ def main() -> int:
         logging_level=logging.CRITICAL,
         _temp_dir=ray_directory,
     )
+    logs = Path(ray_directory) / "session_latest" / "logs"
     try:
-        logs = Path(ray_directory) / "session_latest" / "logs"
         with magnetar.start(
             data_dir=kept / "data", brokers=BROKERS, bookies=BOOKIES, port=0, admin_port=0, settings=SETTINGS
         ) as cluster:
             run(cluster, kept, logs, outcome)
     finally:
-        (kept / "logs").symlink_to(Path(ray_directory) / "session_latest" / "logs")
         ray.shutdown()
+        shutil.copytree(logs, kept / "logs", ignore_dangling_symlinks=True)
+        shutil.rmtree(ray_directory, ignore_errors=True)
     status = judge(outcome)
+    if status != 1:
+        shutil.rmtree(kept / "data")
     (kept / "outcome.json").write_text(json.dumps(plain(outcome), indent=1))
     (RESULTS / "latest.json").write_text(json.dumps(plain(outcome), indent=1))
     return status
