@@ -1,5 +1,7 @@
 """Clients on a Ray cluster: found without a URL, shared by the tasks of a process, passed between processes."""
 
+from typing import Any, cast
+
 import pytest
 import ray
 
@@ -71,7 +73,7 @@ def test_clients_producers_and_consumers_travel(cluster: RayCluster, worker) -> 
         travelling = worker.run.remote(take, consumer)
         consumer.close()
         producer.send(b"back", {"a": "b"})
-        taken = ray.get(travelling, timeout=60)
+        taken: Any = ray.get(travelling, timeout=60)
         assert (taken.data(), taken.properties()) == (b"back", {"a": "b"})
 
 
@@ -85,7 +87,7 @@ def test_an_async_client_lives_in_an_async_actor(cluster: RayCluster) -> None:
                 await producer.send(b"echo")
                 return (await consumer.receive(20_000)).data()
 
-    echo = Echo.remote()
+    echo = cast(Any, Echo).remote()
     assert ray.get(echo.once.remote("ray-async"), timeout=60) == b"echo"
     ray.kill(echo)
 

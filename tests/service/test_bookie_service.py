@@ -94,7 +94,8 @@ class Cluster:
         identity = Identity(cluster, "client", "test", "1")
         connection = await rpc_connect(
             self.env,
-            *service.address,
+            service.address[0],
+            service.address[1],
             identity,
             secret,
             expected_node_id=service.identity.node_id,

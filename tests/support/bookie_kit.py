@@ -156,7 +156,10 @@ class Bookie:
     @staticmethod
     def _state(answer: tuple[int, bytes]) -> tuple[BookieStatus, tuple[int, int] | None]:
         status, payload = answer
-        return BookieStatus(status), (*decode_ledger_state(payload),) if status == BookieStatus.OK else None
+        if status != BookieStatus.OK:
+            return BookieStatus(status), None
+        lac, last_entry = decode_ledger_state(payload)
+        return BookieStatus(status), (lac, last_entry)
 
 
 def bodies(ledger_id: int, entry_ids: Sequence[int], size: int = 100) -> dict[int, bytes]:

@@ -5,6 +5,7 @@ import signal
 import time
 
 import ray
+from ray.exceptions import RayError
 
 from magnetar.protocol.names import RAY_NAMESPACE, actor_name
 
@@ -15,7 +16,7 @@ def process_id(node_id, timeout_s=30.0):
     def ask():
         try:
             return ray.get(ray.get_actor(actor_name(node_id), RAY_NAMESPACE).process_id.remote(), timeout=5)
-        except (ValueError, ray.exceptions.RayError):
+        except (ValueError, RayError):
             return None
 
     return wait_until(ask, f"{node_id} has a process", timeout_s)

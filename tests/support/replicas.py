@@ -1,6 +1,7 @@
 """Where the copies of every ledger really are, asked of the bookies themselves over the internal RPC."""
 
 import asyncio
+from typing import Any
 
 import ray
 
@@ -24,7 +25,8 @@ def missing_copies(copies):
 
 
 async def _missing_copies(copies):
-    credentials = await ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE).read_credentials.remote()
+    coordinator: Any = ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
+    credentials = await coordinator.read_credentials.remote()
     env = Environment.real()
     identity = Identity(credentials["cluster_id"], "client", "replica-check", "1")
 

@@ -1,8 +1,11 @@
 """When the auditor lets a bookie out of limbo: only after a look at every ledger since it lost data."""
 
+from dataclasses import replace
+
 import pytest
 from fake_bookies import FakeCluster
 
+from magnetar.actors import orphan_ledgers
 from magnetar.actors.auditor import Auditor
 from magnetar.protocol import metadata_keys
 from magnetar.runtime.rpc_handshake import Identity
@@ -49,7 +52,8 @@ async def made():
     auditor = Auditor(
         cluster.env, identity, b"secret", cluster.settings, cluster.metadata, cluster.directory, lambda: dict(limbo)
     )
-    auditor._repair = auditor._calls = checks
+    for name in ("_repair", "_calls"):
+        setattr(auditor, name, checks)
     yield auditor, checks, limbo
     await auditor.close()
     await cluster.close()
@@ -80,3 +84,19 @@ async def test_and_again_when_it_loses_more_before_it_is_let_out(made):
     limbo["bookie-2"] = "a loss; another loss"
     await auditor.round()
     assert sorted(checks.looked_at) == list(BOOKIES) and checks.let_out == [("bookie-2", "a loss; another loss")]
+
+
+async def test_a_ledger_that_its_broker_never_named_keeps_no_bookie_in_limbo(made, monkeypatch):
+    auditor, checks, limbo = made
+    monkeypatch.setattr(orphan_ledgers, "SEARCH_PAUSE_S", 0.0)
+    record = await auditor._store.get(metadata_keys.ledger(1))
+    still_open = replace(LedgerMetadata.unpack(record.value), ledger_id=2, state=LedgerState.OPEN, last_entry=-1)
+    await auditor._store.put(metadata_keys.ledger(2), still_open.pack(), None)
+    limbo["bookie-2"] = "a loss"
+    await auditor.round()
+    assert not checks.let_out
+    monkeypatch.setattr(orphan_ledgers, "ORPHAN_AFTER_S", 0.0)
+    await auditor.round()
+    assert checks.let_out == [("bookie-2", "a loss")]
+    assert auditor.status()["orphans_deleted_total"] == 2
+    assert await auditor._store.get(metadata_keys.ledger(2)) is None

@@ -1,6 +1,7 @@
 """Which topics a broker serves, and when it loads and closes them."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from broker_bench import TOPIC, broker_front, until
@@ -162,7 +163,7 @@ async def test_a_failed_load_is_an_error_for_those_who_wait_and_tried_again_by_t
         with pytest.raises(RecoveryFailed):
             await front.topics.get(NAME)
 
-        async def stuck(name, epoch):
+        async def stuck(name, epoch) -> Any:
             await asyncio.Event().wait()
 
         front.topics._open_ledger = stuck

@@ -1,5 +1,7 @@
 """Garbage collection: deletes what the metadata has deleted, and in every doubtful case nothing."""
 
+from typing import Any
+
 import pytest
 from bookie_kit import Bookie, bodies
 from faulty_files import FaultyFiles
@@ -18,8 +20,8 @@ CLUSTER = "cluster-1"
 class Metadata(MemoryMetadataStore):
     """`before_answer` is awaited before each `get_many` answers; `fail` is raised by it; `drop` shortens the answer."""
 
-    before_answer = None
-    fail = None
+    before_answer: Any = None
+    fail: Any = None
     drop = 0
 
     async def get_many(self, keys):

@@ -12,10 +12,15 @@ S = BookieStatus
 SEGMENT_BYTES = 8192
 
 
+def lane(bookie, name):
+    """A lane that can be held up: the tests' off-load object keeps them by name."""
+    return bookie.env.offload.lanes[name]
+
+
 async def test_several_journals_fill_up_while_none_can_be_created():
     files = FaultyFiles()
     bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
-    prepare = bookie.env.offload.lanes["prepare"]
+    prepare = lane(bookie, "prepare")
     prepare.hold()
     requests = [bookie.send(BookieOp.ADD, add_payload(1, n, body_of(1, n, 500))) for n in range(100)]
     fence = bookie.send(BookieOp.FENCE, encode_ledger(1))
@@ -37,7 +42,7 @@ async def test_several_journals_fill_up_while_none_can_be_created():
 async def test_a_full_disk_refuses_all_journals_that_were_begun_without_a_file():
     files = FaultyFiles(capacity_bytes=30_000)
     bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
-    prepare = bookie.env.offload.lanes["prepare"]
+    prepare = lane(bookie, "prepare")
     await bookie.add_many(1, range(2))
     prepare.hold()
     requests = [bookie.send(BookieOp.ADD, add_payload(1, n, body_of(1, n, 900))) for n in range(2, 60)]
