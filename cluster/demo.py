@@ -213,7 +213,7 @@ def _spark(expected: "Counter[Identity]", outcome: Outcome) -> None:
         return
     with console.status("reading the topic into Spark …"):
         begin = time.perf_counter()
-        frame = read_topic(spark, TOPIC)
+        frame = read_topic(spark, TOPIC, progress=False)  # the status line is the display here
         rows = frame.count()
         seconds = time.perf_counter() - begin
     outcome.steps.append(("read into Spark", f"{rows:,} rows", _rate(rows, seconds)))
