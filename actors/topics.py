@@ -51,6 +51,7 @@ class Topics:
         self._tasks = Tasks()
         self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
         self._loading: dict[str, asyncio.Future[Topic]] = {}
+        self._loads: dict[str, asyncio.Task[Any]] = {}
         self._closing: dict[str, asyncio.Task[Any]] = {}
         self._released: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}  # topics that clients came for, not owned yet
@@ -144,8 +145,12 @@ class Topics:
         """Give up every topic (the session was lost, or the broker stops) and wait until all are closed."""
         for full_name in list(self.owned):
             self.revoke(full_name)
-        while self._loading or self._closing:
-            await asyncio.gather(*self._loading.values(), *self._closing.values(), return_exceptions=True)
+        # A load that waits for an answer which no longer matters would keep the broker from coming back.
+        for load in list(self._loads.values()):
+            load.cancel()
+        # `wait`, because a cancelled `gather` would cancel what is being closed.
+        while under_way := [*self._loads.values(), *self._closing.values()]:
+            await asyncio.wait(under_way)
 
     async def close(self) -> None:
         """Close all topics for good."""
@@ -181,7 +186,8 @@ class Topics:
         while self._queue and len(self._loading) < self._settings.topic_load_concurrency_max:
             full_name, future = self._queue.popitem(last=False)
             self._loading[full_name] = future
-            self._tasks.spawn(self._load(full_name, future), f"load {full_name}")
+            load = self._loads[full_name] = self._tasks.spawn(self._load(full_name, future), f"load {full_name}")
+            load.add_done_callback(lambda _, name=full_name: self._load_ended(name))
 
     async def _load(self, full_name: str, future: "asyncio.Future[Topic]") -> None:
         try:
@@ -204,11 +210,15 @@ class Topics:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # perhaps nobody waits
-        finally:
-            if not future.done():
-                future.cancel()
-            del self._loading[full_name]
-            self._start_loads()
+
+    def _load_ended(self, full_name: str) -> None:
+        """Also when it was cancelled before it began."""
+        del self._loads[full_name]
+        future = self._loading.pop(full_name)
+        if not future.done():
+            future.set_exception(_not_ours(full_name))
+            future.exception()  # perhaps nobody waits
+        self._start_loads()
 
     async def _open(self, full_name: str) -> Topic:
         topic = self.loaded.get(full_name)

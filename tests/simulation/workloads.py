@@ -132,6 +132,8 @@ class Publishing(Workload):
         self._send()
         while self.pending:  # noqa: ASYNC110  # virtual time costs nothing
             await asyncio.sleep(0.05)
+        while not self.producer.is_connected():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 class Consuming(Workload):
@@ -190,6 +192,8 @@ class Consuming(Workload):
             await task
         self.tasks.clear()
         for consumer in self._consumers:
+            while not consumer.is_connected():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             await consumer.close()
 
     async def drain(self, logs: dict[str, list[tuple[MessageId, bytes]]]) -> None:
