@@ -51,7 +51,6 @@ from ..protocol.errors import BadVersion, DiskFull, MagnetarError, NoSuchLedger,
 from ..runtime.environment import Environment
 from ..runtime.files import DiskUsage
 from ..runtime.settings import Settings
-from ..runtime.tasks import Tasks
 from .bookie_rules import judge_repeated, refuse_known_ledger, refuse_unknown_ledger
 from .entry_store import EntryStore
 from .group_commit import Responder
@@ -93,7 +92,6 @@ class BookieStore:
         self._settings = settings
         self._env = env
         self._on_fatal = on_fatal
-        self._tasks = Tasks()
         self._size_max = settings.bookie_frame_size_max_bytes
         self._pending_bytes_max = settings.bookie_pending_bytes_max
         self._lookup_bytes = 0
@@ -120,7 +118,6 @@ class BookieStore:
 
     async def close(self) -> None:
         """Serve nothing more, make everything accepted durable, let go of the files."""
-        await self._tasks.close()
         await self.entries.close()
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -427,15 +424,15 @@ class BookieStore:
             self.writable = False
             self.on_change()
 
-    def _found_damage(self, reason: str) -> None:
+    async def _found_damage(self, reason: str) -> bool:
+        """Go into limbo; whether that is durable (if not, the bookie has failed)."""
         logger.error("%s: %s; the bookie goes into limbo", self.entries.directory, reason)
-        self._tasks.spawn(self._enter_limbo_or_fail(reason), "enter limbo")
-
-    async def _enter_limbo_or_fail(self, reason: str) -> None:
         try:
             await self.enter_limbo(reason)
         except (OSError, MagnetarError) as error:
             self._fail(StorageFailed(f"limbo could not be made durable: {error}"))
+            return False
+        return True
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:

@@ -21,7 +21,7 @@ Left to others: reading (`entry_reads.py`), whether an add may happen (`bookie.p
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from ..protocol.errors import DiskFull, StorageFailed
 from ..runtime.environment import Environment
@@ -50,7 +50,7 @@ class EntryStore:
         segment_bytes: int,
         sync: bool,
         on_out_of_space: Callable[[], None],
-        on_damage: Callable[[str], None],
+        on_damage: Callable[[str], Awaitable[bool]],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.env = env
@@ -121,6 +121,8 @@ class EntryStore:
         file = await self._housekeeping_lane.run(create_journal_file, self.env.files, first, self.segment_bytes, True)
         self.journal.start(file, first)
         await self.checkpoint()
+        for path, index in loaded.indexes:
+            await self._housekeeping_lane.run(self.env.files.write_atomic, path, index)
         self._opened = True
         await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, loaded.rubbish)
         return loaded.damage
@@ -342,11 +344,18 @@ class EntryStore:
 
     async def _rebuild(self, segment: Segment) -> None:
         try:
-            table, damage = await self._housekeeping_lane.run(rebuild_index, self.env.files, segment)
+            index, table, damage = await self._housekeeping_lane.run(rebuild_index, self.env.files, segment)
+            if damage:
+                # First limbo, then an index without what was lost: nobody may be told that it never was, neither now
+                # nor after a crash in between.
+                if not await self._on_damage(damage):
+                    return
+                await self.reads.forget(segment)  # reads that were asked for before limbo are over
+            if segment.file_id not in self.segments:
+                return  # compacted in the meantime
+            await self._housekeeping_lane.run(self.env.files.write_atomic, segment.index_path, index)
             segment.table = table
             await self.reads.forget(segment)
-            if damage:
-                self._on_damage(damage)
         except (OSError, DiskFull) as error:
             logger.warning("the index of %s could not be rebuilt: %s", segment.path, error)
         finally:

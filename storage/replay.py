@@ -14,6 +14,7 @@ Everything here blocks; it runs off the loop.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..protocol.errors import CookieMismatch, EntryCorrupt
 from ..runtime.files import Files
@@ -52,6 +53,8 @@ class LoadedStore:
     rubbish: list[str] = field(default_factory=list[str])
     """Names of files that belong to nothing."""
     damage: list[str] = field(default_factory=list[str])
+    indexes: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    """Path and content of the indexes of damaged segments, to be written once limbo is durable."""
 
 
 def format_directory(files: Files, directory: str, instance: str, limbo: str = "") -> None:
@@ -111,8 +114,20 @@ def load_store(files: Files, directory: str, instance: str) -> LoadedStore:
     return loaded
 
 
-def rebuild_index(files: Files, segment: Segment) -> tuple[dict[int, TableLine], str]:
-    """Write a sealed segment's index anew from its records; returns its table and what damage was found, if any."""
+class RebuiltIndex(NamedTuple):
+    """The bytes of a sealed segment's index, its table, and what damage was found on the way, if any.
+
+    The index of a damaged segment passes for that of a whole one: it may be written only after limbo is durable, or a
+    crash in between would make what was lost look as if it had never been.
+    """
+
+    content: bytes
+    table: dict[int, TableLine]
+    damage: str
+
+
+def rebuild_index(files: Files, segment: Segment) -> RebuiltIndex:
+    """A sealed segment's index, made anew from its records; nothing is written."""
     file = files.open(segment.path)
     try:
         scan = Scan(file.read_at, min(file.size(), segment.end), segment.file_id, segment.seed)
@@ -122,9 +137,8 @@ def rebuild_index(files: Files, segment: Segment) -> tuple[dict[int, TableLine],
     finally:
         file.close()
     index, table = encode_index(segment.file_id, segment.seed, segment.end, rows.by_ledger)
-    files.write_atomic(segment.index_path, index)
     damaged = scan.damaged or scan.end != segment.end
-    return table, f"segment {segment.name} is damaged" if damaged else ""
+    return RebuiltIndex(index, table, f"segment {segment.name} is damaged" if damaged else "")
 
 
 class _Rows:
@@ -169,9 +183,12 @@ def _load_sealed(files: Files, directory: str, loaded: LoadedStore, file_id: int
         finally:
             index.close()
     except (FileNotFoundError, EntryCorrupt):
-        table, damage = rebuild_index(files, segment)
+        index, table, damage = rebuild_index(files, segment)
         if damage:
             loaded.damage.append(damage)
+            loaded.indexes.append((segment.index_path, index))
+        else:
+            files.write_atomic(segment.index_path, index)
     segment.become_sealed(table)
     loaded.segments.append(segment)
 
@@ -235,7 +252,9 @@ def _load_without_checkpoint(files: Files, directory: str, loaded: LoadedStore, 
             segment.end = segment.synced_end = scan.end
         finally:
             file.close()
-        segment.become_sealed(rebuild_index(files, segment)[0])
+        index, table, _ = rebuild_index(files, segment)
+        files.write_atomic(segment.index_path, index)  # as long as the checkpoint is unreadable, a start ends in limbo
+        segment.become_sealed(table)
         loaded.segments.append(segment)
     _replay(files, directory, loaded, [file_id for file_id, kind in present if kind == JOURNAL_SUFFIX])
     loaded.segments.sort(key=lambda segment: (segment.file_id, segment.kind))
