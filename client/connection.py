@@ -19,7 +19,19 @@ from ..protocol.commands import encode, ping, pong
 from ..protocol.errors import ConnectError, ConnectionClosed, MagnetarError, ProtocolError, exception_for_server_error
 from ..protocol.frames import FRAME_PADDING_BYTES, FrameDecoder
 from ..protocol.names import CLIENT_VERSION, PROTOCOL_VERSION
-from ..protocol.pulsar_pb2 import BaseCommand, CommandConnect
+from ..protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandConnect,
+    CommandGetLastMessageId,
+    CommandGetLastMessageIdResponse,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
+    CommandPartitionedTopicMetadataResponse,
+    CommandProducer,
+    CommandProducerSuccess,
+    CommandSuccess,
+)
 from .configuration import ClientConfiguration
 from .service_url import Address, format_address
 
@@ -57,6 +69,14 @@ _ANSWERS = {
     BaseCommand.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
     BaseCommand.ACK_RESPONSE: "ackResponse",
 }
+
+_ANSWER_TO: dict[type[WireMessage], type[WireMessage]] = {
+    CommandGetLastMessageId: CommandGetLastMessageIdResponse,
+    CommandLookupTopic: CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata: CommandPartitionedTopicMetadataResponse,
+    CommandProducer: CommandProducerSuccess,
+}
+"""What a broker answers to a request, if not with an error; to all others it is SUCCESS."""
 
 
 class Connection(asyncio.Protocol):
@@ -101,7 +121,8 @@ class Connection(asyncio.Protocol):
     async def request(self, command: WireMessage, request_id: int, timeout_s: float) -> Any:
         """Send `command`, which carries `request_id`, and return the answer with that id.
 
-        Raises the broker's error, ConnectionClosed, or TimeoutError.
+        Raises the broker's error, ConnectionClosed, ProtocolError (the answer to something else; the connection is
+        closed then), or TimeoutError.
         """
         if self.closed:
             raise ConnectionClosed(f"the connection to {format_address(self.address)} is closed")
@@ -110,9 +131,14 @@ class Connection(asyncio.Protocol):
         try:
             self.write(encode(command))
             async with asyncio.timeout(timeout_s):
-                return await future
+                answer = await future
         finally:
             self._requests.pop(request_id, None)
+        if type(answer) is not _ANSWER_TO.get(type(command), CommandSuccess):
+            error = ProtocolError(f"the broker answered {type(command).__name__} with {type(answer).__name__}")
+            self.close(error)
+            raise error
+        return answer
 
     def write(self, data: bytes) -> None:
         """Send one frame; without effect on a closed connection."""

@@ -15,6 +15,7 @@ from ..protocol.errors import (
     AlreadyClosed,
     ConnectError,
     MagnetarError,
+    ProtocolError,
     Timeout,
     exception_for_server_error,
     is_retriable,
@@ -35,6 +36,8 @@ from .service_url import Address, parse_service_url
 T = TypeVar("T")
 
 REDIRECTS_MAX = 20
+PARTITIONS_MAX = 100_000
+"""A broker that announces more partitions than this is not believed: each costs a producer or consumer."""
 TRY_TIMEOUT_S = 5.0
 """One question to one broker: a broker that has stopped keeps its sockets open, and another one can answer as well."""
 
@@ -191,6 +194,8 @@ class Lookup:
             answer = await self._ask(connection, command, request_id)
         if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
             raise exception_for_server_error(answer.error, answer.message)
+        if answer.partitions > PARTITIONS_MAX:
+            raise ProtocolError(f"the broker says that {topic} has {answer.partitions} partitions")
         return answer.partitions
 
     async def _ask(self, connection: Connection, command: WireMessage, request_id: int) -> Any:

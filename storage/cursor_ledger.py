@@ -66,5 +66,5 @@ def _decode(body: bytes) -> tuple[int, int, bytes]:
         if not 0 <= int(part) < int(parts):
             raise ValueError(f"part {part} of {parts}")
         return int(part), int(parts), bytes(piece)
-    except (TypeError, ValueError, ProtocolError) as error:
+    except (TypeError, ValueError, OverflowError, ProtocolError) as error:
         raise MetadataError(f"not a part of a cursor's snapshot: {error!r}") from error

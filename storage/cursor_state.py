@@ -153,7 +153,7 @@ class CursorState:
                     state._add_range(int(ledger_id), int(first), int(last))
             for ledger_id, entry_id, size, bits in record["batches"]:
                 state._batches[int(ledger_id), int(entry_id)] = (int(size), int.from_bytes(bits, "little"))
-        except (KeyError, TypeError, ValueError, IndexError, ProtocolError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, IndexError, ProtocolError) as error:
             raise MetadataError(f"not the state of a cursor: {error!r}") from error
         state._forget_up_to_mark()
         state.skip_missing()

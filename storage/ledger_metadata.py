@@ -146,7 +146,7 @@ class LedgerMetadata:
                 length=int(record["length"]),
                 under_replicated=bool(record["under_replicated"]),
             )
-        except (KeyError, TypeError, ValueError, ProtocolError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"not the record of a ledger: {error!r}") from error
 
     def _index_of(self, entry_id: int) -> int:

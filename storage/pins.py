@@ -41,7 +41,7 @@ class Pins:
             try:
                 pin = cast("Mapping[str, Any]", unpack(record.value))
                 ledger_ids, expires_ms = [int(one) for one in pin["ledgers"]], int(pin["expires_ms"])
-            except (KeyError, TypeError, ValueError, ProtocolError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
                 raise MetadataError(f"not the record of a pin: {error!r}") from error
             if expires_ms > now_ms:
                 found.update(ledger_ids)

@@ -1,0 +1,16 @@
+"""Records of the right shape with impossible numbers in them. Found by `tests/fuzz` (target records)."""
+
+import pytest
+
+from magnetar.protocol.errors import MetadataError
+from magnetar.runtime.rpc_messages import pack
+from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+
+
+def test_infinity_is_no_number_of_a_record():
+    record = {"epoch": float("inf"), "ledgers": [], "deleting": [], "highest_ledger_id": 0}
+    with pytest.raises(MetadataError):
+        ManagedLedgerRecord.unpack(pack(record))
+    with pytest.raises(MetadataError):
+        LedgerMetadata.unpack(pack({"ledger_id": float("inf")}))
