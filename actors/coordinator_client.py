@@ -86,7 +86,7 @@ class CoordinatorClient:
         self.on_session_lost: list[Callable[[], None]] = []
         self.report: dict[str, Any] = {}
         """Travels with the next heartbeat: a bookie's `writable` and `disk`, a broker's `topics`, …"""
-        self.metadata = RemoteMetadataStore(lambda: self._connection)
+        self.metadata = RemoteMetadataStore(self._metadata_connection)
         self._env = env
         self._secret = secret
         self._settings = settings
@@ -289,6 +289,12 @@ class CoordinatorClient:
             except TimeoutError:
                 continue
         raise RpcDisconnected("the connection to the coordinator ended") from connection.close_reason
+
+    def _metadata_connection(self) -> RpcConnection | None:
+        """Raises StaleEpoch once this incarnation is over, so that nobody waits for a connection that never comes."""
+        if isinstance(self._fatal, StaleEpoch):
+            raise StaleEpoch(f"the session of {self.identity.node_id} has ended")
+        return self._connection
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -25,6 +25,7 @@ from magnetar.protocol.errors import (
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity
 from magnetar.storage.cluster_identity import create_cluster
+from magnetar.storage.metadata_cas import put_certain
 from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata_sql import SqlMetadataStore, sqlite_url
 from magnetar.storage.metadata_store import Guard, Write, list_all, unpack
@@ -58,6 +59,32 @@ async def test_a_broker_whose_socket_closes_loses_its_topics_at_once() -> None:
         assert list(two.client.brokers) == ["broker-2"]
         moved = [topic for topic, value in two.client.assignments.items() if value["epoch"] > before[topic]]
         assert len(moved) == 5
+
+
+async def test_a_write_in_doubt_is_not_waited_for_once_the_session_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        asked: list[str] = []
+
+        async def answer_lost(self: object, writes: object, guard: object = None) -> list[object]:
+            asked.append("write")
+            raise OutcomeUnknown("the answer was lost")
+
+        monkeypatch.setattr(MemoryMetadataStore, "write_many", answer_lost)
+        write = asyncio.create_task(put_certain(cluster.env, one.client.metadata, "managed/x", b"1", None))
+        await eventually(lambda: asked)
+        # Declared over while it is away, as after a pause: it learns of it when it comes back.
+        monkeypatch.setattr(cluster.coordinator.membership, "register", _refuse)
+        connection = one.client._connection
+        assert connection is not None
+        connection.close()
+        await eventually(lambda: one.lost == 1)
+        with pytest.raises(OutcomeUnknown):
+            await asyncio.wait_for(write, 5)  # settling alone would go on for 30 s
+
+
+def _refuse(session: object) -> None:
+    raise StaleEpoch("this incarnation is over")
 
 
 async def test_a_silent_broker_loses_its_topics_and_cannot_come_back_as_it_was() -> None:
@@ -191,6 +218,17 @@ async def test_a_pause_of_the_coordinator_is_not_held_against_brokers() -> None:
         await asyncio.sleep(0.5)
         assert len(one.owned()) == len(two.owned()) == 2
         assert one.lost == two.lost == 0
+
+
+async def test_a_replaced_coordinator_with_nothing_to_write_lets_go_of_its_members() -> None:
+    """Found by the simulator, seed 1102: bookies went on reporting to it, and the new one did not know of them."""
+    async with coordination() as cluster:
+        old = cluster.coordinator
+        broker = await cluster.broker(1)
+        new = await cluster.start_coordinator()
+        await asyncio.wait_for(old.wait_ended(), 5 * FAST.session_timeout_s + 2)
+        await eventually(lambda: new.membership.find("broker", broker.node_id) is not None)
+        await old.close()
 
 
 async def test_of_two_coordinators_only_the_newer_can_write() -> None:
