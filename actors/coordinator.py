@@ -25,6 +25,7 @@ from ..protocol.errors import (
     ClusterError,
     CookieMismatch,
     DiskFull,
+    MetadataError,
     NotAllowedError,
     ProtocolError,
     RpcError,
@@ -124,6 +125,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         self._in_office = True
         await self._server.start(self._host, self._port)
         self._tasks.spawn(self._judge(), "coordinator-sessions")
+        self._tasks.spawn(self._verify_office(), "coordinator-office")
         self.auditor.start()
         logger.info(
             "coordinator of cluster %s in office with epoch %d: %d topics, %d assignments",
@@ -291,6 +293,15 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             if was_in_grace and not self.membership.in_grace:
                 self.placement.look_at_waiting()
             await asyncio.sleep(self._tick_interval_s)
+
+    async def _verify_office(self) -> None:
+        """Members that hold on to a coordinator which was replaced, and does not know, would be lost to the cluster."""
+        while self._in_office:
+            await asyncio.sleep(self.settings.session_timeout_s)
+            try:
+                await self._store.verify()
+            except MetadataError as error:
+                logger.debug("cannot look whether this coordinator is in office: %s", error)
 
     # -- pushes --------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,10 @@ async def claim_directory(
         )
     if found is not None and known == found:
         return found
+    if accept_lost_disk and found is not None and known is not None:
+        # An empty disk was accepted before, and the start ended between its cookie and the metadata.
+        if not await env.offload.run(_has_segments, env.files, directory):
+            found, has_data = None, False
     if found is None and has_data:
         raise CookieMismatch(f"{directory} holds data without a cookie: part of it is gone")
     if found is not None and known is not None:

@@ -60,6 +60,15 @@ class EpochMetadataStore:
         except StaleEpoch as error:
             raise self._end(error) from error
 
+    async def verify(self) -> None:
+        """Look whether this coordinator is still in office; one that writes nothing would never hear that it is not.
+
+        Raises MetadataUnavailable.
+        """
+        record = await self._inner.get(self._guard.key)
+        if record is None or record.version != self._guard.version:
+            raise self._end(StaleEpoch(f"{self._guard.key} is no longer at version {self._guard.version}"))
+
     async def close(self) -> None:
         """Does nothing: the store beneath belongs to whoever opened it."""
 

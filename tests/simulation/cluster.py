@@ -6,6 +6,7 @@ later, on the same disk. A fault may keep a node down (`stop`) until it says `be
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from random import Random
@@ -29,6 +30,8 @@ from .loop import SimLoop
 from .metadata import SimMetadataStore, WatchedRecords
 from .network import Network
 from .process import EPOCH_MS, Process
+
+logger = logging.getLogger("magnetar.simulation")
 
 CLUSTER_ID = "simulated"
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -186,8 +189,8 @@ class SimCluster:
         return BrokerService(env, node.name, *common, 6650, self.locate), lambda: ended
 
     def _ended(self, node: Node, process: Process, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled():
-            task.exception()
+        error = None if task.cancelled() else task.exception()
+        logger.info("%s ended: %r", node.name, error)
         if node.process is not process or self._closing:
             if process in self.zombies:
                 process.kill()

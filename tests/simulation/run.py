@@ -116,8 +116,10 @@ def simulate(seed: int, *, with_faults: bool = True, transcript: Transcript | No
     loop = SimLoop()
     asyncio.set_event_loop(loop)
     transcript = transcript or Transcript()
+    logging.disable(logging.CRITICAL)
+    gc.collect()  # what an earlier run left must not speak in this one
+    logging.disable(logging.NOTSET)
     transcript.begin(loop)
-    gc.collect()
     gc.disable()  # finalizers run at moments that no seed decides
     try:
         settings = draw_settings(random)

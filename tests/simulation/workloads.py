@@ -230,15 +230,22 @@ class LogReading(Workload):
     async def read(self) -> None:
         """Fills `logs`: topic → partition → (id, payload)."""
         for topic in self.topics:
-            logs = self.logs[topic] = {}
-            for partition in await self.client.get_topic_partitions(topic):
-                logs[partition] = await self._read(partition)
+            self._topic = topic
+            self.logs[topic] = {}
+            for partition in await self.again(self._partitions):
+                self._topic = partition
+                self.logs[topic][partition] = await self.again(self._read)
 
-    async def _read(self, partition: str) -> list[tuple[MessageId, bytes]]:
-        reader = await self.client.create_reader(partition, MessageId.earliest)
+    async def _partitions(self) -> list[str]:
+        return await self.client.get_topic_partitions(self._topic)
+
+    async def _read(self) -> list[tuple[MessageId, bytes]]:
+        reader = await self.client.create_reader(self._topic, MessageId.earliest)
         log: list[tuple[MessageId, bytes]] = []
-        while await reader.has_message_available():
-            message = await reader.read_next(20_000)
-            log.append((message.message_id(), bytes(message.data())))
-        await reader.close()
+        try:
+            while await reader.has_message_available():
+                message = await reader.read_next(20_000)
+                log.append((message.message_id(), bytes(message.data())))
+        finally:
+            await reader.close()
         return log

@@ -123,3 +123,23 @@ async def test_the_file_is_plain_json(files, metadata):
         "cluster_id": "c",
         "instance": cookie.instance,
     }
+
+
+async def test_a_start_that_ended_before_the_metadata_knew_the_accepted_disk_is_repeated(files, metadata):
+    """Found by the simulator, seed 1128: the bookie could never start again."""
+    await claim(files, metadata)
+    empty = FaultyFiles()
+    put = metadata.put
+
+    async def fail(*arguments):
+        raise MetadataUnavailable("away")
+
+    metadata.put = fail
+    with pytest.raises(MetadataUnavailable):
+        await claim(empty, metadata, seed=1, accept_lost_disk=True)
+    metadata.put = put
+    with pytest.raises(CookieMismatch, match="not the disk"):
+        await claim(empty, metadata, seed=2)
+    again = await claim(empty, metadata, seed=2, accept_lost_disk=True)
+    assert checkpoint(empty).limbo and checkpoint(empty).instance == again.instance
+    assert await claim(empty, metadata) == again
