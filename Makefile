@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: chaos simulate demo test check bench clean help lock
+.PHONY: chaos explore simulate demo test check bench clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
@@ -16,11 +16,17 @@ test: ## all tests: unit, simulation, service, integration (Ray, Spark, the offi
 check: ## the inner loop: ruff, pyright, unit tests, a few seeds of the simulator
 	@$(ENVIRONMENT) .ci/check
 
+explore: ## every interleaving of fencing and recovery, small; then known bugs, found with a counter-example
+	@$(ENVIRONMENT) python tests/simulation/explore.py
+
 simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript
 	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 chaos: ## a cluster on Ray, harmed every 5 s: ROUNDS=10 of a minute; SEED=n draws the same faults
 	@$(ENVIRONMENT) python tests/chaos/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+fuzz: ## every decoder, connection and file format against nearly valid bytes: MINUTES=10 in all, on one core
+	@$(ENVIRONMENT) python -P tests/fuzz/run.py --minutes $(or $(MINUTES),10)
 
 bench: ## the benchmark rows, with a plot and bench/results/latest.json; under 10 minutes
 	@$(ENVIRONMENT) python bench/run.py

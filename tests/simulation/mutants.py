@@ -1,0 +1,239 @@
+"""Known bugs of the original (ledgers.md §1), switched on in this project's production classes for a while.
+
+    with mutants.active("#2614"):
+        …run something that must notice…
+
+Production code has no hooks for this: each mutant replaces class members or module functions and puts them back.
+`MUTANTS` names, for each, the invariant that must break. `EXPLORED` are those that the exhaustive explorer finds; the
+others need disks, garbage collection or time, which only the simulator has.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError
+from magnetar.storage import bookie_client
+from magnetar.storage.bookie import BookieStore
+from magnetar.storage.entry_store import EntryStore
+from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.ledger_recovery import LedgerRecovery, WriteBack
+from magnetar.storage.ledger_recovery_state import FencingPhase, FencingState
+from magnetar.storage.ledger_states import LedgerState
+from magnetar.storage.ledger_writer import LedgerWriter
+from magnetar.storage.ledger_writer_state import LedgerWriterState, WriterPhase
+
+from .explorer_writer import Writer
+
+Patch = Callable[[ExitStack], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: what it is, the invariant that breaks, and how to switch it on."""
+
+    name: str
+    bug: str
+    invariant: str
+    switch_on: Patch
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    stack.enter_context(patch.object(owner, name, value))
+
+
+# -- found by the explorer -------------------------------------------------------------------------------------------
+
+
+def _recovery_reads_do_not_fence(stack: ExitStack) -> None:
+    encode = bookie_client.encode_read
+
+    def encode_read(ledger_id: int, first: int, last: int, bytes_max: int, fence: bool = False) -> bytes:
+        return encode(ledger_id, first, last, bytes_max, False)
+
+    _replace(stack, bookie_client, "encode_read", encode_read)
+
+
+def _no_floor(stack: ExitStack) -> None:
+    _replace(stack, FencingState, "start", property(lambda self: self.lac + 1))
+
+
+class _Early:
+    """A writer's records: commits its ensemble change when the compare-and-set leaves, not when it landed."""
+
+    def __init__(self, writer: Any, slots: tuple[int, ...]) -> None:
+        self.writer, self.slots, self.committed = writer, slots, False
+        self.records = writer._records
+
+    async def replace(self, target: LedgerMetadata, version: int, **options: Any) -> Any:
+        if not self.committed:
+            self.committed = True
+            self.commit(target)
+        return await self.records.replace(target, version, **options)
+
+    def commit(self, target: LedgerMetadata) -> None:
+        writer, state = self.writer, self.writer._state
+        bookies = target.last_fragment.bookies
+        replaced = {slot: name for slot, name in enumerate(bookies) if name != state.ensemble[slot]}
+        resend, done = state.commit_change(target, replaced, [slot for slot in self.slots if slot not in replaced])
+        for entry, slot in resend:
+            writer._watch.sent[slot] += 1
+            answered = partial(writer._answered, entry, slot, state.tenures[slot])
+            writer._client.add(state.ensemble[slot], entry.parts, answered)
+        writer._confirm(done)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.records, name)
+
+
+def _commit_before_the_record(stack: ExitStack) -> None:
+    async def change_while_needed(self: Any) -> None:
+        state: LedgerWriterState = self._state
+        while state.phase is WriterPhase.NEEDS_CHANGE:
+            slots = state.begin_change()
+            early = self._records = _Early(self, slots)
+            try:
+                change = await self._store_change(slots)
+                if change is not None:
+                    self._record = change[0]
+            except LedgerFenced as error:
+                self._end(error)
+                return
+            except MagnetarError:
+                change = None
+            finally:
+                self._records = early.records
+            if state.end_error is not None:
+                self._fail(state.take_pending(), state.end_error, tell=True)
+                return
+            if change is None and not early.committed:
+                self._confirm(state.abandon_change(slots))
+
+    _replace(stack, LedgerWriter, "_change_while_needed", change_while_needed)
+
+    def proposed(self: Writer, target: LedgerMetadata, replaced: dict[int, str]) -> None:
+        self.commit(target, replaced)
+        self.cas = ("early", "sent")
+
+    _replace(stack, Writer, "proposed", proposed)
+
+
+# -- for the simulator -----------------------------------------------------------------------------------------------
+
+
+def _commit_changes_in_mid_recovery(stack: ExitStack) -> None:
+    claim, change = LedgerRecovery._claim, WriteBack._change_ensemble
+    claimed: dict[int, Any] = {}
+
+    async def claiming(self: Any, record: Any) -> Any:
+        claimed[self._ledger_id] = self._records, await claim(self, record)
+        return claimed[self._ledger_id][1]
+
+    async def store(records: Any, metadata: LedgerMetadata, version: int) -> None:
+        try:
+            await records.replace(metadata, version)
+        except MagnetarError:
+            return
+
+    def changing(self: Any) -> None:
+        before = self.metadata
+        change(self)
+        if self.metadata is not before and before.ledger_id in claimed:
+            records, record = claimed[before.ledger_id]
+            self._committing = asyncio.create_task(store(records, self.metadata, record.version))
+
+    _replace(stack, LedgerRecovery, "_claim", claiming)
+    _replace(stack, WriteBack, "_change_ensemble", changing)
+
+
+class _Denying:
+    """A ReadingState to which a failed read is a denial."""
+
+    def __init__(self, reading: Any) -> None:
+        self._reading = reading
+        self.failed = reading.denied
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reading, name)
+
+
+def _corrupt_is_absent(stack: ExitStack) -> None:
+    take = LedgerRecovery._take
+
+    def taking(self: Any, reading: Any, bookie: str, first: int, last: int, task: Any) -> None:
+        broken = task.exception()
+        denying = broken is None or isinstance(broken, EntryCorrupt)
+        take(self, _Denying(reading) if denying else reading, bookie, first, last, task)  # type: ignore[arg-type]
+
+    _replace(stack, LedgerRecovery, "_take", taking)
+
+
+def _no_tombstones(stack: ExitStack) -> None:
+    def bury(self: Any, ledger_id: int) -> None:
+        state = self.ledgers.pop(ledger_id, None)
+        for segment in state.segments if state is not None else ():
+            segment.live_bytes -= segment.ledger_bytes(ledger_id)
+
+    _replace(stack, EntryStore, "bury", bury)
+
+
+def _no_limbo(stack: ExitStack) -> None:
+    limbo = property(lambda self: "", lambda self, value: None)
+    stack.enter_context(patch.object(EntryStore, "limbo", limbo, create=True))
+
+
+def _wait_for_all(stack: ExitStack) -> None:
+    judge = FencingState._judge
+
+    def judging(self: Any) -> FencingPhase:
+        return judge(self) if len(self._replies) == len(self.bookies) else self.phase
+
+    _replace(stack, FencingState, "_judge", judging)
+
+
+def _collect_what_is_copied(stack: ExitStack) -> None:
+    _replace(stack, LedgerState, "touched", property(lambda self: False, lambda self, value: None))
+
+
+def _fence_only_in_memory(stack: ExitStack) -> None:
+    def fence(self: Any, ledger_id: int, callback: Callable[[BaseException | None], None]) -> None:
+        if ledger_id not in self.entries.tombstones:
+            state = self._ledgers.get(ledger_id) or self._learn(ledger_id)
+            state.fenced = state.touched = True
+        self._journal.after_pending(callback)
+
+    _replace(stack, BookieStore, "_fence", fence)
+
+
+MUTANTS = {
+    mutant.name: mutant
+    for mutant in (
+        Mutant("#2614", "only the LAC read fences, recovery reads do not", "I3", _recovery_reads_do_not_fence),
+        Mutant("#2615", "recovery starts at LAC + 1 without the fragment's floor", "fragments", _no_floor),
+        Mutant("#1591", "new bookies' acknowledgements count before the record", "I1", _commit_before_the_record),
+        Mutant("PR 1621", "ensemble changes are committed in mid-recovery", "I1", _commit_changes_in_mid_recovery),
+        Mutant("#2908", "corruption is taken for absence", "I1", _corrupt_is_absent),
+        Mutant("PR 4462", "no tombstone stays of a deleted ledger", "I2", _no_tombstones),
+        Mutant("#2612", "a bookie that lost data says that there is nothing", "I1", _no_limbo),
+        Mutant("#1067", "recovery waits for every bookie", "I8", _wait_for_all),
+        Mutant("#4668", "garbage collection does not see a copy under way", "I9", _collect_what_is_copied),
+        Mutant("PR 4843", "a fence is kept in memory only", "I3", _fence_only_in_memory),
+    )
+}
+"""By name. The invariants were named before anything was run, save that of #1591: named I3 (closed without covering an
+acknowledged entry), it first showed as I1 in the explorer (covered, but not where the record says)."""
+
+EXPLORED = ("#2614", "#2615", "#1591")
+
+
+@contextmanager
+def active(name: str) -> Iterator[Mutant]:
+    """Switch one mutant on for a while. Raises KeyError for an unknown name."""
+    mutant = MUTANTS[name]
+    with ExitStack() as stack:
+        mutant.switch_on(stack)
+        yield mutant
