@@ -28,6 +28,18 @@ def test_the_tests_that_features_names_exist() -> None:
     assert named and not missing
 
 
+def test_the_tests_that_reliability_names_exist() -> None:
+    named = TEST.findall((ROOT / "docs" / "RELIABILITY.md").read_text())
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not re.search(
+            rf"^(async )?def {test}\(", (ROOT / "tests" / file.removeprefix("tests/")).read_text(), re.MULTILINE
+        )
+    ]
+    assert named and not missing
+
+
 def test_settings_said_to_be_there_are_there_with_that_default() -> None:
     values = Settings().to_dict()
     claimed = re.findall(r"^\| `(\w+)` \| (\S+) \| (done|not yet)", FEATURES.partition("## Settings")[2], re.MULTILINE)
