@@ -13,6 +13,8 @@ A bookie in limbo (its disk lost data) answers "unknown" instead of "no such ent
 that names it is closed and whole on it; ledgers with lower ids than any that could be created from then on stay closed
 to it, because their fences may be among what was lost.
 
+Ledgers that nothing names are deleted; see `orphan_ledgers`.
+
 Left to others: OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'.
 """
 
@@ -33,9 +35,11 @@ from ..storage.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.ledger_metadata import LedgerMetadata
 from ..storage.ledger_records import LedgerRecord, LedgerRecords
 from ..storage.metadata_store import MetadataStore, unpack
+from . import orphan_ledgers
 from .audit_plan import Change, pieces_of, replace_lost, thicken
 from .ledger_repair import LedgerRepair
 from .member_calls import MemberCalls
+from .orphan_ledgers import OrphanLedgers
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class AuditProgress:
     checked: int = 0
     incomplete: int = 0
     repaired_total: int = 0
+    orphans_deleted_total: int = 0
     copied_entries_total: int = 0
     copied_bytes_total: int = 0
     failures_total: int = 0
@@ -88,6 +93,7 @@ class Auditor:
         self._client = BookieClient(env, identity, secret, settings, directory)
         self._calls = MemberCalls(env, identity, secret, self._find)
         self._repair = LedgerRepair(self._client, self._calls, settings)
+        self._orphans = OrphanLedgers(env, store)
         self._progress = AuditProgress()
         self._whole: dict[int, tuple[int, tuple[str, ...]]] = {}  # ledger → version found whole, its bookies
         self._known: dict[str, BookieInfo] = {}
@@ -140,6 +146,8 @@ class Auditor:
                 pause_s = min(pause_s * 2, self._settings.auditor_interval_s)
                 if pause_s > ROUNDS_AFTER_CHANGE_S and not self._progress.incomplete:
                     pause_s = self._settings.auditor_interval_s
+            if self._orphans.suspected:
+                pause_s = min(pause_s, orphan_ledgers.ORPHAN_AFTER_S)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
@@ -183,6 +191,10 @@ class Auditor:
         """Look at every ledger once. Raises what the metadata store raises; a ledger's own trouble is only counted."""
         self._find_lost()
         progress = self._progress
+        try:
+            progress.orphans_deleted_total += await self._orphans.collect()
+        except MagnetarError as error:
+            self._fail("the search for ledgers that nothing names", error)
         ledgers = open_ledgers = checked = incomplete = 0
         whole: dict[int, tuple[int, tuple[str, ...]]] = {}
         holding_back: dict[str, None] = {}  # bookies that ledgers speak against letting out of limbo

@@ -229,6 +229,13 @@ class NoSuchKey(MetadataError):
     """The key is not there."""
 
 
+class ConditionFailed(MetadataError):
+    """Another record, on which the write depends, is no longer as the caller knew it; nothing was executed."""
+
+    server_error = 6
+    retriable = True
+
+
 class MetadataUnavailable(MetadataError):
     """The metadata store cannot be reached; nothing was executed."""
 

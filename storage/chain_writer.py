@@ -257,7 +257,7 @@ class ChainWriter:
                 )
 
             try:
-                await self._owned.change(with_new, settle_limit_s=settle_limit_s)
+                await self._owned.change(with_new, needs=writer.guard, settle_limit_s=settle_limit_s)
             except OutcomeUnknown:
                 await writer.abandon()
                 raise

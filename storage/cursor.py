@@ -40,7 +40,7 @@ from .ledger_chain import LedgerChain
 from .ledger_writer import LedgerWriter
 from .ledgers import Ledgers
 from .metadata_cas import SETTLE_LIMIT_S, put_certain
-from .metadata_store import MetadataStore, pack, unpack
+from .metadata_store import Guard, MetadataStore, pack, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -377,7 +377,7 @@ class Cursor:
         writer = await self._home.ledgers.create()
         try:
             await cursor_ledger.append(writer, state)
-            await self._put(CursorRecord(self._home.epoch, writer.ledger_id, None))
+            await self._put(CursorRecord(self._home.epoch, writer.ledger_id, None), needs=writer.guard)
         except Exception as error:
             await writer.abandon()
             # After an unknown outcome the record may name it: whoever opens the cursor next sorts it out.
@@ -423,7 +423,9 @@ class Cursor:
             except MagnetarError as error:
                 logger.info("the ledger of cursor %s is left to recovery: %s", self.name, error)
 
-    async def _put(self, record: CursorRecord, settle_limit_s: float = SETTLE_LIMIT_S) -> None:
+    async def _put(
+        self, record: CursorRecord, settle_limit_s: float = SETTLE_LIMIT_S, *, needs: Guard | None = None
+    ) -> None:
         try:
             self._version = await put_certain(
                 self._home.env,
@@ -431,6 +433,7 @@ class Cursor:
                 self._key,
                 record.pack(),
                 self._version,
+                needs=needs,
                 settle_limit_s=settle_limit_s,
             )
         except (BadVersion, NoSuchKey):

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from ..protocol import metadata_keys
 from ..protocol.bookie_wire import BookieStatus, encode_add, encode_entry_header, error_for_status
 from ..protocol.errors import (
     BadVersion,
@@ -41,6 +42,7 @@ from .ensemble import replace_slots
 from .ledger_metadata import LedgerMetadata, LedgerState
 from .ledger_records import LedgerRecord, LedgerRecords
 from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
+from .metadata_store import Guard
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,14 @@ class LedgerWriter:
     def metadata(self) -> LedgerMetadata:
         """The latest record known; it changes with the ensemble."""
         return self._record.metadata
+
+    @property
+    def guard(self) -> Guard:
+        """The ledger's record as this writer stored it, for the `needs` of the write that names the ledger elsewhere.
+
+        Nobody else changes an OPEN ledger but a recoverer, or the auditor to delete it because nothing names it.
+        """
+        return Guard(metadata_keys.ledger(self.ledger_id), self._record.version)
 
     @property
     def last_confirmed(self) -> int:

@@ -17,7 +17,7 @@ from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolErro
 from ..runtime.environment import Environment
 from .ledger_chain import LedgerInfo
 from .metadata_cas import SETTLE_LIMIT_S, put_certain
-from .metadata_store import MetadataStore, pack, unpack
+from .metadata_store import Guard, MetadataStore, pack, unpack
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,17 @@ class OwnedRecord:
         self,
         transform: Callable[[ManagedLedgerRecord], ManagedLedgerRecord],
         *,
+        needs: Guard | None = None,
         settle_limit_s: float = SETTLE_LIMIT_S,
     ) -> ManagedLedgerRecord:
-        """Replace the record by what `transform` makes of it.
+        """Replace the record by what `transform` makes of it, provided that `needs` holds (see `Write`).
 
-        Raises StaleEpoch when it is no longer ours, MetadataUnavailable (nothing changed), OutcomeUnknown.
+        Raises StaleEpoch when it is no longer ours, MetadataUnavailable or ConditionFailed (nothing changed),
+        OutcomeUnknown.
         """
         try:
             changed = transform(self.record)
-            await self._put(replace(changed, epoch=self.epoch, ledgers=_copies(changed.ledgers)), settle_limit_s)
+            await self._put(replace(changed, epoch=self.epoch, ledgers=_copies(changed.ledgers)), settle_limit_s, needs)
         except (BadVersion, NoSuchKey):
             raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch) from None
         return self.record
@@ -140,9 +142,15 @@ class OwnedRecord:
         except NoSuchKey:
             return
 
-    async def _put(self, record: ManagedLedgerRecord, settle_limit_s: float) -> None:
+    async def _put(self, record: ManagedLedgerRecord, settle_limit_s: float, needs: Guard | None = None) -> None:
         self._version = await put_certain(
-            self._env, self._store, self._key, record.pack(), self._version, settle_limit_s=settle_limit_s
+            self._env,
+            self._store,
+            self._key,
+            record.pack(),
+            self._version,
+            needs=needs,
+            settle_limit_s=settle_limit_s,
         )
         self.record = record
 

@@ -8,10 +8,10 @@ ledger ids, epochs or closing positions).
 
 import asyncio
 
-from ..protocol.errors import BadVersion, MagnetarError, NoSuchKey, OutcomeUnknown, StaleEpoch
+from ..protocol.errors import BadVersion, ConditionFailed, MagnetarError, NoSuchKey, OutcomeUnknown, StaleEpoch
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from .metadata_store import MetadataStore
+from .metadata_store import Guard, MetadataStore, Write, one_result
 
 RETRY_INITIAL_S = 0.02
 RETRY_MAX_S = 0.5
@@ -25,9 +25,12 @@ async def put_certain(
     value: bytes,
     expected_version: int | None,
     *,
+    needs: Guard | None = None,
     settle_limit_s: float = SETTLE_LIMIT_S,
 ) -> int:
     """`store.put`, with an unknown outcome settled by repetition for up to `settle_limit_s`. Returns the new version.
+
+    `needs` is that of `Write`; ConditionFailed says that the write did not happen and never will.
 
     Raises what `put` raises: BadVersion, KeyExists, NoSuchKey (the record is not as we wrote it: after a lost answer it
     may have been, until somebody else wrote on top), MetadataUnavailable and whatever else says that nothing was
@@ -38,7 +41,9 @@ async def put_certain(
     while True:
         try:
             try:
-                return await store.put(key, value, expected_version)
+                if needs is None:
+                    return await store.put(key, value, expected_version)
+                return one_result(await store.write_many([Write(key, value, expected_version, needs)]))
             except (BadVersion, NoSuchKey):
                 if doubt is None:
                     raise
@@ -48,7 +53,7 @@ async def put_certain(
                 if expected_version is not None and record.version != expected_version + 1:
                     raise
                 return record.version
-        except (BadVersion, NoSuchKey):
+        except (BadVersion, NoSuchKey, ConditionFailed):
             raise
         except OutcomeUnknown as error:
             doubt = error

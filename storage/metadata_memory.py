@@ -17,6 +17,7 @@ from .metadata_store import (
     check_key,
     check_limit,
     check_write,
+    condition_failed,
     no_such_key,
     one_result,
     pack,
@@ -100,31 +101,39 @@ class MemoryMetadataStore:
             raise MetadataUnavailable("the metadata store is closed")
 
     def _check_guard(self, guard: Guard | None) -> None:
-        if guard is not None:
-            record = self.records.by_key.get(guard.key)
-            if record is None or record.version != guard.version:
-                raise StaleEpoch(f"{guard.key} is no longer at version {guard.version}: this writer was superseded")
+        if guard is not None and not self._holds(guard):
+            raise StaleEpoch(f"{guard.key} is no longer at version {guard.version}: this writer was superseded")
+
+    def _holds(self, guard: Guard) -> bool:
+        record = self.records.by_key.get(guard.key)
+        return record is not None and record.version == guard.version
 
     def _write(self, write: Write) -> WriteResult:
         records = self.records
-        key, value, expected = write
+        key, value, expected, needs = write
         current = records.by_key.get(key)
         if value is None:
             if current is None:
                 return no_such_key(key)
             if expected is not None and current.version != expected:
                 return _bad_version(key, current.version, expected)
+            if needs is not None and not self._holds(needs):
+                return condition_failed(key, needs)
             records.remove(key)
             return current.version
         if expected is None:
             if current is not None:
                 return KeyExists(f"the metadata record {key} exists already", key=key)
+            if needs is not None and not self._holds(needs):
+                return condition_failed(key, needs)
             records.store(key, Versioned(bytes(value), records.floor))
             return records.floor
         if current is None:
             return no_such_key(key)
         if current.version != expected:
             return _bad_version(key, current.version, expected)
+        if needs is not None and not self._holds(needs):
+            return condition_failed(key, needs)
         records.store(key, Versioned(bytes(value), expected + 1))
         return expected + 1
 

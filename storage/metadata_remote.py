@@ -126,7 +126,10 @@ class MetadataRpc:
         self, connection: RpcConnection, writes: list[list[Any]], guard: list[Any] | None
     ) -> list[object]:
         self.check_metadata_writer(connection)
-        changes = [Write(cast(str, key), value, version) for key, value, version in writes]
+        changes = [
+            Write(cast(str, key), value, version, Guard(needs[0], needs[1]) if needs else None)
+            for key, value, version, needs in writes
+        ]
         condition = Guard(guard[0], guard[1]) if guard else None
         results = await self.metadata_store().write_many(changes, condition)
         return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]

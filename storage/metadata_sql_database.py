@@ -32,7 +32,17 @@ from ..protocol.errors import (
     StaleEpoch,
     StorageFailed,
 )
-from .metadata_store import Guard, Versioned, Write, WriteResult, first_key_after_prefix, no_such_key, pack, unpack
+from .metadata_store import (
+    Guard,
+    Versioned,
+    Write,
+    WriteResult,
+    condition_failed,
+    first_key_after_prefix,
+    no_such_key,
+    pack,
+    unpack,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -179,15 +189,20 @@ class Database:
     def _version(self, connection: Connection, key: str) -> int | None:
         return connection.execute(select(_COLUMNS.version).where(_COLUMNS.key == key)).scalar()
 
-    def _test_guard(self, connection: Connection, guard: Guard) -> StaleEpoch | None:
+    def _holds(self, connection: Connection, guard: Guard) -> bool:
         # FOR SHARE (PostgreSQL): nobody changes the guard before this transaction has ended.
         statement = select(_COLUMNS.version).where(_COLUMNS.key == guard.key).with_for_update(read=True)
-        if connection.execute(statement).scalar() == guard.version:
+        return connection.execute(statement).scalar() == guard.version
+
+    def _test_guard(self, connection: Connection, guard: Guard) -> StaleEpoch | None:
+        if self._holds(connection, guard):
             return None
         return StaleEpoch(f"{guard.key} is no longer at version {guard.version}: this writer was superseded")
 
     def _write(self, connection: Connection, write: Write) -> WriteResult:
-        key, value, expected = write
+        key, value, expected, needs = write
+        if needs is not None and not self._holds(connection, needs):
+            return self._refusal_of(connection, write) or condition_failed(key, needs)
         if value is None:
             statement = sql_delete(_TABLE).where(_COLUMNS.key == key)
             if expected is not None:
@@ -205,7 +220,7 @@ class Database:
             version = self._try_insert(connection, key, value)
             if version is not None:
                 return version
-            return KeyExists(f"the metadata record {key} exists already", key=key)
+            return _key_exists(key)
         if self._try_update(connection, key, value, expected):
             return expected + 1
         return self._refusal(connection, key, expected)
@@ -227,6 +242,15 @@ class Database:
     def _try_update(self, connection: Connection, key: str, value: bytes, expected: int) -> bool:
         statement = sql_update(_TABLE).where(_COLUMNS.key == key, _COLUMNS.version == expected)
         return connection.execute(statement.values(value=value, version=expected + 1)).rowcount == 1
+
+    def _refusal_of(self, connection: Connection, write: Write) -> MagnetarError | None:
+        """What the key itself says against a write, if anything."""
+        version = self._version(connection, write.key)
+        if write.value is not None and write.expected_version is None:
+            return None if version is None else _key_exists(write.key)
+        if version is not None and write.expected_version in (None, version):
+            return None
+        return self._refusal(connection, write.key, write.expected_version)
 
     def _refusal(self, connection: Connection, key: str, expected: int | None) -> MagnetarError:
         version = self._version(connection, key)
@@ -302,6 +326,10 @@ class Database:
         if isinstance(error, DBAPIError) and (error.connection_invalidated or _is_operational(error)):
             return MetadataUnavailable(f"the metadata store cannot be reached: {text}")
         return MetadataError(f"the metadata store refused: {text}")
+
+
+def _key_exists(key: str) -> KeyExists:
+    return KeyExists(f"the metadata record {key} exists already", key=key)
 
 
 def _is_operational(error: DBAPIError) -> bool:

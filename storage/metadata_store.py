@@ -22,7 +22,7 @@ Keys are those of `protocol.metadata_keys`, ordered by code point. What the reco
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from ..protocol.errors import MagnetarError, MetadataError, NoSuchKey
+from ..protocol.errors import ConditionFailed, MagnetarError, MetadataError, NoSuchKey
 from ..runtime.rpc_messages import pack as pack
 from ..runtime.rpc_messages import unpack as unpack
 
@@ -42,23 +42,25 @@ class Versioned(NamedTuple):
     version: int
 
 
-class Write(NamedTuple):
-    """One change.
-
-    `value` None deletes: `expected_version` None takes whatever version is there. Otherwise None creates (the key must
-    not exist) and a number replaces exactly that version.
-    """
-
-    key: str
-    value: bytes | None
-    expected_version: int | None
-
-
 class Guard(NamedTuple):
     """A condition on another record, tested in the transaction of the writes it guards."""
 
     key: str
     version: int
+
+
+class Write(NamedTuple):
+    """One change.
+
+    `value` None deletes: `expected_version` None takes whatever version is there. Otherwise None creates (the key must
+    not exist) and a number replaces exactly that version. A write that `needs` another record at a version fails with
+    ConditionFailed when that is not so; what the key itself says against the write goes first.
+    """
+
+    key: str
+    value: bytes | None
+    expected_version: int | None
+    needs: Guard | None = None
 
 
 WriteResult = int | MagnetarError
@@ -162,6 +164,11 @@ def first_key_after_prefix(prefix: str) -> str | None:
             following = 0xE000 if code == 0xD7FF else code + 1  # UTF-8 has no surrogates
             return prefix[:index] + chr(following)
     return None
+
+
+def condition_failed(key: str, needs: Guard) -> ConditionFailed:
+    """The error for a write whose `needs` does not hold."""
+    return ConditionFailed(f"{key} was not written: {needs.key} is no longer at version {needs.version}", key=key)
 
 
 def no_such_key(key: str) -> NoSuchKey:

@@ -1,4 +1,4 @@
-"""One suite for all metadata stores: memory, SQLite, PostgreSQL, and SQLite behind the RPC."""
+"""One suite for all metadata stores, memory, SQLite, PostgreSQL, SQLite behind the RPC; then some of them alone."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     BadVersion,
     ClusterError,
+    ConditionFailed,
     DirectoryLocked,
     KeyExists,
     MagnetarError,
@@ -238,6 +239,42 @@ async def test_a_guard_stops_a_superseded_writer(store: MetadataStore) -> None:
     assert await store.allocate("ledger", 1, Guard("epoch", 1)) == 1
 
 
+async def test_a_write_may_need_another_record_at_a_version(store: MetadataStore) -> None:
+    needed = await store.put("needed", b"", None)
+    holds, fails, absent = Guard("needed", needed), Guard("needed", needed + 1), Guard("absent", 0)
+    results = await store.write_many(
+        [
+            Write("a", b"", None, fails),
+            Write("a", b"", None, absent),
+            Write("a", b"1", None, holds),
+            Write("needed", b"", needed),
+            Write("b", b"", None, holds),
+        ]
+    )
+    assert [type(item).__name__ for item in results] == [
+        "ConditionFailed",
+        "ConditionFailed",
+        "int",
+        "int",
+        "ConditionFailed",
+    ]
+    version = one_result([results[2]])
+    for write, error in (
+        (Write("a", b"2", version, holds), ConditionFailed),
+        (Write("a", None, version, holds), ConditionFailed),
+        (Write("a", None, None, holds), ConditionFailed),
+        (Write("a", b"2", version + 1, holds), BadVersion),  # what the key itself says goes first
+        (Write("a", None, version + 1, holds), BadVersion),
+        (Write("a", b"2", None, holds), KeyExists),
+        (Write("b", b"2", 0, holds), NoSuchKey),
+        (Write("b", None, None, holds), NoSuchKey),
+    ):
+        (result,) = await store.write_many([write])
+        assert type(result) is error
+    assert await store.get_many(["a", "b"]) == [(b"1", version), None]
+    assert await store.write_many([Write("a", b"2", version, fails)]) == [version + 1]
+
+
 async def test_impossible_keys_are_refused(store: MetadataStore) -> None:
     for key in ("", "k" * (KEY_SIZE_MAX_BYTES + 1), "nul\0", "é" * (KEY_SIZE_MAX_BYTES // 2 + 1)):
         with pytest.raises(MetadataError):
@@ -274,6 +311,7 @@ OPERATIONS = st.lists(
                     st.sampled_from(["a", "b", "a/b"]),
                     st.one_of(st.none(), st.binary(max_size=3)),
                     st.one_of(st.none(), st.integers(0, 4)),
+                    st.one_of(st.none(), st.builds(Guard, st.sampled_from(["a", "b"]), st.integers(0, 2))),
                 ),
                 max_size=4,
             ),
@@ -407,98 +445,6 @@ async def test_a_cancelled_caller_disturbs_nobody(env: Environment, tmp_path: Pa
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(results[3], asyncio.CancelledError)
     assert all(result == 0 for index, result in enumerate(results) if index != 3)
-    await store.close()
-
-
-# -- PostgreSQL ------------------------------------------------------------------------------------------------------
-
-
-async def test_postgresql_needs_start_to_create_the_table(
-    env: Environment, postgresql: postgresql_server.PostgresqlServer
-) -> None:
-    import psycopg
-
-    with psycopg.connect(postgresql.url, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS magnetar_metadata")
-    with pytest.raises(ClusterError):
-        await SqlMetadataStore.open(env, postgresql.url)
-    await (await SqlMetadataStore.open(env, postgresql.url, create=True)).close()
-    await (await SqlMetadataStore.open(env, postgresql.url)).close()
-
-
-async def test_two_postgresql_stores_cannot_both_win(
-    env: Environment, postgresql: postgresql_server.PostgresqlServer
-) -> None:
-    old = await SqlMetadataStore.open(env, postgresql.url, create=True)
-    new = await SqlMetadataStore.open(env, postgresql.url)
-    await asyncio.to_thread(postgresql.empty, "magnetar_metadata")
-    await old.put("epoch", b"", None)
-    await old.put("k", b"", None)
-    version = 0
-    for _ in range(30):
-        outcomes = await asyncio.gather(
-            old.put("k", b"old", version), new.put("k", b"new", version), return_exceptions=True
-        )
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["BadVersion", "int"]
-        version += 1
-    firsts = await asyncio.gather(*(store.allocate("c", 2) for store in (old, new) for _ in range(20)))
-    assert sorted(firsts) == list(range(1, 81, 2))
-    seen: dict[int, None] = {}
-    for _ in range(20):  # one deletes while the other waits to create
-        created = await old.put("again", b"", None)
-        _, outcome = await asyncio.gather(
-            old.delete("again", None), new.put("again", b"", None), return_exceptions=True
-        )
-        for one in (created, outcome):
-            if isinstance(one, int):
-                assert one not in seen
-                seen[one] = None
-        with contextlib.suppress(NoSuchKey):
-            await new.delete("again", None)
-    await new.put("epoch", b"", 0)
-    with pytest.raises(StaleEpoch):
-        await old.write_many([Write("k", b"zombie", version)], Guard("epoch", 0))
-    await old.close()
-    await new.close()
-
-
-async def test_a_postgresql_crash_is_unavailable_and_then_over(
-    env: Environment, postgresql: postgresql_server.PostgresqlServer
-) -> None:
-    store = await SqlMetadataStore.open(env, postgresql.url, create=True)
-    with contextlib.suppress(NoSuchKey):
-        await store.delete("crash", None)
-    version = await store.put("crash", b"before", None)
-    await asyncio.to_thread(postgresql.kill)
-    with pytest.raises(MetadataUnavailable):
-        await store.put("crash", b"down", version)
-    await asyncio.to_thread(postgresql.start)
-    assert await store.get("crash") == (b"before", version)
-    assert await store.put("crash", b"after", version) == version + 1
-    await store.close()
-
-
-async def test_a_connection_lost_during_commit_leaves_the_outcome_open(
-    env: Environment, postgresql: postgresql_server.PostgresqlServer
-) -> None:
-    import psycopg
-    from sqlalchemy import event
-
-    store = await SqlMetadataStore.open(env, postgresql.url, create=True)
-    with contextlib.suppress(NoSuchKey):
-        await store.delete("lost", None)
-
-    def cut(connection) -> None:
-        driver = connection.connection.dbapi_connection
-        with psycopg.connect(postgresql.url, autocommit=True) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 5000)", (driver.info.backend_pid,))
-
-    event.listen(store._database._engine, "commit", cut)
-    outcomes = await asyncio.gather(store.put("lost", b"", None), store.get("lost"), return_exceptions=True)
-    assert isinstance(outcomes[0], OutcomeUnknown)
-    assert isinstance(outcomes[1], MetadataUnavailable)
-    event.remove(store._database._engine, "commit", cut)
-    assert await store.get("lost") is None
     await store.close()
 
 

@@ -245,21 +245,22 @@ async def test_a_cursor_ledger_that_the_next_owner_has_taken_over_is_not_deleted
     """Its compare-and-set landed, the answer was lost, and another owner wrote on top before that was known."""
     monkeypatch.setattr("magnetar.storage.cursor.INLINE_STATE_MAX_BYTES", 0)
     _managed, cursor, positions = await filled(cluster)
-    put = cluster.metadata.put
+    write_many = cluster.metadata.write_many
     taken = []
 
-    async def lossy(key, value, expected_version):
-        result = await put(key, value, expected_version)
-        if key == metadata_keys.cursor(NAME, "s") and not taken:
+    async def lossy(writes, guard=None):
+        result = await write_many(writes, guard)
+        if writes[0].key == metadata_keys.cursor(NAME, "s") and not taken:
             taken.append(None)
             taken[0] = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
             raise OutcomeUnknown("the answer was lost")
         return result
 
-    monkeypatch.setattr(cluster.metadata, "put", lossy)
+    monkeypatch.setattr(cluster.metadata, "write_many", lossy)
     cursor.acknowledge(positions[:5])
     with pytest.raises(StaleEpoch):
         await cursor.flush()
+    assert taken
     again = await open_(cluster, epoch=3, ledgers=cluster.new_ledgers())
     assert again.cursors["s"].mark_delete_position == positions[4]
     await again.close()

@@ -426,38 +426,37 @@ async def test_find_by_publish_time(cluster):
 
 async def test_a_lost_answer_to_the_chains_compare_and_set_is_settled(cluster):
     managed = await open_(cluster)
-    put = cluster.metadata.put
-    lost = 0
+    write_many = cluster.metadata.write_many
+    lost = []
 
-    async def lossy(key, value, expected_version):
-        nonlocal lost
-        result = await put(key, value, expected_version)
-        if lost < 2:
-            lost += 1
+    async def lossy(writes, guard=None):
+        result = await write_many(writes, guard)
+        if writes[0].key not in lost:
+            lost.append(writes[0].key)
             raise OutcomeUnknown("the answer was lost")
         return result
 
-    cluster.metadata.put = lossy
+    cluster.metadata.write_many = lossy
     adds = await append(managed, bodies(3))
-    assert not adds.errors and lost == 2
+    assert not adds.errors and lost == [metadata_keys.ledger(1), metadata_keys.managed_ledger(NAME)]
     await managed.close()
 
 
 async def test_a_new_ledger_that_the_next_owner_has_taken_over_is_not_deleted(cluster):
     """Its compare-and-set landed, the answer was lost, and another owner wrote on top before that was known."""
     managed = await open_(cluster)
-    put = cluster.metadata.put
+    write_many = cluster.metadata.write_many
     taken = []
 
-    async def lossy(key, value, expected_version):
-        result = await put(key, value, expected_version)
-        if key == metadata_keys.managed_ledger(NAME) and not taken:
+    async def lossy(writes, guard=None):
+        result = await write_many(writes, guard)
+        if writes[0].key == metadata_keys.managed_ledger(NAME) and not taken:
             taken.append(None)
             taken[0] = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
             raise OutcomeUnknown("the answer was lost")
         return result
 
-    cluster.metadata.put = lossy
+    cluster.metadata.write_many = lossy
     adds = await append(managed, bodies(1))
     assert isinstance(adds.outcomes[0], StaleEpoch)
     await taken[0].close()

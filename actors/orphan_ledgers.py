@@ -1,0 +1,130 @@
+"""Ledgers that nothing names: what brokers leave behind that end between creating a ledger and naming it.
+
+A ledger is named by the chain of a topic (or as what is left to delete of it), by a cursor or by a pin. One that nobody
+named for `ORPHAN_AFTER_S` is deleted, in an order that holds whatever its creator does, however late:
+
+1. its record is written again as it is, which gives it a new version;
+2. the names are read again;
+3. if there is still none, it is deleted at exactly that version.
+
+Whoever names a ledger does so on condition that its record has the version that the ledger's writer gave it, tested in
+the same transaction (`Write.needs`). So a broker that names it before step 1 is seen in step 2, one that comes later is
+refused with ConditionFailed and makes another ledger, and one that changes the ledger meanwhile keeps it by step 3. No
+clock decides; the wait only spares brokers that are about to name a ledger the trouble. A record that cannot be read
+ends the search: then everything is kept.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from ..protocol import metadata_keys
+from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
+from ..runtime.environment import Environment
+from ..storage.cursor import CursorRecord
+from ..storage.ledger_metadata import LedgerMetadata
+from ..storage.ledger_records import LedgerRecords
+from ..storage.managed_ledger_record import ManagedLedgerRecord
+from ..storage.metadata_store import MetadataStore, unpack
+
+logger = logging.getLogger(__name__)
+
+ORPHAN_AFTER_S = 600.0
+SEARCH_PAUSE_S = 60.0
+"""Between two searches at least: each reads all names."""
+RECORDS_PER_PAGE = 500
+
+
+class OrphanLedgers:
+    """See the module."""
+
+    def __init__(self, env: Environment, store: MetadataStore) -> None:
+        self._store = store
+        self._records = LedgerRecords(env, store)
+        self._unnamed_since: dict[int, float] = {}
+        self._not_before = 0.0
+
+    @property
+    def suspected(self) -> int:
+        """Ledgers that nothing named at the last search."""
+        return len(self._unnamed_since)
+
+    async def collect(self) -> int:
+        """Search, unless the last search was a moment ago, and delete what is due; returns how many ledgers.
+
+        Raises MetadataError for a record that cannot be read, MetadataUnavailable, OutcomeUnknown.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._not_before:
+            return 0
+        self._not_before = now + SEARCH_PAUSE_S
+        ledger_ids = await self._collect(
+            metadata_keys.LEDGERS_PREFIX, lambda key, _: (metadata_keys.ledger_id_of(key),)
+        )
+        named = await self._named()
+        self._unnamed_since = {one: self._unnamed_since.get(one, now) for one in ledger_ids if one not in named}
+        due = [one for one, since in self._unnamed_since.items() if now - since >= ORPHAN_AFTER_S]
+        marked = [(one, version) for one in due if (version := await self._mark(one)) is not None]
+        if not marked:
+            return 0
+        named = await self._named()
+        return sum([await self._delete(one, version) for one, version in marked if one not in named])
+
+    async def _mark(self, ledger_id: int) -> int | None:
+        """Step 1. None when somebody works with the ledger after all, or it has gone."""
+        key = metadata_keys.ledger(ledger_id)
+        found = await self._store.get(key)
+        try:
+            if found is not None:
+                return (await self._records.replace(LedgerMetadata.unpack(found.value), found.version)).version
+        except (BadVersion, NoSuchKey) as error:
+            logger.debug("ledger %d is in use: %s", ledger_id, error)
+        self._unnamed_since.pop(ledger_id, None)
+        return None
+
+    async def _delete(self, ledger_id: int, version: int) -> bool:
+        self._unnamed_since.pop(ledger_id, None)
+        try:
+            await self._store.delete(metadata_keys.ledger(ledger_id), version)
+        except (BadVersion, NoSuchKey) as error:
+            logger.debug("ledger %d is in use: %s", ledger_id, error)
+            return False
+        logger.info("ledger %d is deleted: nothing has named it for %s s", ledger_id, ORPHAN_AFTER_S)
+        return True
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    async def _named(self) -> dict[int, None]:
+        """Every ledger that something names; at least those that were named all the time of this call."""
+        named = await self._collect(metadata_keys.MANAGED_PREFIX, _of_chain)
+        named |= await self._collect(metadata_keys.CURSORS_PREFIX, _of_cursor)
+        return named | await self._collect(metadata_keys.PINS_PREFIX, _of_pin)
+
+    async def _collect(self, prefix: str, ledgers_of: Callable[[str, bytes], Iterable[int]]) -> dict[int, None]:
+        found: dict[int, None] = {}
+        after = ""
+        while True:
+            page = await self._store.list(prefix, after=after, limit=RECORDS_PER_PAGE)
+            for key, record in page:
+                found.update(dict.fromkeys(ledgers_of(key, record.value)))
+            if len(page) < RECORDS_PER_PAGE:
+                return found
+            after = page[-1][0]
+
+
+def _of_chain(key: str, value: bytes) -> Iterable[int]:
+    record = ManagedLedgerRecord.unpack(value)
+    return (*(info.ledger_id for info in record.ledgers), *record.deleting)
+
+
+def _of_cursor(key: str, value: bytes) -> Iterable[int]:
+    ledger_id = CursorRecord.unpack(value).ledger_id
+    return () if ledger_id is None else (ledger_id,)
+
+
+def _of_pin(key: str, value: bytes) -> Iterable[int]:
+    try:
+        return [int(one) for one in cast("Mapping[str, Any]", unpack(value))["ledgers"]]
+    except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+        raise MetadataError(f"{key} is not the record of a pin: {error!r}") from error
