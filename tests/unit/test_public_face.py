@@ -33,7 +33,9 @@ def test_names_of_the_official_client_are_there() -> None:
     assert official <= set(magnetar.__all__)
 
 
-def test_import_is_quick() -> None:
-    code = "import time; begin = time.perf_counter(); import magnetar; print(time.perf_counter() - begin)"
-    times = [float(subprocess.check_output([sys.executable, "-P", "-c", code], text=True)) for _ in range(3)]
-    assert min(times) < 0.05
+def test_import_loads_nothing_but_the_face() -> None:
+    """Instant, because it loads next to nothing: a measure that does not depend on how busy the machine is."""
+    code = "import sys; before = set(sys.modules); import magnetar; print(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.check_output([sys.executable, "-P", "-c", code], text=True).split()
+    ours = [name for name in loaded if name.startswith("magnetar")]
+    assert ours == ["magnetar"] and len(loaded) < 12, loaded
