@@ -175,7 +175,7 @@ class TopicConsumer:
             place = target.entry.to_wire()
             return CommandSeek(consumer_id=consumer_id, request_id=request_id, message_id=place)
 
-        await consumer.ready_connection()
+        await self.core.lookup.retry(f"seek on {consumer.topic.full}", consumer.ready_connection)
         consumer.begin_seek(target, inclusive)
         try:
             await self._request(consumer, f"seek on {consumer.topic.full}", command)

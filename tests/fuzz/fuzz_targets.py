@@ -1,0 +1,15 @@
+"""All targets by name."""
+
+import fuzz_broker
+import fuzz_client
+import fuzz_decoders
+import fuzz_records
+import fuzz_rpc
+import fuzz_storage
+from fuzz_target import Target
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for module in (fuzz_decoders, fuzz_records, fuzz_broker, fuzz_client, fuzz_rpc, fuzz_storage)
+    for target in module.TARGETS
+}

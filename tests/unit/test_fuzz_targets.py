@@ -1,0 +1,18 @@
+"""Every fuzz target takes some hundred inputs from fixed seeds; `make fuzz` goes on from there."""
+
+from random import Random
+
+import fuzz_loop  # pyright: ignore[reportMissingImports]
+import pytest
+from fuzz_targets import TARGETS  # pyright: ignore[reportMissingImports]
+
+SLOW = {"bookie": 60, "storage": 60, "broker": 150, "client": 150}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeded_inputs_find_nothing(name: str) -> None:
+    try:
+        for seed in range(SLOW.get(name, 300)):
+            TARGETS[name].take(TARGETS[name].make(Random(seed)))
+    finally:
+        fuzz_loop.close()
