@@ -23,10 +23,12 @@ CONFIGURATIONS = (
     Options(bookies=4, recoverers=1, entries=1, crashes_max=1, timeouts=0),
     Options(bookies=3, recoverers=2, entries=1, crashes_max=0, timeouts=1),
     Options(bookies=4, recoverers=1, entries=1, crashes_max=1, timeouts=1),
+    Options(bookies=4, recoverers=2, entries=1, crashes_max=1, timeouts=0),
     Options(bookies=4, recoverers=1, entries=2, crashes_max=1, timeouts=0),
 )
-"""The whole (4 bookies, 2 recoverers, 2 entries, every node crashing, time-outs) is too many states; each of these is
-complete in itself, and any two kinds of trouble meet in one of them."""
+"""Each is explored to its end. The whole at once (4 bookies, 2 recoverers, 2 entries, a crash of every node, time-outs)
+has too many states for plain Python. Not covered: two entries together with time-outs, two entries and two recoverers
+together with a crash, and the crash of more than one bookie."""
 
 HUNTS = {
     "#2614": Options(bookies=3, recoverers=2, entries=1, crashes_max=1, timeouts=0),
