@@ -6,6 +6,7 @@ import), Hypothesis draws inputs with fresh seeds and shrinks the one that fails
 """
 
 import gc
+import importlib
 import mmap
 import os
 import resource
@@ -188,8 +189,7 @@ def run_hypothesis(target: Target, seconds: float, seed: int, status: StatusFile
 
 def run_atheris(load: Callable[[], Target], seconds: float, seed: int, status_path: Path) -> NoReturn:
     """`load` imports the code under test, so that it is instrumented."""
-    import atheris  # pyright: ignore[reportMissingImports]
-
+    atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["magnetar"]):
         target = load()
     corpus = status_path.parent / "corpus" / target.name
@@ -243,7 +243,6 @@ def engine_available(site: Path) -> Any:
     if site.is_dir() and str(site) not in sys.path:
         sys.path.append(str(site))
     try:
-        import atheris  # pyright: ignore[reportMissingImports]
+        return importlib.import_module("atheris")
     except ImportError:
         return None
-    return atheris

@@ -237,11 +237,12 @@ async def _read_all(bookie: Bookie, image: Image) -> dict[tuple[int, int], Booki
     """The status of each entry; what is OK was compared."""
     found: dict[tuple[int, int], BookieStatus] = {}
     for key, body in image.entries.items():
-        for _ in range(12):
-            status, _, entries = await bookie.read(*key, key[1])
-            if status != S.IO_ERROR:
-                break
+        tries = 0
+        status, _, entries = await bookie.read(*key, key[1])
+        while status == S.IO_ERROR and tries < 12:
             await asyncio.sleep(0.1)  # a damaged index is built anew in the meantime
+            status, _, entries = await bookie.read(*key, key[1])
+            tries += 1
         if status == S.OK and entries != {key[1]: body}:
             raise Wrong(f"entry {key} is not what was written: {entries}")
         found[key] = status
