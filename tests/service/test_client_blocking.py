@@ -366,7 +366,7 @@ def test_shutdown_waits_for_nothing(broker: FakeBroker) -> None:
     client.create_producer("t").send_async(b"x", None)
     start = time.monotonic()
     client.shutdown()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5  # closing in order would wait for the send time-out, 30 s
     with pytest.raises(AlreadyClosed):
         client.create_producer("t")
 

@@ -47,7 +47,8 @@ async def test_partitions_are_spread_and_everybody_hears_of_it() -> None:
 
 
 async def test_a_broker_whose_socket_closes_loses_its_topics_at_once() -> None:
-    async with coordination() as cluster:
+    slow = dataclasses.replace(FAST, session_timeout_s=30.0)  # so that only the socket can tell in time
+    async with coordination(slow) as cluster:
         one, two = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "t", 10)
         await assign_all(cluster, "t", 10)
@@ -55,7 +56,7 @@ async def test_a_broker_whose_socket_closes_loses_its_topics_at_once() -> None:
         started = time.monotonic()
         await one.client.close()
         await eventually(lambda: len(two.owned()) == 10)
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 10
         assert list(two.client.brokers) == ["broker-2"]
         moved = [topic for topic, value in two.client.assignments.items() if value["epoch"] > before[topic]]
         assert len(moved) == 5
@@ -427,7 +428,7 @@ async def test_a_thousand_topics_move_at_once(tmp_path: Path) -> None:
         await eventually(lambda: len(brokers[1].owned()) + len(brokers[2].owned()) == 1000, 10)
         took_s = time.monotonic() - started
         print(f"1,000 topics moved in {took_s:.2f} s")
-        assert took_s < 4  # 0.2 s on an idle machine; the suite may share it
+        assert took_s < 20  # 0.2 s on an idle machine; the suite may share it with anything
         assert len(brokers[1].owned()) == 500
     await store.close()
     env.close()

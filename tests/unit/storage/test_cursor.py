@@ -29,7 +29,7 @@ NAME = "persistent/public/default/t"
 
 @pytest.fixture
 async def cluster():
-    cluster = FakeCluster(3, add_entry_timeout_s=0.2, cursor_flush_interval_s=0.02, cursor_ledger_entries_max=5)
+    cluster = FakeCluster(3, add_entry_timeout_s=2.0, cursor_flush_interval_s=0.02, cursor_ledger_entries_max=5)
     yield cluster
     await cluster.close()
 

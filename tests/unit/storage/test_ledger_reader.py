@@ -147,7 +147,7 @@ async def test_errors_say_whether_it_is_certain(cluster):
 
 
 async def test_reads_do_not_cross_fragments_but_streams_do():
-    cluster = FakeCluster(5, add_entry_timeout_s=0.2)
+    cluster = FakeCluster(5, add_entry_timeout_s=0.5)
     writer = await cluster.ledgers.create()
     adds = Adds()
     for _ in range(10):

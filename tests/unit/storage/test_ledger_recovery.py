@@ -13,14 +13,14 @@ from magnetar.storage.ledger_metadata import LedgerState
 
 @pytest.fixture
 async def cluster():
-    cluster = FakeCluster(3, add_entry_timeout_s=0.2, read_entry_timeout_s=0.3)
+    cluster = FakeCluster(3, add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
     yield cluster
     await cluster.close()
 
 
 @pytest.fixture
 async def five():
-    cluster = FakeCluster(5, add_entry_timeout_s=0.2, read_entry_timeout_s=0.3)
+    cluster = FakeCluster(5, add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
     yield cluster
     await cluster.close()
 

@@ -28,7 +28,7 @@ NAME = "persistent/public/default/t"
 @pytest.fixture
 async def cluster():
     cluster = FakeCluster(
-        3, add_entry_timeout_s=0.2, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
+        3, add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
     )
     yield cluster
     await cluster.close()
