@@ -54,18 +54,15 @@ than the write quorum (striping), damage and limbo.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus
 
 from .explorer_nodes import (
-    ACK_QUORUM,
     CLIENTS,
     LATE_ANSWER,
     LOST,
     MUST_NOT,
-    NAMES,
     NEW_BOOKIE,
     Frozen,
     Outcome,
@@ -77,6 +74,7 @@ from .explorer_nodes import (
     thaw_metadata,
 )
 from .explorer_recoverer import CLOSING, DONE, Recoverer
+from .explorer_report import Options, Report, judge
 from .explorer_transcript import describe, describe_state
 from .explorer_writer import Writer
 
@@ -87,40 +85,6 @@ BOOKIE, CRASHED, LATE, CHANNELS, INFOS, RECORD_BITS = 0, 1, 2, slice(3, 6), slic
 """Places in a column."""
 QUIET: tuple[tuple[Any, ...], tuple[Any, ...]] = (), ()
 """A connection with (requests, replies) on the way: none."""
-
-
-@dataclass
-class Options:
-    """What may happen. `crashes_max` counts bookies."""
-
-    bookies: int = 4
-    recoverers: int = 2
-    entries: int = 2
-    crashes_max: int = 4
-    timeouts: int = 1
-    writer_closes: bool = True
-    states_max: int = 100_000_000
-
-
-@dataclass
-class Report:
-    """What was found."""
-
-    options: Options
-    states: int = 0
-    transitions: int = 0
-    depth: int = 0
-    seconds: float = 0.0
-    complete: bool = False
-    violation: str = ""
-    transcript: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        how = "all" if self.complete else "NOT all"
-        return (
-            f"{how} reached: {self.states:,} distinct states, {self.transitions:,} transitions, depth {self.depth}, "
-            f"{self.seconds:.1f} s"
-        )
 
 
 class Explorer:
@@ -462,25 +426,10 @@ class Explorer:
         key = state[:4], held
         found = self._verdicts.get(key)
         if found is None:
-            found = self._verdicts[key] = self._judge(state, core, held)
+            found = self._verdicts[key] = judge(
+                self._values[state[0]][0][1], [self._values[c] for c in state[1:3]], core, held
+            )
         return found
-
-    def _judge(self, state: State, core: Any, held: tuple[tuple[int, int], ...]) -> str:
-        _, last_entry, _ = core
-        acknowledged = self._values[state[0]][0][1]
-        if acknowledged > last_entry:
-            return f"I3: entry {acknowledged} was acknowledged, and the ledger is closed at {last_entry}"
-        metadata = thaw_metadata((core, tuple(bits for _, bits in held)))
-        for entry in range(last_entry + 1):
-            holders = [NAMES[i] for i, (entries, _) in enumerate(held) if entries >> entry & 1]
-            there = [name for name in metadata.write_set(entry) if name in holders]
-            if len(there) < ACK_QUORUM:
-                return f"I1: entry {entry} of the closed ledger is only on {there or 'no bookie'} of its write set"
-        for client in (1, 2):
-            recoverer = self._values[state[client]]
-            if recoverer[0] == DONE and recoverer[5] != last_entry:
-                return f"agreement: {CLIENTS[client]} reports last entry {recoverer[5]}, the record {last_entry}"
-        return ""
 
     # -- the search ---------------------------------------------------------------------------------------------------
 
