@@ -42,6 +42,7 @@ from ..protocol.pulsar_pb2 import (
     KeyValue,
 )
 from ..protocol.topics import TopicName
+from ..runtime.backoff import Backoff
 from .batching import Batch, Outbox, SendCallback, ignore
 from .configuration import ProducerConfiguration
 from .connection import Connection
@@ -55,6 +56,8 @@ logger = logging.getLogger(__name__)
 BATCH_MARGIN_BYTES = 4096
 """Room for an entry's metadata below the largest message size."""
 RESEND_PART_BYTES = 1 << 20
+REFUSED_PAUSE_INITIAL_S = 0.01
+REFUSED_PAUSE_MAX_S = 1.0
 
 
 class Failing:
@@ -106,6 +109,8 @@ class PartitionProducer:
         self._flushes: list[_Flush] = []
         self._failure: MagnetarError | None = None
         self._reconnecting = False
+        self._refusals: Backoff | None = None
+        """The pauses before beginning anew; None since the last receipt."""
         self._expiry: asyncio.TimerHandle | None = None
 
     # ---- Life ----
@@ -346,6 +351,7 @@ class PartitionProducer:
                 self._connection.close(ProtocolError("a receipt came before that of an earlier message"))
             return
         self._inflight.popleft()
+        self._refusals = None
         if batch.last_sequence_id > self.last_sequence_id:
             self.last_sequence_id = batch.last_sequence_id
         callbacks = batch.callbacks
@@ -379,6 +385,11 @@ class PartitionProducer:
     async def _start_over(self, connection: Connection) -> None:
         if not connection.closed:
             await self._say_goodbye(connection)
+        # A registration that succeeds says nothing about storing: while the topic cannot store, only receipts end
+        # the growing of the pauses.
+        if self._refusals is None:
+            self._refusals = Backoff(self._core.environment.random, REFUSED_PAUSE_INITIAL_S, REFUSED_PAUSE_MAX_S)
+        await asyncio.sleep(self._refusals.next_delay_s() or 0.0)
         self._reconnect()
 
     # ---- Ends ----

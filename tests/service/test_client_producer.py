@@ -205,6 +205,19 @@ async def test_a_passing_refusal_starts_over_in_order(broker: FakeBroker, client
     assert everything[-20:] == numbers(20), "whatever was stored before, the whole follows in order"
 
 
+async def test_beginning_anew_gets_slower_while_nothing_can_be_stored(broker: FakeBroker, client: AsyncClient) -> None:
+    producer = await client.create_producer("t")
+    broker.send_errors = [6] * 6
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    await producer.send(b"at last")
+    assert loop.time() - begin > 0.8 * sum(0.01 * 2**tries for tries in range(6)), "no pauses, or none that grow"
+    begin = loop.time()
+    broker.send_errors = [6]
+    await producer.send(b"a receipt ends the growing")
+    assert producer._producer.producers[0]._refusals is None and loop.time() - begin < 5
+
+
 @pytest.mark.parametrize(("code", "error"), [(22, NotAllowedError), (9, MagnetarError)])
 async def test_a_final_refusal_fails_its_message_only(
     broker: FakeBroker, client: AsyncClient, code: int, error: type[Exception]
