@@ -176,9 +176,10 @@ def test_one_shared_subscription_of_both_clients(official, ours, topic):
 
 
 def test_a_second_exclusive_consumer_is_refused(official, ours, topic):
-    ours.subscribe(topic, "s")
+    first = ours.subscribe(topic, "s")  # held: a consumer that nobody holds is closed
     with pytest.raises(pulsar.ConsumerBusy):
         official.subscribe(topic, "s")
+    first.close()
 
 
 def test_partitioned_topics(cluster, official, ours, topic):
