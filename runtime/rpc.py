@@ -109,8 +109,7 @@ class RpcConnection(asyncio.Protocol):
         self._next_request_id = 0
         self._handlers = Tasks()
         self._reading_paused_by_calls = False
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._writable = True
         self._ended = asyncio.Event()
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -171,20 +170,11 @@ class RpcConnection(asyncio.Protocol):
     # -- life ----------------------------------------------------------------------------------------------------
 
     @property
-    def write_buffer_size(self) -> int:
-        """Bytes that wait for the peer to read."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    @property
     def reading_paused(self) -> bool:
         """Whether nothing is read from the peer because too many of its calls are under way: its silence then says
         nothing about it.
         """
         return self._reading_paused_by_calls
-
-    async def drain(self) -> None:
-        """Wait until the write buffer is below its high-water mark, or the connection has ended."""
-        await self._writable.wait()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the connection. What was written still leaves, unless `error` says that the stream is broken."""
@@ -239,12 +229,12 @@ class RpcConnection(asyncio.Protocol):
             self._fail(error)
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._writable = False
         if not self._initiator and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._writable = True
         if not self._initiator and self._transport is not None and not self._reading_paused_by_calls:
             self._transport.resume_reading()
 
@@ -254,7 +244,7 @@ class RpcConnection(asyncio.Protocol):
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
         self._outgoing.clear()
-        self._writable.set()
+        self._writable = True
         self._ended.set()
         pending, self._pending = self._pending, {}
         for callback in pending.values():
@@ -381,7 +371,7 @@ class RpcConnection(asyncio.Protocol):
         finally:
             if self._reading_paused_by_calls and len(self._handlers) <= CALLS_UNDER_WAY_MAX // 2:
                 self._reading_paused_by_calls = False
-                if self._transport is not None and not self.closed and self._writable.is_set():
+                if self._transport is not None and not self.closed and self._writable:
                     self._transport.resume_reading()
 
 
