@@ -21,6 +21,7 @@ Sans-io: `scan_records` reads through a function that it is given. What corrupti
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -49,7 +50,6 @@ KIND_BEGIN = 5
 """First record of a journal: id of the journal before it and the offset at which that one ended."""
 KIND_LOST = 6
 """Body: ledger id, entry id. Compaction met this entry in a corrupted state; it must not become "no such entry"."""
-_KINDS = frozenset((KIND_ENTRY, KIND_FENCE, KIND_TOMBSTONE, KIND_COMMIT, KIND_BEGIN, KIND_LOST))
 
 ENTRY_HEAD = struct.Struct(">BQQqQI")
 """Start of an ENTRY's body: flags, ledger id, entry id, LAC, cumulative length, digest."""
@@ -58,6 +58,15 @@ DIGESTED_HEAD_END = ENTRY_HEAD_SIZE - 4
 LEDGER_BODY = struct.Struct(">Q")
 BEGIN_BODY = struct.Struct(">QQ")
 LOST_BODY = struct.Struct(">QQ")
+_BODY_SIZES = {
+    KIND_FENCE: LEDGER_BODY.size,
+    KIND_TOMBSTONE: LEDGER_BODY.size,
+    KIND_COMMIT: 0,
+    KIND_BEGIN: BEGIN_BODY.size,
+    KIND_LOST: LOST_BODY.size,
+}
+"""Of every kind but ENTRY. What only looks like a header, in the payload of a message, is told from one by this
+before a checksum over as many bytes as it announces is computed: there may be millions of them."""
 
 SECTOR_SIZE = 512
 _ZEROS = bytes(1 << 16)
@@ -120,6 +129,15 @@ class Record:
     intact: bool = True
 
 
+class _Header(NamedTuple):
+    """A record's header that its checksum confirms, and where it lies."""
+
+    offset: int
+    kind: int
+    body_size: int
+    batch_start: int
+
+
 class Scan:
     """A pass over a segment file's records in file order.
 
@@ -139,6 +157,7 @@ class Scan:
         self._seed = seed
         self._chunk_start = 0
         self._chunk = b""
+        self._evidence: _Header | None = None
 
     @property
     def damaged(self) -> bool:
@@ -175,61 +194,73 @@ class Scan:
             self._chunk_start, inside = offset, 0
         return memoryview(self._chunk)[inside : inside + size]
 
-    def _header_at(self, offset: int) -> tuple[int, int, int] | None:
-        """(kind, body size, batch start) of a valid record header, else None."""
+    def _header_at(self, offset: int) -> _Header | None:
+        """A valid record header, else None."""
         view = self._view(offset, RECORD_HEADER_SIZE)
         if len(view) < RECORD_HEADER_SIZE or bytes(view[:2]) != RECORD_MAGIC_BYTES:
             return None
         _, kind, zero, size, batch_start, crc = RECORD_HEADER.unpack_from(view)
-        if zero or kind not in _KINDS or batch_start > offset:
+        if zero or batch_start > offset or offset + RECORD_HEADER_SIZE + size > self._size:
             return None
-        if (kind == KIND_ENTRY and size < ENTRY_HEAD_SIZE) or offset + RECORD_HEADER_SIZE + size > self._size:
+        if size < ENTRY_HEAD_SIZE if kind == KIND_ENTRY else size != _BODY_SIZES.get(kind):
             return None
         covered = ENTRY_HEAD_SIZE if kind == KIND_ENTRY else size
         summed = bytes(self._view(offset, RECORD_HEADER_SIZE + covered))
         head_end = RECORD_HEADER_SIZE - 4
         if crc32c(summed[:head_end] + summed[RECORD_HEADER_SIZE:], self._seed) != crc:
             return None
-        return kind, size, batch_start
+        return _Header(offset, kind, size, batch_start)
 
     def _record_at(self, offset: int) -> Record | None:
         header = self._header_at(offset)
         if header is None:
             return None
-        kind, size, _ = header
-        body = self._view(offset, RECORD_HEADER_SIZE + size)[RECORD_HEADER_SIZE:]
-        intact = kind != KIND_ENTRY or ENTRY_HEAD.unpack_from(body)[5] == digest_of(body)
-        return Record(kind, offset, body, intact)
+        body = self._view(offset, RECORD_HEADER_SIZE + header.body_size)[RECORD_HEADER_SIZE:]
+        intact = header.kind != KIND_ENTRY or ENTRY_HEAD.unpack_from(body)[5] == digest_of(body)
+        return Record(header.kind, offset, body, intact)
 
     def _judge(self, offset: int, bad: Record | None) -> int | None:
         """What a bad record at `offset` means: the offset to go on from, or None at the end of the log.
 
-        Sets `torn` or adds to `lost`. Evidence is looked for behind it, in the order of the file.
-        """
-        search_from = offset + 1 if bad is None else offset + RECORD_HEADER_SIZE + len(bad.body)
-        first_valid: int | None = None
-        found = self._next_valid(search_from)
-        while found is not None:
-            at, kind, size, batch_start = found
-            first_valid = at if first_valid is None else first_valid
-            later_batch = batch_start > offset
-            if later_batch or (
-                kind == KIND_COMMIT and not self._has_unwritten_sector(offset, first_valid, batch_start)
-            ):
-                harmless = bad is None and later_batch and batch_start == at == offset + RECORD_HEADER_SIZE
-                if bad is None and not harmless:  # a batch's COMMIT alone carries nothing that could be missed
-                    self.lost.append((offset, first_valid))
-                return first_valid
-            found = self._next_valid(at + RECORD_HEADER_SIZE + size)
-        self.torn = not self._only_zeros(offset, self._size)
-        return None
+        Sets `torn` or adds to `lost`. Evidence that what is bad was once durable is looked for behind it, in the order
+        of the file: a record of a later batch, or the COMMIT of this one.
 
-    def _next_valid(self, offset: int) -> tuple[int, int, int, int] | None:
-        """The next valid record header at or behind `offset`: (offset, kind, body size, batch start)."""
+        Most bad records of a batch share their evidence: it is kept, so that a scan takes time in proportion to the
+        file however much of it is damaged.
+        """
+        first = self._next_valid(offset + 1 if bad is None else offset + RECORD_HEADER_SIZE + len(bad.body))
+        if first is None:
+            self.torn = not self._only_zeros(offset, self._size)
+            return None
+        known = self._evidence
+        if known is None or known.offset <= first.offset or not self._proves(known, offset, first):
+            known = first
+            while known is not None and not self._proves(known, offset, first):
+                known = self._next_valid(known.offset + RECORD_HEADER_SIZE + known.body_size)
+            if known is None:
+                self.torn = not self._only_zeros(offset, self._size)
+                return None
+            self._evidence = known
+        # A batch's COMMIT alone carries nothing that could be missed.
+        harmless = first.batch_start == first.offset == offset + RECORD_HEADER_SIZE
+        if bad is None and not harmless:
+            self.lost.append((offset, first.offset))
+        return first.offset
+
+    def _proves(self, record: _Header, offset: int, first: _Header) -> bool:
+        """Whether a record behind a bad one at `offset` shows that the bad one was written; `first` is the first valid
+        one behind it.
+        """
+        if record.batch_start > offset:
+            return True
+        return record.kind == KIND_COMMIT and not self._has_unwritten_sector(offset, first.offset, record.batch_start)
+
+    def _next_valid(self, offset: int) -> _Header | None:
+        """The next valid record header at or behind `offset`."""
         while offset < self._size:
             header = self._header_at(offset)
             if header is not None:
-                return (offset, *header)
+                return header
             if len(self._view(offset + 1, len(RECORD_MAGIC_BYTES))) < len(RECORD_MAGIC_BYTES):
                 return None
             hit = self._chunk.find(RECORD_MAGIC_BYTES, offset + 1 - self._chunk_start)
