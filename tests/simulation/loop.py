@@ -29,6 +29,8 @@ class Owner(Protocol):
     paused: bool
     stalled: "list[asyncio.Handle]"
     tasks: "dict[asyncio.Task[Any], None]"
+    after_event: "Callable[[], None] | None"
+    """Called when a handle of it has run: what looks after its state."""
 
 
 PROCESS: ContextVar[Owner | None] = ContextVar("PROCESS", default=None)
@@ -140,6 +142,8 @@ class SimLoop(asyncio.BaseEventLoop):
                     continue
             self.handles_run += 1
             handle._run()
+            if owner is not None and owner.after_event is not None and owner.alive:
+                owner.after_event()
             if self._stopping:  # type: ignore[attr-defined]
                 break
 

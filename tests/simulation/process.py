@@ -34,6 +34,7 @@ class Process:
         self.paused = False
         self.stalled: list[asyncio.Handle] = []
         self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.after_event: Callable[[], None] | None = None
         self.loop = loop
         self.files = AttachedFiles(self, disk) if disk is not None else None
         self.env = Environment(
