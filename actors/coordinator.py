@@ -8,7 +8,7 @@ Guarantees:
 - every write is a compare-and-set guarded by this coordinator's epoch, every push carries it;
 - the topics of a broker whose connection closed, or which was silent for `session_timeout_s`, or which registered as
   another incarnation, are given to live brokers at once, in bulk;
-- a pause of this process is not held against anybody (see `membership`);
+- a pause of this process is not held against anybody, nor what became of connections meanwhile (see `membership`);
 - it never creates a store or an identity: a store without the cluster's id, or with another's, refuses to start.
 
 Safety never depends on any of these being right about who is alive: ledgers are fenced and records compared.
@@ -176,8 +176,12 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     def disconnected(self, connection: RpcConnection) -> None:
         self._listeners.pop(connection, None)
         session = self._sessions.pop(connection, None)
-        if session is not None and session.alive and self._in_office:
-            self._end(session, "its connection closed")
+        if session is None or not session.alive or not self._in_office:
+            return
+        if self.membership.disconnected(session, asyncio.get_running_loop().time()):
+            self._ended_session(session, "its connection closed")
+        else:
+            logger.info("%s left while this coordinator stood still, and has time to come back", session.node_id)
 
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         """A heartbeat: costs no task, and its report is unpacked only when it changed."""
@@ -268,8 +272,10 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             raise CookieMismatch(f"bookie {bookie_id} runs on another disk than the one in the metadata")
 
     def _end(self, session: Session, why: str) -> None:
-        if not self.membership.end(session):
-            return
+        if self.membership.end(session):
+            self._ended_session(session, why)
+
+    def _ended_session(self, session: Session, why: str) -> None:
         logger.warning("%s (incarnation %s) has lost its session: %s", session.node_id, session.incarnation, why)
         self._sessions.pop(session.connection, None)
         self._listeners.pop(session.connection, None)

@@ -1,13 +1,24 @@
 """Who is alive: sessions of bookies, brokers and others at the coordinator, as a pure state machine.
 
-A session belongs to one incarnation of one node, and to one connection. States: *none* → *alive* (`register`) →
-*ended*, by `end` (its connection closed), by `tick` (silent for `session_timeout_s`), or by another incarnation of the
-same node that registers. A broker's incarnation that has ended stays ended: it must come back as a new one, because
-its topics were given to others. Other roles own nothing and may come back as they are.
+A session belongs to one incarnation of one node, and to one connection. States, each with its trigger:
+
+    none    →  alive    `register`
+    alive   →  ended    `disconnected`, `end`, or another incarnation of the node registers
+    alive   →  adrift   `disconnected` while this process wakes up from a long pause
+    adrift  →  alive    the same incarnation registers, over a new connection
+    adrift  →  ended    another incarnation registers, or it has been silent for `session_timeout_s` since the wake-up
+
+Whoever is silent for `session_timeout_s` is named by `tick`, to be ended. A broker's incarnation that has ended stays
+ended: it must come back as a new one, because its topics were given to others. Other roles own nothing and may come
+back as they are.
 
 Time is counted, not read from a clock: `tick` adds what passed since the last one, unless that is so long that this
 process itself was paused. Then nobody could be heard, so nothing is added and nobody judged, until the next tick, by
 when what had waited in the sockets has been read.
+
+Members give a coordinator up that leaves them without an answer for `session_timeout_s`. So a connection that is found
+closed at the end of a long pause says nothing about who was at its other end: he may be on his way back. Such a session
+goes on adrift, without a connection; everything else treats it as alive.
 
 After the coordinator started, brokers that own topics are given `session_timeout_s` to register (`in_grace`).
 """
@@ -47,9 +58,12 @@ class Membership:
         self.grace_left_s = session_timeout_s
         self._session_timeout_s = session_timeout_s
         self._pause_s = tick_interval_s * 2
+        # Well below the patience of members, and far above what a busy machine delays a tick by.
+        self._long_pause_s = session_timeout_s / 2
         self._sessions: dict[tuple[str, str], Session] = {}
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._last_tick: float | None = None
+        self._waking_up = False
 
     @property
     def in_grace(self) -> bool:
@@ -98,6 +112,13 @@ class Membership:
         """The node said something."""
         session.silent_s = 0.0
 
+    def disconnected(self, session: Session, now_s: float) -> bool:
+        """Its connection closed. Answers whether that ended the session: no if it was over, or is adrift now."""
+        if session.alive and self._is_waking_up(now_s):
+            session.silent_s = 0.0
+            return False
+        return self.end(session)
+
     def end(self, session: Session) -> bool:
         """End a session; answers whether it was still alive."""
         if not session.alive:
@@ -113,6 +134,7 @@ class Membership:
         if last is None:
             return []
         elapsed_s = now_s - last
+        self._waking_up = elapsed_s > self._long_pause_s
         if elapsed_s > self._pause_s:
             return []
         self.grace_left_s = max(0.0, self.grace_left_s - elapsed_s)
@@ -122,6 +144,11 @@ class Membership:
             if session.silent_s >= self._session_timeout_s:
                 silent.append(session)
         return silent
+
+    def _is_waking_up(self, now_s: float) -> bool:
+        """Whether sockets are being read that nobody read for long: the late tick is yet to come, or has just been."""
+        late = self._last_tick is not None and now_s - self._last_tick > self._long_pause_s
+        return late or self._waking_up
 
     def _remember_ended(self, session: Session) -> None:
         if session.role != ROLE_BROKER:

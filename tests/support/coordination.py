@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
+
+import uvloop
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
@@ -130,9 +133,18 @@ class Coordination:
     async def broker(self, number: int, incarnation: str = "1") -> Member:
         return await self.join(ROLE_BROKER, f"broker-{number}", incarnation)
 
-    async def close(self) -> None:
+    async def start_coordinator_thread(self) -> "CoordinatorThread":
+        """The coordinator takes office on a thread of its own; whoever calls closes it, instead of `close`."""
+        found = await asyncio.to_thread(CoordinatorThread, self.store, self.settings)
+        self._address = found.service.address
+        return found
+
+    async def close_members(self) -> None:
         for member in self.members:
             await member.close()
+
+    async def close(self) -> None:
+        await self.close_members()
         await self.coordinator.close()
 
 
@@ -151,6 +163,50 @@ async def coordination(
     finally:
         await found.close()
         env.close()
+
+
+class CoordinatorThread:
+    """A coordinator in office on a loop and a thread of its own, which can be stopped and go on: as SIGSTOP does it,
+    the kernel goes on taking its connections and bytes, and nobody reads them.
+    """
+
+    def __init__(self, store: MetadataStore, settings: Settings) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="paused-coordinator")
+        self._thread.start()
+        self._env = Environment.real()
+        self.service: CoordinatorService = self._run(self._start(store, settings))
+
+    async def _start(self, store: MetadataStore, settings: Settings) -> CoordinatorService:
+        service = CoordinatorService(self._env, store, CLUSTER, SECRET, settings, "127.0.0.1", 0, "")
+        await service.start()
+        return service
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """It stands still inside the `with` block."""
+        stopped, go_on = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            stopped.set()
+            go_on.wait()
+
+        self._loop.call_soon_threadsafe(stand_still)
+        stopped.wait()
+        try:
+            yield
+        finally:
+            go_on.set()
+
+    def close(self) -> None:
+        self._run(self.service.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._env.close()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
 
 async def create(cluster: Coordination, name: str, partitions: int = 0) -> None:

@@ -116,3 +116,71 @@ def test_memory_of_ended_incarnations_is_bounded() -> None:
         membership.register(one)
         membership.end(one)
     assert not membership.has_ended("broker-1", "4") and membership.has_ended("broker-1", "5")
+
+
+# -- connections that closed while the coordinator itself was paused --------------------------------------------------
+
+
+def test_a_connection_that_closes_while_all_is_well_ends_its_session_at_once() -> None:
+    membership = members()
+    one = session()
+    membership.register(one)
+    run(membership, 0.0, 2.75)
+    assert membership.disconnected(one, 3.0)
+    assert not one.alive and membership.has_ended("broker-1", "1")
+    assert not membership.disconnected(one, 3.0)
+
+
+@pytest.mark.parametrize("tick_first", [False, True], ids=["sockets first", "timers first"])
+def test_after_a_pause_a_closed_connection_leaves_its_session_adrift(tick_first: bool) -> None:
+    membership = members()
+    one, two = session("broker-1"), session("broker-2")
+    membership.register(one)
+    membership.register(two)
+    run(membership, 0.0, 2.75)
+    if tick_first:
+        membership.tick(10.0)
+    assert not membership.disconnected(one, 10.0) and not membership.disconnected(two, 10.0)
+    if not tick_first:
+        membership.tick(10.0)
+    assert membership.of_role("broker") == [one, two]
+    again = session("broker-1")
+    assert membership.register(again) is one
+    silent: list[Session] = []
+    at_s = 10.0
+    while not silent:
+        at_s += TICK_S
+        membership.heard(again)
+        silent = membership.tick(at_s)
+    assert silent == [two]
+    assert at_s == 10.0 + TIMEOUT_S  # from the wake-up on, not from the last word
+    assert membership.end(two) and membership.has_ended("broker-2", "1")
+
+
+def test_another_incarnation_ends_one_that_is_adrift_at_once() -> None:
+    membership = members()
+    one, two = session(), session(incarnation="2")
+    membership.register(one)
+    run(membership, 0.0, 2.75)
+    assert not membership.disconnected(one, 10.0)
+    assert membership.register(two) is one
+    assert membership.has_ended("broker-1", "1") and membership.all() == [two]
+
+
+def test_what_closes_after_the_wake_up_is_over_ends_at_once_again() -> None:
+    membership = members()
+    one = session()
+    membership.register(one)
+    run(membership, 0.0, 2.75)
+    membership.tick(10.0)
+    membership.tick(10.25)
+    assert membership.disconnected(one, 10.3)
+
+
+def test_a_tick_that_is_only_a_little_late_saves_nobody() -> None:
+    membership = members()
+    one = session()
+    membership.register(one)
+    run(membership, 0.0, 2.75)
+    membership.tick(4.0)  # members wait longer than that
+    assert membership.disconnected(one, 4.0)
