@@ -7,7 +7,7 @@
     WRITING ── next ledger stored in the chain ─→ SWITCHING  (entries wait until the old ledger has nothing pending)
     SWITCHING ── old ledger drained ────────────→ WRITING    (the old one is closed behind it)
     WRITING, SWITCHING ── writer failed ────────→ FAILED     (everything pending and waiting gets the error)
-    FAILED ── append ───────────────────────────→ STARTING   (recovers the old ledgers first)
+    FAILED ── append ───────────────────────────→ STARTING   (waits its time, then recovers the old ledgers first)
     any ── fenced, or another owner's epoch ────→ FENCED     (for good)
     any ── close ───────────────────────────────→ CLOSED
 
@@ -15,6 +15,10 @@ Guarantees: entries are acknowledged in the order of `append`, across ledgers to
 acknowledged in the same ledger, and nothing at all before the failed ledger is recovered, closed and its end known; a
 new ledger is in the stored chain, under the owner's epoch, before its first entry is sent. While the metadata store is
 away a due rollover waits and appends go on.
+
+A start that follows failures waits, longer with each of them until an entry is confirmed: from `START_DELAY_INITIAL_S`
+behind the first failure to `START_DELAY_MAX_S`. Else a client that sends again at once would have ledgers created,
+recovered and closed without a pause. What is appended meanwhile waits with it, and gets its outcome from that start.
 
 The first ledger is created with the first append, so that opening an idle topic costs nothing.
 """
@@ -51,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 5.0
+START_DELAY_INITIAL_S = 0.1
+START_DELAY_MAX_S = 2.0
 RETURN_SPREAD_MAX_S = 1.0
 ROLLOVER_SETTLE_S = 3600.0
 
@@ -104,12 +110,15 @@ class ChainWriter:
         self._waiting_bytes = 0
         self._ended: MagnetarError | None = None
         self._tasks = Tasks()
+        self._backoff = Backoff(env.random, START_DELAY_INITIAL_S, START_DELAY_MAX_S)
+        self._start_not_before = 0.0
         self._started_at = 0.0
         self._rolling = False
         self._drained = asyncio.Event()
         self._rollover_timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
-        ledgers.client.on_usable.append(self._bookies_changed)
+        for listeners in (ledgers.client.on_usable, ledgers.client.lost.on_lost):
+            listeners.append(self._bookies_changed)
 
     # -- figures ---------------------------------------------------------------------------------------------------
 
@@ -182,8 +191,9 @@ class ChainWriter:
             if timer is not None:
                 timer.cancel()
         self._rollover_timer = self._return_timer = None
-        if self._bookies_changed in self._ledgers.client.on_usable:
-            self._ledgers.client.on_usable.remove(self._bookies_changed)
+        for listeners in (self._ledgers.client.on_usable, self._ledgers.client.lost.on_lost):
+            if self._bookies_changed in listeners:
+                listeners.remove(self._bookies_changed)
         await self._tasks.close()
         self._fail_waiting(error)
         writer, self._writer = self._writer, None
@@ -193,6 +203,7 @@ class ChainWriter:
 
     async def _start(self, *, recover: bool) -> None:
         try:
+            await asyncio.sleep(max(0.0, self._start_not_before - self._loop.time()))
             if recover:
                 await self._recover_chain()
             writer, info = await self._create_next(ROLLOVER_SETTLE_S)
@@ -206,6 +217,7 @@ class ChainWriter:
                 error = LedgerError(f"{self._owned.name} cannot start a ledger: {error!r}")
             if self.state is ChainWriterState.STARTING:
                 self.state = ChainWriterState.FAILED if recover else ChainWriterState.IDLE
+            self._delay_next_start()
             self._fail_waiting(error)
         else:
             if self.state is not ChainWriterState.STARTING:
@@ -215,6 +227,11 @@ class ChainWriter:
             self._use(writer, info)
             if recover and self.on_rolled is not None:
                 self.on_rolled()
+
+    def _delay_next_start(self) -> None:
+        delay_s = self._backoff.next_delay_s()
+        assert delay_s is not None, "this back-off has no limit"
+        self._start_not_before = self._loop.time() + delay_s
 
     async def _recover_chain(self) -> None:
         """Close every ledger of the stored chain that is not closed, and learn where it ends."""
@@ -298,6 +315,8 @@ class ChainWriter:
         for entry in entries:
             size_bytes += len(entry.body)
         first = not info.entries
+        if first:
+            self._backoff.reset()
         self._chain.grow(info, entries[-1].entry_id, size_bytes)
         if self.on_confirmed is not None:
             self.on_confirmed(info.ledger_id, entries)
@@ -318,6 +337,7 @@ class ChainWriter:
         if self._ended is None:
             logger.warning("%s: ledger %d failed: %s", self._owned.name, writer.ledger_id, error)
             self.state = ChainWriterState.FAILED
+            self._delay_next_start()
             waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
             self._loop.call_soon(_fail_all, waiting, error)
 
@@ -346,7 +366,7 @@ class ChainWriter:
     # -- rollover ----------------------------------------------------------------------------------------------------
 
     def _bookies_changed(self) -> None:
-        """A bookie came back. All topics of the broker hear of it at once, so each waits a moment of its own."""
+        """A bookie came back, or is lost. All topics of the broker hear of it at once, so each waits a moment of its own."""
         if self._writer is not None and self._writer.degraded and self._return_timer is None:
             delay_s = self._env.random.uniform(0, RETURN_SPREAD_MAX_S)
             self._return_timer = self._loop.call_later(delay_s, self._bookies_returned)

@@ -1,11 +1,13 @@
 """Managed ledgers over scripted bookies: opening, ownership, rollover, failures, reading, trimming, pins."""
 
 import asyncio
+import itertools
 
 import pytest
 from fake_bookies import Adds, FakeCluster, until
 
 from magnetar.protocol import metadata_keys
+from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (
     AlreadyClosed,
@@ -210,6 +212,45 @@ async def test_too_few_bookies_are_said_at_once_and_nothing_is_stuck(cluster):
     cluster.list_all()
     assert not (await append(managed, bodies(3))).errors
     await managed.close()
+
+
+@pytest.mark.parametrize("trouble", ["no ledger can be created", "no entry can be stored"])
+async def test_a_topic_that_cannot_store_begins_anew_ever_more_slowly_until_a_success(cluster, monkeypatch, trouble):
+    """A client that sends again at once must not make it create, recover and close ledgers without a pause."""
+    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 0.02)
+    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_MAX_S", 0.08)
+    if trouble == "no ledger can be created":
+        cluster.list_all(without=["bookie-1", "bookie-2"])
+    for number in (1, 2):
+        cluster[number].forced[BookieOp.ADD] = BookieStatus.IO_ERROR
+    managed = await open_(cluster)
+    failed_at: list[float] = []
+    for _ in range(5):
+        adds = await append(managed, bodies(1))
+        assert isinstance(adds.outcomes[0], LedgerError) and managed.pending_entries == 0
+        failed_at.append(asyncio.get_running_loop().time())
+    for (before, after), delay_s in zip(itertools.pairwise(failed_at), (0.02, 0.04, 0.08, 0.08), strict=True):
+        assert after - before >= 0.8 * delay_s - 0.001
+    cluster.list_all()
+    for number in (1, 2):
+        cluster[number].forced.clear()
+    assert not (await append(managed, bodies(1))).errors
+    assert not (await append(managed, bodies(1))).errors, "and the delay is forgotten"
+    assert managed._writer._backoff.next_delay_s() <= 0.02
+    await managed.close()
+
+
+async def test_a_topic_that_waits_to_begin_anew_can_be_closed(cluster, monkeypatch):
+    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 1000.0)
+    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_MAX_S", 1000.0)
+    cluster.list_all(without=["bookie-1", "bookie-2"])
+    managed = await open_(cluster)
+    assert isinstance((await append(managed, bodies(1))).outcomes[0], NotEnoughBookies)
+    adds = Adds()
+    managed.append(b"waits", adds.callback)
+    await asyncio.sleep(0)
+    await managed.close()
+    assert isinstance(adds.outcomes[0], AlreadyClosed)
 
 
 async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, monkeypatch):
