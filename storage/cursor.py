@@ -66,7 +66,13 @@ class CursorRecord(NamedTuple):
         """Raises MetadataError for anything that is no such record."""
         try:
             record = cast("Mapping[str, Any]", unpack(value))
-            return CursorRecord(int(record["epoch"]), record["ledger"], record["state"])
+            ledger_id, state = record["ledger"], record["state"]
+            return CursorRecord(
+                int(record["epoch"]),
+                None if ledger_id is None else int(ledger_id),
+                # bytes() of a number would be as many zeros
+                None if state is None else memoryview(state).tobytes(),
+            )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"not the record of a cursor: {error!r}") from error
 
