@@ -193,7 +193,7 @@ class BookieService(RpcService):
             "limbo_reason": store.limbo,
             "failed": "" if store.failed is None else str(store.failed),
             "ledgers": len(store.entries.ledgers),
-            "tombstones": len(store.entries.tombstones),
+            "tombstones": store.entries.tombstones.count,
             "segments": len(segments),
             "segment_bytes": sum(segment.end for segment in segments),
             "live_bytes": sum(segment.live_bytes for segment in segments),

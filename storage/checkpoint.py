@@ -16,7 +16,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from ..protocol.errors import EntryCorrupt
+from ..protocol.errors import EntryCorrupt, ProtocolError
 from ..runtime.rpc_messages import pack, unpack
 from .ledger_states import IdRanges
 
@@ -62,25 +62,46 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
-        """Raises EntryCorrupt."""
+        """Raises EntryCorrupt for a checkpoint that is damaged, or holds what no bookie writes."""
         body = data[_HEAD_SIZE:]
         if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : _HEAD_SIZE], "big") != crc32c(
             _MAGIC + body
         ):
             raise EntryCorrupt("the checkpoint is damaged")
-        fields: dict[str, Any] = dict(unpack(body))
+        try:
+            return cls._from_fields(unpack(body))
+        except (KeyError, TypeError, ValueError, ProtocolError) as error:  # written by something else than `encode`
+            raise EntryCorrupt(f"the checkpoint is not understood: {error!r}") from error
+
+    @classmethod
+    def _from_fields(cls, fields: dict[str, Any]) -> "Checkpoint":
         bounds = _decode_ids(fields["tombstones"])
+        runs = list(zip(bounds[::2], bounds[1::2], strict=True))
+        if any(first > last for first, last in runs):
+            raise ValueError("a run of deleted ledgers ends before it begins")
         return cls(
-            fields["instance"],
-            fields["next_file_id"],
-            fields["replay_from"],
-            [(file_id, kind, end) for file_id, kind, end in fields["segments"]],
-            fields["journals"],
+            _text(fields["instance"]),
+            _number(fields["next_file_id"]),
+            _number(fields["replay_from"]),
+            [(_number(file_id), _text(kind), _number(end)) for file_id, kind, end in fields["segments"]],
+            [_number(file_id) for file_id in fields["journals"]],
             _decode_ids(fields["fenced"]),
-            IdRanges(list(zip(bounds[::2], bounds[1::2], strict=True))),
-            fields["limbo"],
-            fields["fence_floor"],
+            IdRanges(runs),
+            _text(fields["limbo"]),
+            _number(fields["fence_floor"]),
         )
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number of a file, an offset or a ledger")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _encode_ids(ids: list[int]) -> bytes:

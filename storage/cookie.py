@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..protocol import metadata_keys
-from ..protocol.errors import BadVersion, CookieMismatch
+from ..protocol.errors import BadVersion, CookieMismatch, ProtocolError
 from ..runtime.environment import Environment
 from ..runtime.files import Files
 from .metadata_store import MetadataStore, pack, unpack
@@ -45,7 +45,7 @@ def read_cookie(files: Files, directory: str) -> Cookie | None:
     try:
         record: dict[str, Any] = json.loads(files.read_bytes(path))
         return Cookie(str(record["id"]), str(record["cluster_id"]), str(record["instance"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CookieMismatch(f"{path} is unreadable: {error}") from error
 
 
@@ -65,7 +65,7 @@ async def claim_directory(
     key = metadata_keys.bookie(bookie_id)
     found, has_data = await env.offload.run(_look, env.files, directory)
     record = await metadata.get(key)
-    known = _from_record(unpack(record.value)) if record is not None else None
+    known = _from_record(record.value) if record is not None else None
     if found is not None and (found.id, found.cluster_id) != (bookie_id, cluster_id):
         raise CookieMismatch(
             f"{directory} belongs to bookie {found.id} of cluster {found.cluster_id}, "
@@ -112,8 +112,9 @@ def _create(files: Files, directory: str, cookie: Cookie, limbo: str) -> None:
     files.write_atomic(f"{directory}/{COOKIE_NAME}", json.dumps(asdict(cookie), indent=1).encode())
 
 
-def _from_record(record: Any) -> Cookie:
+def _from_record(value: bytes) -> Cookie:
     try:
+        record = unpack(value)
         return Cookie(str(record["id"]), str(record["cluster_id"]), str(record["instance"]))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ProtocolError) as error:
         raise CookieMismatch(f"the cookie in the metadata is malformed: {error}") from error

@@ -72,8 +72,9 @@ class IdRanges:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._firsts, self._lasts, strict=True)
 
-    def __len__(self) -> int:
-        """Number of ids."""
+    @property
+    def count(self) -> int:
+        """Number of ids. No `__len__`: `list` would reserve memory for as many runs."""
         return sum(last - first + 1 for first, last in self)
 
     def without(self, item: int) -> "IdRanges":

@@ -97,11 +97,18 @@ async def test_an_interrupted_first_start_is_finished(files, metadata):
                 assert "without a cookie" in str(error) and disk.exists(f"{DIRECTORY}/checkpoint")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"id": "bookie-1"}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"id": "bookie-1"}', b"\xff\xfe", b"[" * 50_000])
 async def test_an_unreadable_cookie_is_refused(files, metadata, content):
     await claim(files, metadata)
     files.write_atomic(f"{DIRECTORY}/cookie", content)
     with pytest.raises(CookieMismatch):
+        await claim(files, metadata)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", b"\xa2\xff\xff", b"\x05"])
+async def test_an_unreadable_cookie_in_the_metadata_is_refused(files, metadata, content):
+    await metadata.put(metadata_keys.bookie("bookie-1"), content, None)
+    with pytest.raises(CookieMismatch, match="malformed"):
         await claim(files, metadata)
 
 

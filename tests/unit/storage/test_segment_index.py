@@ -1,10 +1,12 @@
 """Rows, index files, id ranges, checkpoints: the small pure pieces of a bookie's storage."""
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import EntryCorrupt
+from magnetar.runtime.rpc_messages import pack, unpack
 from magnetar.storage.checkpoint import Checkpoint
 from magnetar.storage.ledger_states import IdRanges
 from magnetar.storage.segment import parse_segment_name, segment_name
@@ -76,12 +78,45 @@ def test_id_ranges_are_a_set(ids, removed):
     ranges = IdRanges()
     for item in ids:
         ranges.add(item)
-    assert [n for n in range(62) if n in ranges] == sorted(set(ids)) and len(ranges) == len(set(ids))
+    assert [n for n in range(62) if n in ranges] == sorted(set(ids)) and ranges.count == len(set(ids))
     pairs = list(ranges)
     assert all(first <= last for first, last in pairs)
     assert all(pairs[n][1] + 1 < pairs[n + 1][0] for n in range(len(pairs) - 1)), "runs that touch are one"
     assert list(IdRanges([(item, item) for item in ids])) == pairs
     assert [n for n in range(62) if n in ranges.without(removed)] == sorted(set(ids) - {removed})
+
+
+def test_the_ranges_of_many_ids_take_no_memory_for_each():
+    """Found by `tests/fuzz` (target files)."""
+    ranges = IdRanges([(0, (1 << 63) - 1), (1 << 63, (1 << 64) - 1)])
+    assert list(ranges) == [(0, (1 << 64) - 1)] and ranges.count == 1 << 64
+    assert list(ranges.without(5)) == [(0, 4), (6, (1 << 64) - 1)]
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("instance", 7),
+        ("next_file_id", None),
+        ("replay_from", -1),
+        ("segments", [[1, ".journal"]]),
+        ("segments", 3),
+        ("journals", ["1"]),
+        ("tombstones", bytes(8)),
+        ("tombstones", bytes([9] + 15 * [0])),  # from 9 to 0
+        ("fenced", bytes(7)),
+        ("limbo", None),
+        ("fence_floor", 1.5),
+    ],
+)
+def test_a_checkpoint_of_another_make_is_corrupt_however_good_its_checksum(field, value):
+    data = Checkpoint("i").encode()
+    body = pack(unpack(data[12:]) | {field: value})
+    with pytest.raises(EntryCorrupt, match="not understood"):
+        Checkpoint.decode(data[:8] + crc32c(data[:8] + body).to_bytes(4, "big") + body)
+    with pytest.raises(EntryCorrupt, match="not understood"):
+        body = pack([1, 2])
+        Checkpoint.decode(data[:8] + crc32c(data[:8] + body).to_bytes(4, "big") + body)
 
 
 def test_a_checkpoint_comes_back_and_every_flipped_byte_is_noticed():
