@@ -26,12 +26,14 @@ class Stumbled(AssertionError):
 
 
 class FuzzLoop(asyncio.SelectorEventLoop):
-    """See the module. `connect` decides what `create_connection` leads to."""
+    """See the module. `create_connection` leads to whoever listens on the port, else `connect` decides."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.connect: Callable[[asyncio.Protocol, str, int], None] | None = None
+        self.listening: dict[int, Callable[[], Any]] = {}
+        self._next_port = 20_000
         self.stumbles: list[str] = []
         self.set_exception_handler(self._unhandled)
         select = self._selector.select  # type: ignore[attr-defined]
@@ -49,14 +51,44 @@ class FuzzLoop(asyncio.SelectorEventLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         await asyncio.sleep(0.001)
-        if self.connect is None:
+        accept = self.listening.get(port)
+        if accept is None and self.connect is None:
             raise ConnectionRefusedError("nobody listens")
         protocol = protocol_factory()
+        if accept is not None:
+            return link(protocol, accept()), protocol
+        assert self.connect is not None
         self.connect(protocol, host, port)
         return protocol, protocol
 
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        if not port:
+            self._next_port += 1
+            port = self._next_port
+        if port in self.listening:
+            raise OSError(f"port {port} is taken")
+        self.listening[port] = protocol_factory
+        return _MemoryServer(self, host, port)
+
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.stumbles.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+class _MemoryServer:
+    """What `create_server` returns; itself its one socket."""
+
+    def __init__(self, loop: FuzzLoop, host: str, port: int) -> None:
+        self._loop = loop
+        self._name = (host, port)
+        self.sockets = [self]
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name
+
+    def close(self) -> None:
+        self._loop.listening.pop(self._name[1], None)
+
+    async def wait_closed(self) -> None: ...
 
 
 class MemoryTransport:
@@ -105,6 +137,33 @@ class MemoryTransport:
         return ("127.0.0.1", 1) if name == "peername" else default
 
 
+class _LinkedTransport(MemoryTransport):
+    """One of two ends that hear each other; when one closes, so does the other, after what was written."""
+
+    peer: "_LinkedTransport | None" = None
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__(protocol, self._carry)
+
+    def _carry(self, data: bytes) -> None:
+        if self.peer is not None:
+            self.peer.feed(data)
+
+    def close(self, error: Exception | None = None) -> None:
+        if not self.closing:
+            super().close(error)
+            if self.peer is not None:
+                asyncio.get_running_loop().call_soon(self.peer.close)
+
+
+def link(one: Any, other: Any) -> MemoryTransport:
+    """Connect two protocols; returns the transport of the first. What they write at once arrives with the next turn."""
+    transport = _LinkedTransport(one)
+    transport.peer = _LinkedTransport(other)
+    transport.peer.peer = transport
+    return transport
+
+
 class FixedClock:
     """Wall-clock time that stands still."""
 
@@ -143,6 +202,7 @@ def run(main: Coroutine[Any, Any, None], *, forgiven: tuple[str, ...] = ()) -> N
         _loop = FuzzLoop()
     loop = _loop
     loop.connect = None
+    loop.listening.clear()
     logger = logging.getLogger("magnetar")
     logger.addHandler(_catcher)
     propagate, logger.propagate = logger.propagate, False
@@ -151,6 +211,8 @@ def run(main: Coroutine[Any, Any, None], *, forgiven: tuple[str, ...] = ()) -> N
         left = [task for task in asyncio.all_tasks(loop) if not task.done()]
         if left:
             raise Stumbled(f"tasks are left behind: {left}")
+        if loop.listening:
+            raise Stumbled(f"somebody still listens on {list(loop.listening)}")
     except BaseException:
         _catcher.caught.clear()
         close()  # it may hold anything now

@@ -3,6 +3,7 @@
 Everything is drawn from a `Random`, so a seed gives the same input again.
 """
 
+import copy
 from collections.abc import Sequence
 from random import Random
 from struct import Struct
@@ -62,6 +63,27 @@ def mutate(data: bytes, random: Random, others: Sequence[bytes] = ()) -> bytes:
             case _:
                 out[at:at] = random.choice(_EXTREMES)
     return bytes(out[:SIZE_MAX_BYTES])
+
+
+ODD_VALUES: list[Any] = [
+    None, -1, 0, 1, (1 << 63) - 1, (1 << 64) - 1, -(1 << 63), 1.5, float("inf"), float("nan"), "", "text", "\0",
+    "\udc80", b"", b"bytes", [], {}, [[]], [1, 2, 3], [None], {"a": 1}, True, "x" * 3000,
+]  # fmt: skip
+"""What a careless or foreign peer may put where something else belongs."""
+
+
+def make_odd(value: Any, random: Random) -> None:
+    """Put something odd somewhere into nested lists and dictionaries, in place."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    if not keys:
+        return
+    key = random.choice(list(keys))
+    if isinstance(value[key], dict | list) and value[key] and random.random() < 0.7:
+        make_odd(value[key], random)
+    elif isinstance(value, dict) and random.random() < 0.1:
+        del value[key]
+    else:
+        value[key] = copy.deepcopy(random.choice(ODD_VALUES))
 
 
 def fill(message: Any, random: Random, depth: int = 0) -> Any:

@@ -1,17 +1,25 @@
-"""Target: the records of the metadata store and of cursor ledgers, read back from any bytes."""
+"""Target: the records of the metadata store, read back from any bytes."""
 
+import copy
 from collections.abc import Callable
+from dataclasses import asdict
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgpack
-from fuzz_mutation import mutate
+from fuzz_loop import make_env, run
+from fuzz_mutation import make_odd, mutate
 from fuzz_target import Target, Wrong, quietly
 
-from magnetar.protocol.errors import MetadataError
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import CookieMismatch, MetadataError
 from magnetar.runtime.rpc_messages import pack, unpack
+from magnetar.storage.cookie import Cookie, claim_directory
+from magnetar.storage.cursor import CursorRecord
 from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.managed_ledger_record import LedgerInfo, ManagedLedgerRecord
+from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.pins import Pins
 
 _LEDGER = LedgerMetadata(
     ledger_id=7,
@@ -24,65 +32,80 @@ _LEDGER = LedgerMetadata(
     length=1000,
 )
 _TOPIC = ManagedLedgerRecord(3, (LedgerInfo(7, 1, 21, 1000, True, 5), LedgerInfo(8, 2, 0, 0, False, 0)), (5, 6), 8)
+_CURSORS = [CursorRecord(3, 9, None), CursorRecord(3, None, b"state")]
+_COOKIE = Cookie("b1", "c", "0123456789abcdef")
+_PIN = {"ledgers": [7, 8], "expires_ms": 1 << 50}
 
-_RECORDS: list[tuple[Callable[[bytes], Any], Callable[[Any], bytes], bytes]] = [
-    (LedgerMetadata.unpack, LedgerMetadata.pack, _LEDGER.pack()),
-    (ManagedLedgerRecord.unpack, ManagedLedgerRecord.pack, _TOPIC.pack()),
-]
-_ODD: list[Any] = [
-    None,
-    -1,
-    0,
-    1 << 63,
-    1.5,
-    float("inf"),
-    float("nan"),
-    "",
-    "text",
-    b"",
-    [],
-    {},
-    [[]],
-    [1, 2, 3],
-    True,
+
+def _take_record(read: Callable[[bytes], Any], data: bytes) -> None:
+    """A record comes out, and packs again to the same meaning, or MetadataError."""
+    record: Any = quietly(read, data, allowed=(MetadataError,))
+    if record is not None:
+        try:
+            again = read(record.pack())
+        except (OverflowError, msgpack.PackOverflowError):
+            return  # numbers above 64 bits cannot come from bytes in the first place
+        if again != record:
+            raise Wrong("a record is not what it was")
+
+
+def _read_cursor(data: bytes) -> CursorRecord:
+    record = CursorRecord.unpack(data)
+    if type(record.ledger_id) not in (int, type(None)) or type(record.state) not in (bytes, type(None)):
+        raise Wrong(f"no such cursor can be opened: {record}")
+    return record
+
+
+async def _take_pin(data: bytes) -> None:
+    """A pin that cannot be read keeps everything from being trimmed; it is not passed over."""
+    store = MemoryMetadataStore()
+    await store.put(metadata_keys.pin("t", "p"), data, None)
+    try:
+        pinned = await Pins(make_env(), store, "t").pinned()
+    except MetadataError:
+        return
+    if not all(type(ledger_id) is int for ledger_id in pinned):
+        raise Wrong(f"pinned are {pinned}")
+
+
+async def _take_cookie(data: bytes) -> None:
+    """An empty directory never takes the place of a bookie that the metadata knows, however badly."""
+    store = MemoryMetadataStore()
+    await store.put(metadata_keys.bookie("b1"), data, None)
+    try:
+        await claim_directory(make_env(), "/b", "b1", "c", store)
+    except (CookieMismatch, MetadataError):
+        return
+    raise Wrong("a bookie began anew although it is known")
+
+
+_RECORDS: list[tuple[Callable[[bytes], None], list[bytes]]] = [
+    (lambda data: _take_record(LedgerMetadata.unpack, data), [_LEDGER.pack()]),
+    (lambda data: _take_record(ManagedLedgerRecord.unpack, data), [_TOPIC.pack()]),
+    (lambda data: _take_record(_read_cursor, data), [record.pack() for record in _CURSORS]),
+    (lambda data: run(_take_pin(data)), [pack(_PIN)]),
+    (lambda data: run(_take_cookie(data)), [pack(asdict(_COOKIE))]),
 ]
 
 
 def make(random: Random) -> bytes:
     which = random.randrange(len(_RECORDS))
-    data = _RECORDS[which][2]
+    data = random.choice(_RECORDS[which][1])
     if random.random() < 0.6:
-        value = unpack(data)
-        _replace(value, random)
-        data = pack(value)
+        value = copy.deepcopy(unpack(data))
+        make_odd(value, random)
+        data = pack_odd(value)
     return bytes([which]) + (mutate(data, random) if random.random() < 0.5 else data)
 
 
-def _replace(value: Any, random: Random) -> None:
-    """Put something odd somewhere into nested lists and dictionaries."""
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    if not keys:
-        return
-    key = random.choice(list(keys))
-    if isinstance(value[key], dict | list) and value[key] and random.random() < 0.7:
-        _replace(value[key], random)
-    else:
-        value[key] = random.choice(_ODD)
+def pack_odd(value: Any) -> bytes:
+    """msgpack of anything, also of text that is no UTF-8."""
+    return cast(bytes, msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape"))
 
 
 def take(data: bytes) -> None:
-    """A record comes out, and packs again to the same meaning, or MetadataError."""
-    if not data:
-        return
-    read, write, _ = _RECORDS[data[0] % len(_RECORDS)]
-    record = quietly(read, data[1:], allowed=(MetadataError,))
-    if record is not None:
-        try:
-            again = read(write(record))
-        except (OverflowError, msgpack.PackOverflowError):
-            return  # numbers above 64 bits cannot come from bytes in the first place
-        if again != record:
-            raise Wrong("a record is not what it was")
+    if data:
+        _RECORDS[data[0] % len(_RECORDS)][0](data[1:])
 
 
 TARGETS = [Target("records", make, take)]

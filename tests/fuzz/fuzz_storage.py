@@ -22,11 +22,13 @@ from bookie_kit import DIRECTORY, INSTANCE, Bookie, body_of
 from crc32c import crc32c
 from faulty_files import FaultyFiles
 from fuzz_loop import make_env, run
-from fuzz_mutation import SIZE_MAX_BYTES, mutate
+from fuzz_mutation import SIZE_MAX_BYTES, make_odd, mutate
+from fuzz_records import pack_odd
 from fuzz_target import Target, Wrong, quietly
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import CookieMismatch, EntryCorrupt
+from magnetar.runtime.rpc_messages import unpack
 from magnetar.storage.checkpoint import CHECKPOINT_NAME, Checkpoint
 from magnetar.storage.compaction import Compactor
 from magnetar.storage.cookie import COOKIE_NAME, read_cookie
@@ -388,14 +390,39 @@ def take_index(data: bytes) -> None:
 
 
 def take_checkpoint(data: bytes) -> None:
-    quietly(Checkpoint.decode, data, allowed=(EntryCorrupt,))
+    """What is read can be written, and means the same then; states of ledgers can be asked."""
+    checkpoint: Any = quietly(Checkpoint.decode, data, allowed=(EntryCorrupt,))
+    if checkpoint is None:
+        return
+    again = Checkpoint.decode(checkpoint.encode())
+    if (vars(again) | {"tombstones": 0}) != (vars(checkpoint) | {"tombstones": 0}):
+        raise Wrong("a checkpoint is not what it was")
+    buried = checkpoint.tombstones
+    if list(again.tombstones) != list(buried):
+        raise Wrong("other ledgers are buried")
+    for first, last in buried:
+        if first > last or first not in buried or last not in buried or last + 1 in buried:
+            raise Wrong(f"the ledgers {first} to {last} are buried badly")
+        rest = buried.without(first)
+        if first in rest or rest.count != buried.count - 1:
+            raise Wrong(f"ledger {first} cannot be taken out")
 
 
 def make_checkpoint(random: Random) -> bytes:
     checkpoint = Checkpoint(INSTANCE, 9, 5, [(1, ".journal", 4096)], [5, 6], [1, 2], limbo=random.choice(("", "lost")))
     for ledger_id in random.choices(range(50), k=random.randrange(20)):
         checkpoint.tombstones.add(ledger_id)
-    return mutate(checkpoint.encode(), random)
+    data = checkpoint.encode()
+    if random.random() < 0.4:
+        return mutate(data, random)
+    fields = unpack(data[12:])
+    for _ in range(random.randrange(3)):
+        make_odd(fields, random)
+    if random.random() < 0.5:
+        name = random.choice(("tombstones", "fenced"))
+        fields[name] = random.randbytes(random.choice((0, 7, 8, 16, 32)))
+    body = pack_odd(fields)
+    return data[:8] + crc32c(data[:8] + body).to_bytes(4, "big") + body
 
 
 def take_cookie(data: bytes) -> None:
