@@ -15,7 +15,10 @@ to it, because their fences may be among what was lost.
 
 Ledgers that nothing names are deleted; see `orphan_ledgers`.
 
-Left to others: OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'.
+OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'. A writer rolls over when one of its bookies
+has been away for `lost_bookie_grace_s`, and then its ledger is repaired here. One that is still not closed when as long
+again has passed has nobody who looks after it: the auditor recovers and closes it, which fences whoever comes late. It
+does so only when there is a spare to copy to; without one closing would win nothing.
 """
 
 import asyncio
@@ -34,6 +37,7 @@ from ..storage.bookie_client import BookieClient
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.ledger_metadata import LedgerMetadata
 from ..storage.ledger_records import LedgerRecord, LedgerRecords
+from ..storage.ledger_recovery import LedgerRecovery
 from ..storage.metadata_store import MetadataStore, unpack
 from . import orphan_ledgers
 from .audit_plan import Change, pieces_of, replace_lost, thicken
@@ -62,6 +66,9 @@ class AuditProgress:
     open_ledgers: int = 0
     checked: int = 0
     incomplete: int = 0
+    """Ledgers of the latest round that lack copies, whether closed or not."""
+    round_ledgers: int = 0
+    """How many ledgers the round that is running has gone through."""
     repaired_total: int = 0
     orphans_deleted_total: int = 0
     copied_entries_total: int = 0
@@ -92,7 +99,7 @@ class Auditor:
         self._records = LedgerRecords(env, store)
         self._client = BookieClient(env, identity, secret, settings, directory)
         self._calls = MemberCalls(env, identity, secret, self._find)
-        self._repair = LedgerRepair(self._client, self._calls, settings)
+        self._repair = LedgerRepair(self._client, self._calls, settings, self._copied)
         self._orphans = OrphanLedgers(env, store)
         self._progress = AuditProgress()
         self._whole: dict[int, tuple[int, tuple[str, ...]]] = {}  # ledger → version found whole, its bookies
@@ -209,19 +216,23 @@ class Auditor:
             page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=after, limit=LEDGERS_PER_PAGE)
             for key, stored in page:
                 ledgers += 1
+                progress.round_ledgers = ledgers
                 ledger_id = metadata_keys.ledger_id_of(key)
                 known = self._whole.get(ledger_id)
                 if known is not None and known[0] == stored.version:
                     whole[ledger_id] = known
                     continue
                 record = LedgerRecord(LedgerMetadata.unpack(stored.value), stored.version)
-                bookies = _bookies_of(record.metadata)
-                if not record.metadata.closed:
-                    open_ledgers += 1
-                    holding_back.update(dict.fromkeys(bookies))
-                    self._note_absent(bookies)
-                    continue
+                bookies = record.metadata.bookies
                 self._note_absent(bookies)
+                if not record.metadata.closed:
+                    settled = await self._settle_open(record)
+                    if settled is None:
+                        open_ledgers += 1
+                        incomplete += any(bookie not in self._directory.bookies for bookie in bookies)
+                        holding_back.update(dict.fromkeys(bookies))
+                        continue
+                    record = settled
                 checked += 1
                 await asyncio.sleep(1 / LEDGERS_PER_S_MAX)
                 settled = await self._settle(record)
@@ -229,7 +240,7 @@ class Auditor:
                     incomplete += 1
                     holding_back.update(dict.fromkeys(bookies))
                 else:
-                    whole[ledger_id] = (settled.version, _bookies_of(settled.metadata))
+                    whole[ledger_id] = (settled.version, settled.metadata.bookies)
             if len(page) < LEDGERS_PER_PAGE:
                 break
             after = page[-1][0]
@@ -250,6 +261,23 @@ class Auditor:
             if bookie not in self._directory.bookies and bookie not in self._absent_since:
                 self._absent_since[bookie] = asyncio.get_running_loop().time()
 
+    async def _settle_open(self, record: LedgerRecord) -> LedgerRecord | None:
+        """Close a ledger that nobody looks after although a bookie of it is lost; None when it stays as it is."""
+        metadata = record.metadata
+        before = asyncio.get_running_loop().time() - 2 * self._settings.lost_bookie_grace_s
+        if not any(self._absent_since.get(bookie, before + 1) <= before for bookie in metadata.bookies):
+            return None
+        if not any(info.writable and info.id not in metadata.bookies for info in self._directory.bookies.values()):
+            return None
+        logger.warning("nobody closes ledger %d, of which a bookie is lost: recovering it", metadata.ledger_id)
+        recovery = LedgerRecovery(self._env, self._records, self._client, self._settings, metadata.ledger_id)
+        try:
+            await recovery.run(record)
+            return await self._records.get(metadata.ledger_id)
+        except MagnetarError as error:
+            self._fail(f"ledger {metadata.ledger_id}", error)
+            return None
+
     async def _settle(self, record: LedgerRecord) -> LedgerRecord | None:
         """Check and repair one closed ledger. Returns the record when it is whole, None when something remains."""
         try:
@@ -269,7 +297,7 @@ class Auditor:
         except MagnetarError as error:
             self._fail(f"ledger {record.metadata.ledger_id}", error)
             return None
-        absent = [bookie for bookie in _bookies_of(record.metadata) if bookie not in self._directory.bookies]
+        absent = [bookie for bookie in record.metadata.bookies if bookie not in self._directory.bookies]
         return None if absent or record.metadata.under_replicated else record
 
     async def _fill(self, metadata: LedgerMetadata) -> bool:
@@ -281,13 +309,10 @@ class Auditor:
                 continue
             missing = await self._repair.find_missing(metadata, piece)
             if missing:
-                copied = await self._repair.copy(metadata, missing, piece.bookie)
-                self._count(copied.entries, copied.size_bytes)
+                entries = await self._repair.copy(metadata, missing, piece.bookie)
+                self._progress.repaired_total += 1
                 logger.info(
-                    "copied %d missing entries of ledger %d to bookie %s",
-                    copied.entries,
-                    metadata.ledger_id,
-                    piece.bookie,
+                    "copied %d missing entries of ledger %d to bookie %s", entries, metadata.ledger_id, piece.bookie
                 )
         return all_live
 
@@ -295,19 +320,17 @@ class Auditor:
         """Copy, then change the record. Raises BadVersion or NoSuchKey when it was changed meanwhile."""
         for piece in change.pieces:
             missing = await self._repair.find_missing(change.metadata, piece)
-            copied = await self._repair.copy(record.metadata, missing, piece.bookie)
-            self._count(copied.entries, copied.size_bytes)
+            await self._repair.copy(record.metadata, missing, piece.bookie)
             self._copies_given[piece.bookie] = self._copies_given.get(piece.bookie, 0) + 1
         replaced = await self._records.replace(change.metadata, record.version)
-        logger.info("ledger %d now lies on %s", change.metadata.ledger_id, ", ".join(_bookies_of(change.metadata)))
+        logger.info("ledger %d now lies on %s", change.metadata.ledger_id, ", ".join(change.metadata.bookies))
         self._progress.repaired_total += 1
         return replaced
 
-    def _count(self, entries: int, size_bytes: int) -> None:
-        if entries:
-            self._progress.repaired_total += 1
-            self._progress.copied_entries_total += entries
-            self._progress.copied_bytes_total += size_bytes
+    def _copied(self, entries: int, size_bytes: int) -> None:
+        """A batch of copies is durable."""
+        self._progress.copied_entries_total += entries
+        self._progress.copied_bytes_total += size_bytes
 
     def _fail(self, what: str, error: MagnetarError) -> None:
         self._progress.failures_total += 1
@@ -334,8 +357,3 @@ class Auditor:
     def _find(self, bookie: str) -> tuple[str, str, int] | None:
         info = self._directory.get(bookie)
         return (f"{info.host}:{info.port}", info.host, info.port) if info is not None else None
-
-
-def _bookies_of(metadata: LedgerMetadata) -> tuple[str, ...]:
-    """All bookies that a ledger's record names, in order of appearance."""
-    return tuple(dict.fromkeys(bookie for fragment in metadata.fragments for bookie in fragment.bookies))

@@ -7,8 +7,7 @@ is bounded by `repair_bytes_per_s`; one batch is under way at a time.
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from ..protocol.bookie_wire import BookieStatus, LedgerEntry, encode_add, encode_entry_header, error_for_status
 from ..protocol.errors import EntryUnknown
@@ -25,20 +24,19 @@ BATCH_BYTES = 1 << 20
 LIST_TIMEOUT_S = 30.0
 
 
-class Copied(NamedTuple):
-    """What was copied."""
-
-    entries: int
-    size_bytes: int
-
-
 class LedgerRepair:
-    """See the module. `calls` reaches the bookies' control methods, `client` their entries."""
+    """See the module. `calls` reaches the bookies' control methods, `client` their entries.
 
-    def __init__(self, client: BookieClient, calls: MemberCalls, settings: Settings) -> None:
+    `on_copied(entries, bytes of bodies)` is called for each batch that has become durable.
+    """
+
+    def __init__(
+        self, client: BookieClient, calls: MemberCalls, settings: Settings, on_copied: Callable[[int, int], None]
+    ) -> None:
         self._client = client
         self._calls = calls
         self._settings = settings
+        self._on_copied = on_copied
         self._not_before = 0.0
 
     async def find_missing(self, metadata: LedgerMetadata, piece: Piece) -> list[Range]:
@@ -53,10 +51,13 @@ class LedgerRepair:
         )
         return missing_entries(metadata, piece, held)
 
-    async def copy(self, metadata: LedgerMetadata, ranges: Sequence[Range], target: str) -> Copied:
-        """Copy these entries to a bookie. Raises what reading and adding raise; what was copied stays."""
+    async def copy(self, metadata: LedgerMetadata, ranges: Sequence[Range], target: str) -> int:
+        """Copy these entries to a bookie; returns how many.
+
+        Raises what reading and adding raise; what was copied stays.
+        """
         reader = LedgerReader(self._client, self._settings, metadata)
-        entries = size_bytes = 0
+        entries = 0
         for first, last in ranges:
             following = first
             while following <= last:
@@ -65,10 +66,10 @@ class LedgerRepair:
                 await self._write(batch, target)
                 following = batch[-1].entry_id + 1
                 entries += len(batch)
-                batch_bytes = sum(len(entry.body) for entry in batch)
-                size_bytes += batch_bytes
-                self._spend(batch_bytes)
-        return Copied(entries, size_bytes)
+                size_bytes = sum(len(entry.body) for entry in batch)
+                self._on_copied(len(batch), size_bytes)
+                self._spend(size_bytes)
+        return entries
 
     async def _write(self, batch: Sequence[LedgerEntry], target: str) -> None:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -78,10 +78,15 @@ class RayLauncher:
         return handle
 
     async def launch(self, node: NodePlan) -> Any:
+        from ray.exceptions import RayTaskError
+
         handle = await asyncio.to_thread(self._create, node)
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
                 await handle.start.remote()
+        except RayTaskError as error:
+            await self.kill(handle)
+            raise error.cause from None  # what the service said; Ray adds the tracebacks of both sides
         except BaseException:
             await self.kill(handle)
             raise

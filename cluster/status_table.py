@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rich import filesize
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_COORDINATOR
@@ -61,12 +63,13 @@ def print_settings(console: Console) -> None:
 
 def _lines(status: Mapping[str, Any]) -> list[str]:
     lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
-    auditor = status.get("auditor", {})
-    if auditor.get("whole") is False:
-        lines.append("[yellow]copies     some entries lack copies; repair is under way[/yellow]")
+    lines += _copies(status.get("auditor", {}))
     missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
     if missing:
         lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
+    for process in status.get("processes", ()):
+        if process["state"] != "running" and process["problem"]:
+            lines.append(f"[yellow]problem    {process['node_id']}: {escape(process['problem'])}[/yellow]")
     for label, key in (("service", "service_url"), ("admin", "admin_url"), ("data", "data_directory")):
         if status.get(key):
             lines.append(f"{label:<10} {status[key]}")
@@ -75,10 +78,36 @@ def _lines(status: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _copies(auditor: Mapping[str, Any]) -> list[str]:
+    """Whether every entry lies on as many bookies as it should, and how far its repair has come."""
+    if not auditor:
+        return []
+    if not auditor["rounds"]:
+        return [f"copies     being checked ({auditor['round_ledgers']} ledgers so far)"]
+    lines: list[str] = []
+    copied = f"{auditor['copied_entries_total']:,} entries, {filesize.decimal(auditor['copied_bytes_total'])}"
+    done = f"copied since the coordinator started: {copied}"
+    if auditor["running"]:
+        done += f"; {auditor['round_ledgers']} ledgers into this round"
+    if auditor["incomplete"]:
+        lacking = f"{auditor['incomplete']} of {auditor['ledgers']} ledgers lack copies"
+        lines.append(f"[yellow]copies     {lacking} ({done})[/yellow]")
+        if auditor["last_failure"]:
+            lines.append(f"[yellow]           last failure: {escape(auditor['last_failure'])}[/yellow]")
+    elif not auditor["whole"]:
+        lines.append(f"copies     being checked again, for bookies have come or gone ({done})")
+    elif auditor["copied_entries_total"]:
+        lines.append(f"copies     complete ({done})")
+    if auditor["lost_bookies"]:
+        lines.append(f"[yellow]lost       {', '.join(auditor['lost_bookies'])}: ledgers go to other bookies[/yellow]")
+    if auditor["limbo"]:
+        lines.append(f"[yellow]limbo      {', '.join(auditor['limbo'])}: lost data, which are copied back[/yellow]")
+    return lines
+
+
 def _state(member: Mapping[str, Any] | None, process: Mapping[str, Any]) -> str:
     if process and process["state"] != "running":
-        problem = f" ({process['problem']})" if process["problem"] else ""
-        return f"[yellow]{process['state']}{problem}[/yellow]"
+        return f"[yellow]{process['state']}[/yellow]"
     if member is None:
         # The admin has no session: it asks, and nothing depends on it.
         return "running" if process.get("role") in (ROLE_ADMIN, ROLE_COORDINATOR) else "[yellow]no session[/yellow]"

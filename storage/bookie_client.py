@@ -36,6 +36,7 @@ from ..runtime.rpc_handshake import Identity
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from .bookie_directory import BookieDirectory, BookieInfo
+from .lost_bookies import LostBookies
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class BookieClient:
         self.settings = settings
         self.on_usable: list[Callable[[], None]] = []
         """Called when a bookie may have become usable: reconnected, or listed anew."""
+        self.lost = LostBookies(directory, settings.lost_bookie_grace_s)
         self._env = env
         self._identity = identity
         self._secret = secret
@@ -192,6 +194,7 @@ class BookieClient:
             return
         self._closed = True
         self.directory.on_change.remove(self._directory_changed)
+        self.lost.close()
         closing: list[BookieConnection] = []
         for channel in self._channels.values():
             if channel.retry is not None:

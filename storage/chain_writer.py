@@ -78,7 +78,7 @@ class ChainWriter:
 
     `on_confirmed(ledger id, entries)` comes before the callbacks of these entries, `on_terminal(error)` once, when the
     topic is fenced, `on_rolled()` after a ledger was closed behind a rollover or a failure (which may have made entries
-    readable whose append had failed as unknown).
+    readable whose append had failed as unknown), `on_bookies_changed()` when a bookie came back or is lost.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class ChainWriter:
         self.on_confirmed: Callable[[int, list[PendingEntry]], None] | None = None
         self.on_terminal: Callable[[MagnetarError], None] | None = None
         self.on_rolled: Callable[[], None] | None = None
+        self.on_bookies_changed: Callable[[], None] | None = None
         self._env = env
         self._loop = asyncio.get_running_loop()
         self._ledgers = ledgers
@@ -366,7 +367,9 @@ class ChainWriter:
     # -- rollover ----------------------------------------------------------------------------------------------------
 
     def _bookies_changed(self) -> None:
-        """A bookie came back, or is lost. All topics of the broker hear of it at once, so each waits a moment of its own."""
+        """A bookie came back, or is lost. All topics of the broker hear of it at once, so each waits its own moment."""
+        if self.on_bookies_changed is not None:
+            self.on_bookies_changed()
         if self._writer is not None and self._writer.degraded and self._return_timer is None:
             delay_s = self._env.random.uniform(0, RETURN_SPREAD_MAX_S)
             self._return_timer = self._loop.call_later(delay_s, self._bookies_returned)

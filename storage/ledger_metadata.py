@@ -79,6 +79,11 @@ class LedgerMetadata:
     def closed(self) -> bool:
         return self.state is LedgerState.CLOSED
 
+    @property
+    def bookies(self) -> tuple[str, ...]:
+        """All bookies that the record names, in order of appearance."""
+        return tuple(dict.fromkeys(bookie for fragment in self.fragments for bookie in fragment.bookies))
+
     def fragment_of(self, entry_id: int) -> Fragment:
         """The fragment that holds an entry. Raises ValueError for a negative id."""
         return self.fragments[self._index_of(entry_id)]

@@ -1,9 +1,11 @@
 """When a topic goes on in a new ledger. Pure.
 
 Rule: full (entries or size) and old enough; or old, if it has entries at all; or degraded (fewer copies than
-configured) while enough bookies are usable for a whole ensemble again. An empty ledger is never rolled over.
+configured, or some of them on a lost bookie) while enough bookies are usable for a whole ensemble again. An empty
+ledger is rolled over in the last case only. What was rolled over is closed, and the auditor then copies what it lacks.
 """
 
+import math
 from typing import NamedTuple
 
 from ..runtime.settings import Settings
@@ -38,12 +40,10 @@ class RolloverRule(NamedTuple):
     def due_in_s(
         self, entries: int, size_bytes: int, age_s: float, *, degraded: bool, usable_bookies: int
     ) -> float | None:
-        """Seconds until rollover is due as things stand, 0 for now; None while it is empty."""
-        if not entries:
-            return None
-        due_at = self.age_max_s
+        """Seconds until rollover is due as things stand, 0 for now; None while there is no reason for any."""
+        due_at = self.age_max_s if entries else math.inf
         if self.full(entries, size_bytes):
             due_at = min(due_at, self.age_min_s)
         if degraded and usable_bookies >= self.ensemble_size:
             due_at = min(due_at, DEGRADED_ROLLOVER_MIN_S)
-        return max(due_at - age_s, 0.0)
+        return max(due_at - age_s, 0.0) if due_at < math.inf else None

@@ -148,8 +148,9 @@ class LedgerWriter:
 
     @property
     def degraded(self) -> bool:
-        """Whether entries get fewer copies than configured, in this ledger, from now on."""
-        return self._state.degraded or self._record.metadata.under_replicated
+        """Whether entries get fewer copies than configured from now on, or one of their bookies is lost."""
+        metadata = self._record.metadata
+        return self._state.degraded or metadata.under_replicated or self._client.lost.holds_part_of(metadata)
 
     @property
     def ended(self) -> MagnetarError | None:

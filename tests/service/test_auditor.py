@@ -14,7 +14,7 @@ from magnetar.actors import auditor as auditor_module
 from magnetar.actors.bookie import BookieService
 from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol import metadata_keys
-from magnetar.protocol.errors import CookieMismatch
+from magnetar.protocol.errors import CookieMismatch, LedgerFenced
 from magnetar.runtime.rpc import Identity
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie_client import BookieClient
@@ -175,6 +175,31 @@ async def test_the_ledgers_of_a_lost_bookie_go_to_a_spare(tmp_path: Path) -> Non
         metadata = await bookies.metadata_of(ledger)
         assert sorted(metadata.fragments[0].bookies) == ["bookie-1", "bookie-3", "bookie-4"]
         assert await bookies.held(4, ledger, 39) == [(0, 39)]
+
+
+async def test_an_open_ledger_of_a_lost_bookie_that_nobody_closes_is_recovered(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.2)
+    async with bookies_in(tmp_path, settings) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 40)
+        ledger = writer.ledger_id
+        await bookies.start(4)
+        await bookies.stop(2)
+        auditor = bookies.cluster.coordinator.auditor
+
+        def held_by_the_others() -> bool:
+            auditor.wake()
+            return auditor.status()["whole"] and not auditor.status()["open_ledgers"]
+
+        await eventually(held_by_the_others, 15.0)
+        metadata = await bookies.metadata_of(ledger)
+        assert metadata.closed and metadata.last_entry == 39
+        assert sorted(metadata.bookies) == ["bookie-1", "bookie-3", "bookie-4"]
+        assert await bookies.held(4, ledger, 39) == [(0, 39)]
+        late: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        writer.add(b"late", lambda position, error: late.set_result(error))
+        assert isinstance(await asyncio.wait_for(late, 10), LedgerFenced)
 
 
 async def test_without_a_spare_nothing_changes(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """What the operator reads."""
 
 import io
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
+from magnetar.actors.auditor import AuditProgress
 from magnetar.cluster.status_table import print_settings, print_status
 
 
@@ -52,11 +54,39 @@ def test_every_process_has_a_line() -> None:
 
 def test_what_does_not_run_says_why() -> None:
     text = shown(processes=[process("broker-1", "broker", state="waiting", problem="OSError: port taken")])
-    assert "waiting (OSError: port taken)" in line(text, "broker-1")
+    assert "waiting" in line(text, "broker-1")
+    assert "broker-1: OSError: port taken" in line(text, "problem")
 
 
 def test_registered_bookies_that_are_away_are_named() -> None:
     assert "bookie-2" in line(shown(registered_bookies=["bookie-1", "bookie-2"]), "missing")
+
+
+def auditor(**changes: Any) -> dict[str, Any]:
+    return {**asdict(AuditProgress(rounds=1, whole=True, ledgers=15)), "lost_bookies": [], "limbo": [], **changes}
+
+
+def test_the_progress_of_repair_is_shown() -> None:
+    text = shown(
+        auditor=auditor(
+            whole=False, running=True, round_ledgers=7, incomplete=3, copied_entries_total=1200,
+            copied_bytes_total=34_500_000, lost_bookies=["bookie-2"], limbo=["bookie-3"], last_failure="[away]",
+        )
+    )  # fmt: skip
+    assert "3 of 15 ledgers lack copies" in line(text, "copies")
+    assert "1,200 entries, 34.5 MB" in line(text, "copies")
+    assert "7 ledgers into this round" in line(text, "copies")
+    assert "[away]" in line(text, "last failure")
+    assert "bookie-2" in line(text, "lost ")
+    assert "bookie-3" in line(text, "limbo ")
+
+
+def test_before_the_first_round_nothing_is_claimed_about_copies() -> None:
+    assert "being checked" in line(shown(auditor=auditor(rounds=0, whole=False, round_ledgers=2)), "copies")
+
+
+def test_when_nothing_is_amiss_nothing_is_said_about_copies() -> None:
+    assert "copies" not in shown(auditor=auditor())
 
 
 def test_disks_and_read_only_bookies() -> None:

@@ -1,0 +1,57 @@
+"""Which bookies have been away for so long that their copies have to be made anew elsewhere.
+
+    LISTED ── not in the directory any more ──→ AWAY
+    AWAY ── listed again ─────────────────────→ LISTED
+    AWAY ── `grace_s` later ──────────────────→ LOST   (`on_lost` is called)
+    LOST ── listed again ─────────────────────→ LISTED
+
+A writer looks at this because failures of adds alone do not tell it: nobody appends to an idle ledger, and an ensemble
+change mends only what comes after it. A bookie that was never listed is not known here; who opens ledgers then has none
+on it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from .bookie_directory import BookieDirectory
+from .ledger_metadata import LedgerMetadata
+
+
+class LostBookies:
+    """See the module. Belongs to one event loop; `close` ends all timers."""
+
+    def __init__(self, directory: BookieDirectory, grace_s: float) -> None:
+        self.on_lost: list[Callable[[], None]] = []
+        self._directory = directory
+        self._grace_s = grace_s
+        self._listed = set(directory.bookies)
+        self._away: dict[str, asyncio.TimerHandle] = {}
+        self._lost: set[str] = set()
+        directory.on_change.append(self._directory_changed)
+
+    def holds_part_of(self, metadata: LedgerMetadata) -> bool:
+        """Whether a lost bookie should hold a copy of something in this ledger."""
+        return bool(self._lost) and not self._lost.isdisjoint(metadata.bookies)
+
+    def close(self) -> None:
+        """Nothing is called any more."""
+        self._directory.on_change.remove(self._directory_changed)
+        for timer in self._away.values():
+            timer.cancel()
+        self._away.clear()
+
+    def _directory_changed(self) -> None:
+        listed = set(self._directory.bookies)
+        for bookie in listed:
+            if (timer := self._away.pop(bookie, None)) is not None:
+                timer.cancel()
+        self._lost -= listed
+        for bookie in sorted(self._listed - listed):
+            self._away[bookie] = asyncio.get_running_loop().call_later(self._grace_s, self._lose, bookie)
+        self._listed = listed
+
+    def _lose(self, bookie: str) -> None:
+        del self._away[bookie]
+        self._lost.add(bookie)
+        for listener in list(self.on_lost):
+            listener()
