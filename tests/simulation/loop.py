@@ -6,7 +6,12 @@ paused process are kept until it goes on, which is when first what was ready, th
 run, as in a real loop after SIGCONT. The timers of a dead process are dropped; what else it still does (its tasks
 are cancelled) reaches neither disk nor network.
 
+A handle is what runs between two awaits: a process that is to be struck after so many handles ends at any await.
+
 Tasks and futures hash by a counter, so that sets of them have the same order in every run.
+
+Of asyncio's loop only what is called while a run lasts is replaced, in fewer steps: a run is tens of thousands of
+handles, and the loop's own share of each decides how many seeds fit into a minute.
 """
 
 import asyncio
@@ -14,23 +19,32 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Protocol
 
-TURNS_WITHOUT_TIME_MAX = 200_000
+HANDLES_WITHOUT_TIME_MAX = 500_000
 START_S = 1_000.0
+TASKS_SWEPT_MIN = 32
+
+READY, SOCKET, TIMER = range(3)
+"""Kinds of handles, in the order in which a resumed process runs them."""
 
 
 class Owner(Protocol):
-    """What the loop needs to know of a process."""
+    """What the loop needs to know of a process. `hindered`: it is paused, dead, or about to be struck."""
 
     name: str
     alive: bool
     paused: bool
-    stalled: "list[asyncio.Handle]"
-    tasks: "dict[asyncio.Task[Any], None]"
+    hindered: bool
+    strike_in: int
+    stalled: "list[SimHandle]"
+    tasks: "list[asyncio.Task[Any]]"
+    tasks_max: int
     after_event: "Callable[[], None] | None"
     """Called when a handle of it has run: what looks after its state."""
+
+    def kill(self) -> None: ...
 
 
 PROCESS: ContextVar[Owner | None] = ContextVar("PROCESS", default=None)
@@ -40,8 +54,44 @@ class Stuck(Exception):
     """Nothing is left that could ever happen, or time does not go on."""
 
 
-class Delivery(asyncio.TimerHandle):
-    """A timer that stands for bytes at a socket."""
+class SimHandle:
+    """What asyncio has as Handle and TimerHandle, of one of the kinds; `moment` is when it is due (0 when ready)."""
+
+    __slots__ = ("arguments", "callback", "context", "dropped", "kind", "moment")
+
+    callback: Any
+    arguments: tuple[Any, ...]
+
+    def __init__(self, callback: Any, arguments: tuple[Any, ...], context: Context, kind: int, moment: float) -> None:
+        self.callback = callback
+        self.arguments = arguments
+        self.context = context
+        self.kind = kind
+        self.moment = moment
+        self.dropped = False
+
+    def cancel(self) -> None:
+        self.dropped = True
+        self.callback, self.arguments = None, ()
+
+    def cancelled(self) -> bool:
+        return self.dropped
+
+    def when(self) -> float:
+        return self.moment
+
+    def __repr__(self) -> str:
+        return f"<{self.callback!r} at {self.moment}>"
+
+
+class Arrival(SimHandle):
+    """Bytes on their way to a socket: `arrives()` happens when they are there, and says whether anybody hears of it."""
+
+    __slots__ = ("arrives",)
+
+    def __init__(self, arrives: Callable[["Arrival"], bool], context: Context, callback: Any, moment: float) -> None:
+        super().__init__(callback, (), context, SOCKET, moment)
+        self.arrives = arrives
 
 
 class SimTask(asyncio.Task[Any]):
@@ -54,12 +104,16 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimFuture(asyncio.Future[Any]):
-    """A future with a hash that does not depend on its address."""
+    """A future with a hash that does not depend on its address, but on when it was first asked for."""
 
     number: int
 
     def __hash__(self) -> int:
-        return self.number
+        try:
+            return self.number
+        except AttributeError:
+            self.number = next(self._loop._numbers)  # type: ignore[attr-defined]
+            return self.number
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -71,10 +125,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self.handles_run = 0
         self.network: Any = None
         self.failures: list[str] = []
+        self.owners: list[Owner] = []
         self._numbers = itertools.count(1)
-        self._turns = 0
-        self._ready: deque[asyncio.Handle]
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: deque[SimHandle]
+        self._timers: list[tuple[float, int, SimHandle]] = []
+        self._swept: Owner | None = None
         self.set_exception_handler(self._report)
         self.set_task_factory(self._make_task)
 
@@ -83,22 +138,35 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_at(self, when: float, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
-        return self._schedule(asyncio.TimerHandle(when, callback, arguments, self, context), when)
+    def call_soon(self, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
+        handle = SimHandle(callback, arguments, copy_context() if context is None else context, READY, 0.0)
+        self._ready.append(handle)
+        return handle
 
-    def deliver_at(self, when: float, context: Context, callback: Callable[..., object], *arguments: Any) -> None:
-        """Run something that a socket brought."""
-        self._schedule(Delivery(when, callback, arguments, self, context), when)
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
+        return self.call_soon(callback, *arguments, context=context)
 
-    def _schedule(self, handle: asyncio.TimerHandle, when: float) -> asyncio.TimerHandle:
+    def call_later(self, delay: float, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
+        when = self.now + delay
+        handle = SimHandle(callback, arguments, copy_context() if context is None else context, TIMER, when)
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
+    def call_at(self, when: float, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
+        handle = SimHandle(callback, arguments, copy_context() if context is None else context, TIMER, when)
+        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def deliver(self, context: Context, callback: Callable[..., object], *arguments: Any) -> None:
+        """Run something that a socket brought."""
+        self._ready.append(SimHandle(callback, arguments, context, SOCKET, self.now))
+
+    def send(self, arrival: Arrival) -> None:
+        """Let something arrive at its moment."""
+        heapq.heappush(self._timers, (arrival.moment, next(self._numbers), arrival))
+
     def create_future(self) -> Any:
-        future = SimFuture.__new__(SimFuture)
-        future.number = next(self._numbers)
-        future.__init__(loop=self)
-        return future
+        return SimFuture(loop=self)
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         task = SimTask.__new__(SimTask)
@@ -107,55 +175,88 @@ class SimLoop(asyncio.BaseEventLoop):
         owner = context.get(PROCESS) if context is not None else PROCESS.get()
         task.__init__(coroutine, loop=self, **options)
         if owner is not None:
-            owner.tasks[task] = None
-            task.add_done_callback(lambda done: owner.tasks.pop(done, None) and None)
+            owner.tasks.append(task)
+            if len(owner.tasks) > owner.tasks_max:
+                self.sweep(owner)
         return task
 
-    # -- the turn --------------------------------------------------------------------------------------------------
+    def sweep(self, owner: Owner) -> None:
+        """Let go of the tasks of a process that are done; what they failed of unheard is reported now."""
+        self._swept = owner
+        owner.tasks = [task for task in owner.tasks if not task.done()]
+        owner.tasks_max = max(TASKS_SWEPT_MIN, 2 * len(owner.tasks))
+        self._swept = None
+
+    def sweep_all(self) -> None:
+        """`sweep` every process that ever was."""
+        for owner in self.owners:
+            self.sweep(owner)
+
+    # -- the run -----------------------------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._timers
-        if ready:
-            self._turns += 1
-            if self._turns > TURNS_WITHOUT_TIME_MAX:
-                raise Stuck(f"time stands still at {self.now}: {ready[0]}")
-        else:
-            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
-                heapq.heappop(timers)
-            if not timers:
-                raise Stuck("no timer is left")
-            if timers[0][0] > self.now:
-                self.now = timers[0][0]
-                self._turns = 0
-            while timers and timers[0][0] <= self.now:
-                ready.append(heapq.heappop(timers)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:  # type: ignore[attr-defined]
-                continue
-            owner = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-            if owner is not None:
-                if owner.paused and owner.alive:
-                    owner.stalled.append(handle)
-                    continue
-                if not owner.alive and isinstance(handle, asyncio.TimerHandle):
-                    continue
-            self.handles_run += 1
-            handle._run()
-            if owner is not None and owner.after_event is not None and owner.alive:
-                owner.after_event()
-            if self._stopping:  # type: ignore[attr-defined]
-                break
+        """All turns until the loop is stopped: its caller would do nothing between them."""
+        ready, timers, heappop, get = self._ready, self._timers, heapq.heappop, PROCESS
+        handles, handles_max = self.handles_run, self.handles_run + HANDLES_WITHOUT_TIME_MAX
+        try:
+            while True:
+                while ready:
+                    handle = ready.popleft()
+                    if handle.dropped:
+                        continue
+                    context = handle.context
+                    owner = context.get(get)
+                    if owner is not None and owner.hindered and self._is_held(owner, handle):
+                        continue
+                    handles += 1
+                    if handles > handles_max:
+                        raise Stuck(f"time stands still at {self.now}: {handle}")
+                    try:
+                        context.run(handle.callback, *handle.arguments)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        what = {"message": f"exception in {handle.callback!r}", "exception": error}
+                        context.run(self.call_exception_handler, what)
+                    if owner is not None and owner.after_event is not None and owner.alive:
+                        owner.after_event()
+                    if self._stopping:  # type: ignore[attr-defined]
+                        return
+                while timers and timers[0][2].dropped:
+                    heappop(timers)
+                if not timers:
+                    raise Stuck("no timer is left")
+                if timers[0][0] > self.now:
+                    self.now = timers[0][0]
+                    handles_max = handles + HANDLES_WITHOUT_TIME_MAX
+                now = self.now
+                while timers and timers[0][0] <= now:
+                    handle = heappop(timers)[2]
+                    if handle.kind != SOCKET or handle.arrives(handle):  # type: ignore[attr-defined]
+                        ready.append(handle)
+        finally:
+            self.handles_run = handles
+
+    def _is_held(self, owner: Owner, handle: SimHandle) -> bool:
+        """Whether a handle of a hindered process is not run now."""
+        if owner.alive and owner.paused:
+            owner.stalled.append(handle)
+            return True
+        if owner.alive and owner.strike_in:
+            owner.strike_in -= 1
+            if not owner.strike_in:
+                Context().run(owner.kill)
+        return not owner.alive and handle.kind != READY
 
     def go_on(self, owner: Owner) -> None:
         """Run what a resumed process missed, in the order of a real loop."""
         stalled, owner.stalled = owner.stalled, []
-        for kind in (0, 1, 2):
-            self._ready.extend(handle for handle in stalled if _kind(handle) == kind)
+        stalled.sort(key=lambda handle: handle.kind)
+        self._ready.extend(stalled)
 
     def abandon(self) -> None:
         """Nothing is run any more, whatever finalizers may still schedule."""
-        never: Any = asyncio.Handle(lambda: None, (), self)
+        never = SimHandle(None, (), copy_context(), READY, 0.0)
         self.call_soon = self.call_at = self.call_later = lambda *_, **__: never  # type: ignore[method-assign]
         self._ready.clear()
         self._timers.clear()
@@ -175,15 +276,9 @@ class SimLoop(asyncio.BaseEventLoop):
         pass
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        owner = PROCESS.get()
+        owner = self._swept or PROCESS.get()
         if owner is not None and not owner.alive:
             return
         error = context.get("exception")
         where = owner.name if owner is not None else "the simulator"
         self.failures.append(f"{where}: {context.get('message')}: {error!r}")
-
-
-def _kind(handle: asyncio.Handle) -> int:
-    if isinstance(handle, Delivery):
-        return 1
-    return 2 if isinstance(handle, asyncio.TimerHandle) else 0

@@ -14,7 +14,7 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from .loop import PROCESS, Owner, SimLoop
+from .loop import PROCESS, Arrival, Owner, SimLoop
 
 SOCKET_BUFFER_BYTES = 256 * 1024
 RESET = "reset"
@@ -32,7 +32,8 @@ class Network:
         self.bytes_sent = 0
         self._loop = loop
         self._listeners: dict[tuple[str, int], SimServer] = {}
-        self._cut: dict[tuple[str, str], int] = {}
+        self.cuts: dict[tuple[str, str], int] = {}
+        """(source, target) → by how many partitions; never 0."""
         self._ports = 40_000
         self._numbers = 0
         loop.network = self
@@ -79,24 +80,28 @@ class Network:
 
     def latency(self, source: str, target: str) -> float:
         """Seconds for one way; mostly short, now and then long."""
-        random = self.random
-        seconds = self.latency_s * (0.5 + random.random())
-        if random.random() < 0.02:
-            seconds += random.random() * 0.05
-        return seconds + self.slow_s.get(source, 0.0) * random.random() + self.slow_s.get(target, 0.0) * random.random()
+        random = self.random.random
+        seconds = self.latency_s * (0.5 + random())
+        if random() < 0.02:
+            seconds += random() * 0.05
+        slow_s = self.slow_s
+        if slow_s:
+            seconds += slow_s.get(source, 0.0) * random() + slow_s.get(target, 0.0) * random()
+        return seconds
 
     # -- faults --------------------------------------------------------------------------------------------------
 
     def is_cut(self, source: str, target: str) -> bool:
-        return self._cut.get((source, target), 0) > 0
+        return bool(self.cuts) and (source, target) in self.cuts
 
     def partition(self, source: str, target: str) -> None:
         """Nothing gets from `source` to `target` any more. Counted: as many `heal`s undo it."""
-        self._cut[source, target] = self._cut.get((source, target), 0) + 1
+        self.cuts[source, target] = self.cuts.get((source, target), 0) + 1
 
     def heal(self, source: str, target: str) -> None:
-        self._cut[source, target] = self._cut.get((source, target), 0) - 1
-        if not self.is_cut(source, target):
+        self.cuts[source, target] -= 1
+        if not self.cuts[source, target]:
+            del self.cuts[source, target]
             for connection in list(self.connections.values()):
                 for end in connection.ends:
                     if (end.host, end.peer.host) == (source, target):
@@ -137,7 +142,7 @@ class Connection:
     def accept(self, server: "SimServer") -> None:
         """The other side hears of it when its loop turns to its sockets."""
         end = self.ends[1]
-        end.deliver(0.0, self._accepted, server)
+        end.deliver(self._accepted, server)
 
     def _accepted(self, server: "SimServer") -> None:
         end = self.ends[1]
@@ -208,7 +213,8 @@ class Transport(asyncio.Transport):
         """How many of these are at the peer's socket."""
         self._due = 0
         """How many more would be there without a partition."""
-        self._last_arrival = 0.0
+        self._last: PipeArrival | None = None
+        """The last arrival that is scheduled."""
         self._bytes_under_way = 0
         self._ended = False
 
@@ -245,7 +251,7 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         if self._reading_paused:
             self._reading_paused = False
-            self.deliver(0.0, self.peer._hand_over)
+            self.deliver(self.peer._hand_over)
 
     def can_write_eof(self) -> bool:
         return False
@@ -253,17 +259,17 @@ class Transport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or self.detached or not len(data):
             return
-        random = self._network.random
+        network = self._network
         data = bytes(data)
         self._bytes_under_way += len(data)
-        self._network.bytes_sent += len(data)
-        if len(data) > 1 and random.random() < 0.1:
-            middle = random.randrange(1, len(data))
+        network.bytes_sent += len(data)
+        if len(data) > 1 and network.random.random() < 0.1:
+            middle = network.random.randrange(1, len(data))
             self._send(data[:middle])
             self._send(data[middle:])
         else:
             self._send(data)
-        if self.get_write_buffer_size() > self._high and not self._writing_paused:
+        if self._bytes_under_way - SOCKET_BUFFER_BYTES > self._high and not self._writing_paused:
             self._writing_paused = True
             self._protocol.pause_writing()
 
@@ -292,9 +298,9 @@ class Transport(asyncio.Transport):
         protocol.connection_made(self)
         self.peer._hand_over()
 
-    def deliver(self, delay_s: float, callback: Any, *arguments: Any) -> None:
+    def deliver(self, callback: Any, *arguments: Any) -> None:
         """Run something in this end's process, as its loop would after looking at its sockets."""
-        self._loop.deliver_at(self._loop.now + delay_s, self._context, callback, *arguments)
+        self._loop.deliver(self._context, callback, *arguments)
 
     def send_mark(self, mark: str) -> None:
         """The end of the stream."""
@@ -320,22 +326,31 @@ class Transport(asyncio.Transport):
 
     def pump(self) -> None:
         """Look again at what the partition held back."""
-        self.peer.deliver(self._network.latency(self.host, self.peer.host), self._arrive, 0)
+        self._schedule(self._loop.now + self._network.latency(self.host, self.peer.host), 0)
 
     def _send(self, item: bytes | str) -> None:
         self._under_way.append(item)
-        latency = self._network.latency(self.host, self.peer.host)
-        self._last_arrival = max(self._last_arrival, self._loop.now + latency)
-        self._loop.deliver_at(self._last_arrival, _NETWORK_CONTEXT, self._arrive, 1)
+        moment = self._loop.now + self._network.latency(self.host, self.peer.host)
+        last = self._last
+        if last is not None and last.moment >= moment:
+            last.count += 1  # what overtook it waits for it
+        else:
+            self._last = self._schedule(moment, 1)
 
-    def _arrive(self, count: int) -> None:
-        """One more item is at the peer's socket, or would be without the partition."""
-        self._due += count
+    def _schedule(self, moment: float, count: int) -> "PipeArrival":
+        arrival = PipeArrival(self, count, moment)
+        self._loop.send(arrival)
+        return arrival
+
+    def arrives(self, arrival: "PipeArrival") -> bool:
+        """More items are at the peer's socket, or would be without the partition. Of no process: the kernel's work."""
+        if arrival is self._last:
+            self._last = None
+        self._due += arrival.count
         if self._network.is_cut(self.host, self.peer.host):
-            return
+            return False
         self._arrived, self._due = min(self._arrived + self._due, len(self._under_way)), 0
-        if self._arrived:
-            self.peer.deliver(0.0, self._hand_over)
+        return self._arrived > 0
 
     def _hand_over(self) -> None:
         """In the peer's process: give its protocol what has arrived."""
@@ -362,7 +377,7 @@ class Transport(asyncio.Transport):
                 if not peer._closing:
                     peer._protocol.data_received(data)
                 if self._writing_paused and not self.lost and self.get_write_buffer_size() <= self._low:
-                    self.deliver(0.0, self._resume_writing)
+                    self.deliver(self._resume_writing)
         if peer._protocol is None and self._arrived and isinstance(self._under_way[0], str):
             peer.lost = True
 
@@ -383,5 +398,12 @@ class Transport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
 
-_NETWORK_CONTEXT = Context()
-"""The context of what happens between the hosts: of no process."""
+class PipeArrival(Arrival):
+    """So many items of a pipe reach its other end at the same moment."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, pipe: Transport, count: int, moment: float) -> None:
+        peer = pipe.peer
+        super().__init__(pipe.arrives, peer._context, pipe._hand_over, moment)
+        self.count = count

@@ -17,7 +17,7 @@ from magnetar.runtime.environment import Environment, SeededChance
 from magnetar.runtime.files import DiskUsage, File, Lock
 from magnetar.runtime.offload import LaneCallback
 
-from .loop import PROCESS, SimLoop
+from .loop import PROCESS, TASKS_SWEPT_MIN, SimHandle, SimLoop
 from .network import Network
 
 T = TypeVar("T")
@@ -32,8 +32,11 @@ class Process:
         self.name = name
         self.alive = True
         self.paused = False
-        self.stalled: list[asyncio.Handle] = []
-        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.hindered = False
+        self.strike_in = 0
+        self.stalled: list[SimHandle] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks_max = TASKS_SWEPT_MIN
         self.after_event: Callable[[], None] | None = None
         self.loop = loop
         self.files = AttachedFiles(self, disk) if disk is not None else None
@@ -44,6 +47,7 @@ class Process:
             self.files,  # type: ignore[arg-type]  # who has no disk must not touch files
         )
         self._network = network
+        loop.owners.append(self)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
         """Start a task in this process."""
@@ -53,13 +57,23 @@ class Process:
 
     def pause(self) -> None:
         """SIGSTOP."""
-        self.paused = True
+        self.paused = self.hindered = True
 
     def resume(self) -> None:
         """SIGCONT."""
         if self.paused:
             self.paused = False
+            self.hindered = not self.alive or self.strike_in > 0
             self.loop.go_on(self)
+
+    def kill_after(self, handles: int) -> None:
+        """`kill` before this process runs its `handles`-th handle from now (at least 1).
+
+        A handle ends at an await: with a drawn count it dies at any of them, also amid what happens without time
+        passing, which a kill from a timer never meets. Its node, if it is wanted, begins anew as after any end.
+        """
+        self.strike_in = handles
+        self.hindered = True
 
     def kill(self) -> None:
         """SIGKILL, with power loss for what its disk had not made durable."""
@@ -68,10 +82,13 @@ class Process:
         if self.files is not None:
             self.files.detach()
         self.alive = False
+        self.hindered = True
         self._network.process_ended(self)
         self.paused = False
         self.stalled.clear()
-        for task in list(self.tasks):
+        for task in self.tasks:
+            if task.done():
+                continue
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.cancel()
 

@@ -1,9 +1,13 @@
 """A file system in memory that behaves as badly as a real one may, on request and from a seed.
 
-- `crash()`: power loss. Bytes not synced, names not synced with their directory, and all open handles are gone;
-  of the unsynced writes a random prefix survives, the next one torn at a byte or missing whole sectors.
+- `crash()`: power loss. Names not synced with their directory, and all open handles, are gone. Of the unsynced writes
+  a random prefix survives, the next one torn at a byte or missing whole sectors; or any sectors of any of them do.
+- `process_died()`: the machine goes on; what was written stays in its cache, not synced, for the next process to see.
 - `power_off_after(n)`: the n-th change from now on, and every operation after it, fails until `crash()`.
-- `flip_bit`, `fail_next`, `capacity_bytes`: corruption, errors of a device, a full disk.
+- `fail_next`: errors of a device. A failing write leaves a part of itself behind. After a failing sync some of what it
+  should have written never gets to the medium, although the cache shows it, and later syncs succeed.
+- `flip_bit`, `flip_next_read`: corruption on the medium, and on the way from it.
+- `capacity_bytes`: a full disk. The write that fills it leaves behind what still fitted.
 
 It implements `magnetar.runtime.files.Files` and may be used from several threads.
 """
@@ -13,66 +17,14 @@ import threading
 from collections.abc import Sequence
 from random import Random
 
+from faulty_inode import Content, Inode
+
 from magnetar.protocol.errors import DirectoryLocked, DiskFull
 from magnetar.runtime.files import Buffer, DiskUsage, File, Lock
-
-SECTOR_SIZE = 512
 
 
 class PowerLost(OSError):
     """The machine is off."""
-
-
-class _Inode:
-    def __init__(self) -> None:
-        self.current = bytearray()
-        self.durable = bytearray()
-        self.unsynced: list[tuple[str, int, bytes]] = []
-
-    def write(self, offset: int, data: bytes) -> None:
-        _apply(self.current, "write", offset, data)
-        self.unsynced.append(("write", offset, data))
-
-    def resize(self, size: int) -> None:
-        _apply(self.current, "resize", size, b"")
-        self.unsynced.append(("resize", size, b""))
-
-    def sync(self) -> None:
-        for operation in self.unsynced:
-            _apply(self.durable, *operation)
-        self.unsynced.clear()
-
-    def crash(self, random: Random) -> None:
-        kept = random.randint(0, len(self.unsynced))
-        for operation in self.unsynced[:kept]:
-            _apply(self.durable, *operation)
-        if kept < len(self.unsynced) and self.unsynced[kept][0] == "write":
-            _, offset, data = self.unsynced[kept]
-            if random.random() < 0.5:
-                _apply(self.durable, "write", offset, data[: random.randint(0, len(data))])
-            else:
-                _write_some_sectors(self.durable, offset, data, random)
-        self.current = bytearray(self.durable)
-        self.unsynced = []
-
-
-def _apply(content: bytearray, kind: str, at: int, data: bytes) -> None:
-    end = at if kind == "resize" else at + len(data)
-    if len(content) < end:
-        content.extend(bytes(end - len(content)))
-    if kind == "resize":
-        del content[at:]
-    else:
-        content[at:end] = data
-
-
-def _write_some_sectors(content: bytearray, offset: int, data: bytes, random: Random) -> None:
-    start = offset
-    while start < offset + len(data):
-        stop = min(offset + len(data), (start // SECTOR_SIZE + 1) * SECTOR_SIZE)
-        if random.random() < 0.5:
-            _apply(content, "write", start, data[start - offset : stop - offset])
-        start = stop
 
 
 class FaultyFiles:
@@ -85,14 +37,15 @@ class FaultyFiles:
         self.usage: DiskUsage | None = None
         self._random = Random(seed)
         self._mutex = threading.RLock()
-        self._names: dict[str, _Inode] = {}
-        self._durable_names: dict[str, _Inode] = {}
+        self._names: dict[str, Inode] = {}
+        self._durable_names: dict[str, Inode] = {}
         self._name_changes: list[tuple[str, str, str]] = []
         self._directories: set[str] = set()
         self._locks: set[str] = set()
         self._power_off_at: int | None = None
         self._power_is_off = False
         self._failures: dict[tuple[str, str], int] = {}
+        self._flips: dict[str, int] = {}
         self._generation = 0
 
     # -- faults ------------------------------------------------------------------------------------------------
@@ -115,17 +68,28 @@ class FaultyFiles:
             self._names = dict(self._durable_names)
             for inode in {id(inode): inode for inode in self._names.values()}.values():
                 inode.crash(self._random)
-            self._locks.clear()
             self._power_off_at, self._power_is_off = None, False
             self._failures.clear()
+            self._flips.clear()
+            self.process_died()
+
+    def process_died(self) -> None:
+        """Open handles and locks are gone; what was written is still to be seen, and durable only if it was synced."""
+        with self._mutex:
+            self._locks.clear()
             self._generation += 1
 
     def flip_bit(self, path: str, byte: int, bit: int = 0) -> None:
         """Corrupt a stored byte."""
         inode = self._names[path]
         for content in (inode.current, inode.durable):
-            if byte < len(content):
-                content[byte] ^= 1 << bit
+            content.flip(byte, bit)
+
+    def flip_next_read(self, path_part: str = "", times: int = 1) -> None:
+        """The next `times` reads of something from a path containing `path_part` see one bit wrong; the medium has it
+        right.
+        """
+        self._flips[path_part] = times
 
     def fail_next(self, operation: str, path_part: str = "", times: int = 1) -> None:
         """The next `times` calls of `write`, `sync`, `read` or `open` on a path containing `path_part` raise EIO."""
@@ -155,12 +119,12 @@ class FaultyFiles:
             if inode is None:
                 if not create:
                     raise FileNotFoundError(errno.ENOENT, "no such file", path)
-                inode = _Inode()
+                inode = Inode()
                 self._names[path] = inode
                 self._name_changes.append(("add", path, path))
                 self._changed()
-            if preallocate > len(inode.current):
-                self._reserve(preallocate - len(inode.current), path)
+            if preallocate > inode.current.size:
+                self._reserve(preallocate - inode.current.size, path)
                 inode.resize(preallocate)
                 self._changed()
             return _FaultyFile(self, path, inode, self._generation)
@@ -193,7 +157,8 @@ class FaultyFiles:
             self._check("read", path)
             if path not in self._names:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            return bytes(self._names[path].current)
+            content = self._names[path].current
+            return self._read(path, content, 0, content.size)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         file = self.open(path + ".tmp", create=True)
@@ -221,7 +186,17 @@ class FaultyFiles:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _used_bytes(self) -> int:
-        return sum(len(inode.current) for inode in self._names.values())
+        return sum(inode.current.size for inode in self._names.values())
+
+    def _read(self, path: str, content: Content, start: int, stop: int) -> bytes:
+        data = content.read(start, stop)
+        if self._flips and data:
+            for part, times in list(self._flips.items()):
+                if part in path and times > 0:
+                    self._flips[part] = times - 1
+                    at, bit = self._random.randrange(len(data)), self._random.randrange(8)
+                    data = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+        return data
 
     def _reserve(self, size: int, path: str) -> None:
         if self._used_bytes() + size > self.capacity_bytes:
@@ -236,17 +211,19 @@ class FaultyFiles:
     def _check(self, operation: str, path: str) -> None:
         if self._power_is_off:
             raise PowerLost(errno.EIO, "the power is off", path)
+        if not self._failures:
+            return
         for (failing, part), times in list(self._failures.items()):
             if failing == operation and part in path and times > 0:
                 self._failures[failing, part] = times - 1
                 raise OSError(errno.EIO, "input/output error", path)
 
-    def _names_of_inodes(self) -> dict[str, _Inode]:
+    def _names_of_inodes(self) -> dict[str, Inode]:
         """Every inode that some name leads or led to; a lost creation's inode is simply not there."""
         return {**self._durable_names, **self._names}
 
 
-def _change_name(names: dict[str, _Inode], inodes: dict[str, _Inode], kind: str, old: str, new: str) -> None:
+def _change_name(names: dict[str, Inode], inodes: dict[str, Inode], kind: str, old: str, new: str) -> None:
     if kind == "add":
         if old in inodes:
             names[old] = inodes[old]
@@ -259,7 +236,7 @@ def _change_name(names: dict[str, _Inode], inodes: dict[str, _Inode], kind: str,
 
 
 class _FaultyFile:
-    def __init__(self, files: FaultyFiles, path: str, inode: _Inode, generation: int) -> None:
+    def __init__(self, files: FaultyFiles, path: str, inode: Inode, generation: int) -> None:
         self._files = files
         self._path = path
         self._inode = inode
@@ -267,25 +244,47 @@ class _FaultyFile:
         self._closed = False
 
     def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
-        with self._files._mutex:
-            self._check("write")
+        files, inode = self._files, self._inode
+        with files._mutex:
             data = b"".join(parts)
-            growth = offset + len(data) - len(self._inode.current)
+            try:
+                self._check("write")
+            except PowerLost:
+                raise
+            except OSError:
+                if self._is_open():
+                    inode.write_torn(offset, data, files._random)
+                raise
+            growth = offset + len(data) - inode.current.size
             if growth > 0:
-                self._files._reserve(growth, self._path)
-            self._inode.write(offset, data)
-            self._files._changed()
+                try:
+                    files._reserve(growth, self._path)
+                except DiskFull:
+                    fitting = len(data) - growth + max(0, files.capacity_bytes - files._used_bytes())
+                    if fitting > 0:
+                        inode.write(offset, data[:fitting])
+                    raise
+            inode.write(offset, data)
+            files._changed()
 
     def read_at(self, offset: int, length: int) -> bytes:
         with self._files._mutex:
             self._check("read")
-            return bytes(self._inode.current[offset : offset + length])
+            return self._files._read(self._path, self._inode.current, offset, offset + length)
 
     def sync(self) -> None:
-        with self._files._mutex:
-            self._check("sync")
-            self._files._changed()
-            self._files.syncs += 1
+        files = self._files
+        with files._mutex:
+            try:
+                self._check("sync")
+            except PowerLost:
+                raise
+            except OSError:
+                if self._is_open():
+                    self._inode.fail_sync(files._random)
+                raise
+            files._changed()
+            files.syncs += 1
             self._inode.sync()
 
     def truncate(self, size: int) -> None:
@@ -297,13 +296,16 @@ class _FaultyFile:
     def size(self) -> int:
         with self._files._mutex:
             self._check("stat")
-            return len(self._inode.current)
+            return self._inode.current.size
 
     def close(self) -> None:
         self._closed = True
 
+    def _is_open(self) -> bool:
+        return not self._closed and self._generation == self._files._generation
+
     def _check(self, operation: str) -> None:
-        if self._closed or self._generation != self._files._generation:
+        if not self._is_open():
             raise OSError(errno.EBADF, "the file is closed", self._path)
         self._files._check(operation, self._path)
 
