@@ -8,6 +8,7 @@ does not wait for clients.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..protocol import metadata_keys
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.rpc import Identity
@@ -50,7 +51,13 @@ class BrokerSession:
     async def open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
         """Open a topic's managed ledger as its owner under `epoch`; recovers what the previous owner left open."""
         return await ManagedLedger.open(
-            self._env, self._ledgers, self.coordinator.metadata, name.path, epoch, self._settings
+            self._env,
+            self._ledgers,
+            self.coordinator.metadata,
+            name.path,
+            epoch,
+            self._settings,
+            assignment_key=metadata_keys.assignment(name.path),
         )
 
     async def close(self) -> None:

@@ -205,8 +205,6 @@ class Topics:
                 error = ServiceUnitNotReady(f"{full_name} could not be loaded: {error!r}")
             else:
                 logger.warning("cannot load %s now: %s", full_name, error)
-                if isinstance(error, StaleEpoch):
-                    self._hold(full_name)  # it has another owner, which we shall hear of
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # perhaps nobody waits
@@ -231,7 +229,12 @@ class Topics:
         if epoch is None:
             raise _not_ours(full_name)
         name = TopicName.parse(full_name)
-        ledger = await self._open_ledger(name, epoch)
+        try:
+            ledger = await self._open_ledger(name, epoch)
+        except StaleEpoch:
+            if self.owned.get(full_name) == epoch:
+                self._hold(full_name)  # it has another owner, which we shall hear of
+            raise
         if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
             await ledger.close()
             raise _not_ours(full_name)

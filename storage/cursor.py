@@ -199,8 +199,9 @@ class Cursor:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    async def create(self) -> None:
-        """Store a new cursor. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown.
+    async def create(self, needs: Guard) -> None:
+        """Store a new cursor, provided that `needs` holds. Raises StaleEpoch or ConditionFailed when the topic is no
+        longer ours, MetadataUnavailable, OutcomeUnknown.
 
         A stored one that the owner does not know is what an earlier try left, of which nobody heard that it succeeded.
         """
@@ -209,7 +210,9 @@ class Cursor:
         version: int | None = None
         while True:
             try:
-                self._version = await put_certain(home.env, home.metadata, self._key, self._record.pack(), version)
+                self._version = await put_certain(
+                    home.env, home.metadata, self._key, self._record.pack(), version, needs=needs
+                )
                 return
             except (BadVersion, NoSuchKey):
                 found = await home.metadata.get(self._key)

@@ -18,12 +18,12 @@ deleted, and a deletion that was cut short is repeated by the next owner.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..protocol import metadata_keys
-from ..protocol.errors import AlreadyClosed, MagnetarError, StaleEpoch, SubscriptionNotFound
+from ..protocol.errors import AlreadyClosed, ConditionFailed, MagnetarError, StaleEpoch, SubscriptionNotFound
 from ..protocol.message_id import EARLIEST_POSITION, Position
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
@@ -48,6 +48,8 @@ from .trimming import trimmable
 logger = logging.getLogger(__name__)
 
 OPEN_ATTEMPTS_MAX = 20
+
+Created = TypeVar("Created")
 
 
 class ReadPlan(NamedTuple):
@@ -112,13 +114,16 @@ class ManagedLedger:
         epoch: int,
         settings: Settings,
         *,
+        assignment_key: str | None = None,
         cache: EntryCache | None = None,
     ) -> "ManagedLedger":
         """Open the topic with this path as its owner under `epoch`; `cache` defaults to that of `ledgers`.
 
+        With the key of its assignment it is opened only while that record has this epoch.
+
         Raises StaleEpoch, NoSuchLedger, RecoveryFailed, MetadataUnavailable and what reading cursors raises.
         """
-        owned = OwnedRecord(env, metadata, name, epoch)
+        owned = OwnedRecord(env, metadata, name, epoch, assignment_key=assignment_key)
         for _ in range(OPEN_ATTEMPTS_MAX):
             record = await owned.load()
             infos = await _settle(env, ledgers, record)
@@ -260,8 +265,7 @@ class ManagedLedger:
             if found is not None:
                 return found
             state.reset(max(self._initial(initial), self._chain.first_position))
-            await cursor.create()
-            await self._verify()
+            await self._created_beside(cursor.create(self._owned.guard))
             cursor.on_fenced = self._writer.fence
             self.cursors[name] = cursor
         return cursor
@@ -360,9 +364,7 @@ class ManagedLedger:
         """Keep ledgers from being trimmed for `ttl_s` seconds or until `unpin`; returns the pin's id."""
         self._check()
         async with self._record_lock:
-            pin_id = await self._pins.add(ledger_ids, ttl_s)
-            await self._verify()
-            return pin_id
+            return await self._created_beside(self._pins.add(ledger_ids, ttl_s, self._owned.guard))
 
     async def unpin(self, pin_id: str) -> bool:
         """Let go of pinned ledgers. Returns whether the pin was there."""
@@ -382,8 +384,7 @@ class ManagedLedger:
             wanted = [
                 info.ledger_id for info in self._chain.infos if first[0] <= info.ledger_id <= last[0] and info.entries
             ]
-            pin_id = await self._pins.add(wanted, ttl_s)
-            await self._verify()
+            pin_id = await self._created_beside(self._pins.add(wanted, ttl_s, self._owned.guard))
             current = self._writer.current_metadata
             records = await self._ledgers.records.get_many(wanted)
             ledgers = tuple(
@@ -440,13 +441,14 @@ class ManagedLedger:
         if self._ended is not None:
             raise self._ended.with_traceback(None)
 
-    async def _verify(self) -> None:
-        """What was just stored beside the record counts only if nobody opened the topic meanwhile."""
+    async def _created_beside(self, creation: Coroutine[Any, Any, Created]) -> Created:
+        """A record beside our own that needs ours as we know it. Raises StaleEpoch when the topic has moved on."""
         try:
-            await self._owned.verify()
-        except StaleEpoch as error:
-            self._writer.fence(error)
-            raise
+            return await creation
+        except (ConditionFailed, StaleEpoch) as error:
+            stale = error if isinstance(error, StaleEpoch) else StaleEpoch(f"{self.name} has another owner now")
+            self._writer.fence(stale)
+            raise stale from error
 
     def _fenced(self, error: MagnetarError) -> None:
         """Another owner has the topic."""

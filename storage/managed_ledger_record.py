@@ -4,6 +4,10 @@ Only the owner writes it, and every write carries the owner's assignment epoch. 
 so that an owner which was superseded finds its next write refused: BadVersion on a record with another epoch, or with
 content that is not its own, becomes StaleEpoch.
 
+A record that is not there refuses nobody. So a topic is taken over only while its assignment, too, is of the owner's
+epoch: a broker that slept while the topic moved on and was deleted does not bring its record back. And what the owner
+creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
+
 `deleting` names ledgers that left the chain but whose deletion is not known to be complete; whoever owns the topic
 repeats it.
 """
@@ -13,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ..protocol import metadata_keys
-from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError, StaleEpoch
+from ..protocol.errors import BadVersion, ConditionFailed, MetadataError, NoSuchKey, ProtocolError, StaleEpoch
 from ..runtime.environment import Environment
 from .ledger_chain import LedgerInfo
 from .metadata_cas import SETTLE_LIMIT_S, put_certain
@@ -67,7 +71,10 @@ class ManagedLedgerRecord:
 class OwnedRecord:
     """The record as its owner last wrote or read it. The caller lets only one change be under way at a time."""
 
-    def __init__(self, env: Environment, store: MetadataStore, name: str, epoch: int) -> None:
+    def __init__(
+        self, env: Environment, store: MetadataStore, name: str, epoch: int, *, assignment_key: str | None = None
+    ) -> None:
+        """`assignment_key`: the record of the topic's assignment, None where topics are not assigned."""
         self.name = name
         self.epoch = epoch
         self.record = ManagedLedgerRecord(epoch)
@@ -75,10 +82,27 @@ class OwnedRecord:
         self._env = env
         self._store = store
         self._version: int | None = None
+        self._assignment_key = assignment_key
+        self._assignment: Guard | None = None
+
+    @property
+    def guard(self) -> Guard:
+        """Holds while the record is what was last read or written here. Not before `claim`."""
+        assert self._version is not None
+        return Guard(self._key, self._version)
 
     async def load(self) -> ManagedLedgerRecord:
-        """Read it; a topic without one has an empty chain. Raises StaleEpoch when a later owner was here."""
-        found = await self._store.get(self._key)
+        """Read it; a topic without one has an empty chain.
+
+        Raises StaleEpoch when a later owner was here, or the topic is assigned under another epoch, or not at all.
+        """
+        if self._assignment_key is None:
+            found = await self._store.get(self._key)
+        else:
+            found, assignment = await self._store.get_many([self._key, self._assignment_key])
+            if assignment is None or _epoch_of(assignment.value) != self.epoch:
+                raise StaleEpoch(f"{self.name} is no longer assigned under epoch {self.epoch}", epoch=self.epoch)
+            self._assignment = Guard(self._assignment_key, assignment.version)
         if found is None:
             self.record, self._version = ManagedLedgerRecord(self.epoch), None
         else:
@@ -91,11 +115,14 @@ class OwnedRecord:
         return self.record
 
     async def claim(self, ledgers: tuple[LedgerInfo, ...]) -> bool:
-        """Write the own epoch, with what is known of the ledgers. False when the record changed since `load`."""
+        """Write the own epoch, with what is known of the ledgers. False when the record, or the assignment, changed
+        since `load`.
+        """
+        claimed = replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers))
         try:
-            await self._put(replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers)), SETTLE_LIMIT_S)
+            await self._put(claimed, SETTLE_LIMIT_S, self._assignment)
             return True
-        except (BadVersion, NoSuchKey):
+        except (BadVersion, NoSuchKey, ConditionFailed):
             return False
 
     async def change(
@@ -116,12 +143,6 @@ class OwnedRecord:
         except (BadVersion, NoSuchKey):
             raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch) from None
         return self.record
-
-    async def verify(self) -> None:
-        """Make sure that nobody else has opened the topic until now. Raises StaleEpoch, MetadataUnavailable."""
-        found = await self._store.get(self._key)
-        if found is None or ManagedLedgerRecord.unpack(found.value).epoch != self.epoch:
-            raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch)
 
     async def names(self, ledger_id: int) -> bool:
         """Whether the record as it is stored now, whoever wrote it, names a ledger. Raises MetadataUnavailable."""
@@ -153,6 +174,13 @@ class OwnedRecord:
             settle_limit_s=settle_limit_s,
         )
         self.record = record
+
+
+def _epoch_of(assignment: bytes) -> int:
+    try:
+        return int(cast("Mapping[str, Any]", unpack(assignment))["epoch"])
+    except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+        raise MetadataError(f"not the record of an assignment: {error!r}") from error
 
 
 def _copies(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:

@@ -10,7 +10,7 @@ from ..protocol import metadata_keys
 from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
 from ..runtime.environment import Environment
 from .metadata_cas import delete_certain, put_certain
-from .metadata_store import MetadataStore, list_all, pack, unpack
+from .metadata_store import Guard, MetadataStore, list_all, pack, unpack
 
 
 class Pins:
@@ -21,12 +21,11 @@ class Pins:
         self._store = store
         self._topic_path = topic_path
 
-    async def add(self, ledger_ids: Iterable[int], ttl_s: float) -> str:
-        """Store a pin and return its id."""
+    async def add(self, ledger_ids: Iterable[int], ttl_s: float, needs: Guard) -> str:
+        """Store a pin, provided that `needs` holds, and return its id. Raises ConditionFailed."""
         pin_id = self._env.random.hex(8)
-        await put_certain(
-            self._env, self._store, metadata_keys.pin(self._topic_path, pin_id), self._pack(ledger_ids, ttl_s), None
-        )
+        key = metadata_keys.pin(self._topic_path, pin_id)
+        await put_certain(self._env, self._store, key, self._pack(ledger_ids, ttl_s), None, needs=needs)
         return pin_id
 
     async def remove(self, pin_id: str) -> bool:

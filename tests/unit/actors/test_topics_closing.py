@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 from broker_bench import TOPIC, broker_front, until
+from memory_managed_ledger import MemoryManagedLedger
 
-from magnetar.protocol.errors import ServiceUnitNotReady
+from magnetar.protocol.errors import ServiceUnitNotReady, StaleEpoch
 from magnetar.protocol.topics import TopicName
 
 
@@ -49,3 +50,22 @@ async def test_giving_up_may_itself_be_given_up_and_repeated() -> None:
         gate.set()
         await second
         assert topic.state.name == "CLOSED"
+
+
+async def test_what_an_old_epoch_could_not_open_is_refused_only_as_long_as_that_epoch_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The assignment went on while the load was under way: the news came first, the refusal of the load after it."""
+    async with broker_front() as front:
+        open_ledger = front._open_ledger
+
+        async def open_late(name: TopicName, epoch: int) -> MemoryManagedLedger:
+            if epoch == 1:
+                front.topics.assign(TOPIC, 2, load=False)
+                raise StaleEpoch("assigned under epoch 2")
+            return await open_ledger(name, epoch)
+
+        monkeypatch.setattr(front.topics, "_open_ledger", open_late)
+        with pytest.raises(StaleEpoch):
+            await front.topics.get(TopicName.parse(TOPIC))
+        assert (await front.topics.get(TopicName.parse(TOPIC))).epoch == 2

@@ -82,15 +82,21 @@ async def test_creating_again_after_an_unknown_outcome_starts_where_it_is_asked_
     for number in range(3):
         managed.append(b"%d" % number, adds.callback)
     await adds.wait(3)
-    get = cluster.metadata.get
+    write_many = cluster.metadata.write_many
+    tries = []
 
-    async def away(key):
-        raise MetadataUnavailable("the coordinator is away")
+    async def lost(writes, guard=None):
+        tries.append(writes)
+        if len(tries) == 1:
+            await write_many(writes, guard)
+            raise OutcomeUnknown("the answer was lost")
+        raise StaleEpoch("no more questions are taken")
 
-    monkeypatch.setattr(cluster.metadata, "get", away)
-    with pytest.raises(MetadataUnavailable):
-        await managed.open_cursor("s", "earliest")
-    monkeypatch.setattr(cluster.metadata, "get", get)
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.metadata, "write_many", lost)
+        with pytest.raises(OutcomeUnknown):
+            await managed.open_cursor("s", "earliest")
+    assert "s" not in managed.cursors and await record_of(cluster) is not None
     cursor = await managed.open_cursor("s", "latest", {"colour": "red"})
     cursor.put_property("size", "1")
     await cursor.flush()

@@ -1,4 +1,6 @@
-"""A topic that changes hands again and again, with trouble at its bookies: what was acknowledged stays, in order."""
+"""A topic that changes hands again and again, with trouble at its bookies: what was acknowledged stays, in order; and a
+topic that is deleted stays so, whatever an owner does that slept through it.
+"""
 
 import asyncio
 import contextlib
@@ -6,10 +8,114 @@ import contextlib
 import pytest
 from fake_bookies import Adds, FakeCluster
 
+from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, StaleEpoch
 from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.metadata_store import list_all, pack
 
 NAME = "persistent/public/default/t"
+ASSIGNMENT = metadata_keys.assignment(NAME)
+
+
+@pytest.fixture
+async def cluster():
+    cluster = FakeCluster(3, cursor_flush_interval_s=0.02)
+    yield cluster
+    await cluster.close()
+
+
+async def assign(cluster, epoch):
+    """The coordinator's word: the topic is owned under `epoch`, or (None) deleted."""
+    found = await cluster.metadata.get(ASSIGNMENT)
+    version = None if found is None else found.version
+    if epoch is None:
+        await cluster.metadata.delete(ASSIGNMENT, version)
+    else:
+        await cluster.metadata.put(ASSIGNMENT, pack({"broker": "b", "incarnation": "1", "epoch": epoch}), version)
+
+
+async def open_assigned(cluster, epoch, ledgers=None):
+    return await ManagedLedger.open(
+        cluster.env,
+        ledgers or cluster.new_ledgers(),
+        cluster.metadata,
+        NAME,
+        epoch,
+        cluster.settings,
+        assignment_key=ASSIGNMENT,
+    )
+
+
+async def records(cluster):
+    """The keys of everything that is stored of the topic but its assignment."""
+    prefixes = (metadata_keys.MANAGED_PREFIX, metadata_keys.CURSORS_PREFIX, metadata_keys.PINS_PREFIX)
+    return [key for prefix in prefixes for key, _ in await list_all(cluster.metadata, prefix)]
+
+
+@pytest.mark.parametrize("now", [None, 2], ids=["deleted", "assigned to another"])
+async def test_a_topic_is_not_opened_under_an_epoch_that_is_over(cluster, now):
+    await assign(cluster, 1)
+    await assign(cluster, now)
+    with pytest.raises(StaleEpoch):
+        await open_assigned(cluster, 1)
+    assert await records(cluster) == []
+
+
+async def test_a_zombie_in_the_middle_of_opening_does_not_bring_a_deleted_topic_back(cluster, monkeypatch):
+    await assign(cluster, 1)
+    get_many = cluster.metadata.get_many
+    looked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(keys):
+        found = await get_many(keys)
+        if ASSIGNMENT in keys and not looked.is_set():
+            looked.set()
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(cluster.metadata, "get_many", slow)
+    zombie = asyncio.create_task(open_assigned(cluster, 1))
+    await looked.wait()
+    await assign(cluster, 2)
+    owner = await open_assigned(cluster, 2)
+    await owner.delete()
+    await assign(cluster, None)
+    go_on.set()
+    with pytest.raises(StaleEpoch):
+        await zombie
+    assert await records(cluster) == []
+
+
+@pytest.mark.parametrize("deed", ["cursor", "pin", "plan"])
+async def test_a_zombie_creates_nothing_beside_the_record_of_a_deleted_topic(cluster, deed):
+    zombie = await open_assigned_first(cluster)
+    fenced = []
+    zombie.on_fenced.append(fenced.append)
+    await assign(cluster, 2)
+    owner = await open_assigned(cluster, 2)
+    await owner.delete()
+    await assign(cluster, None)
+    with pytest.raises(StaleEpoch):
+        if deed == "cursor":
+            await zombie.open_cursor("s", "earliest")
+        elif deed == "pin":
+            await zombie.pin([zombie.last_confirmed[0]], 60.0)
+        else:
+            await zombie.plan((-1, -1))
+    assert await records(cluster) == []
+    assert len(fenced) == 1 and "s" not in zombie.cursors
+    with contextlib.suppress(MagnetarError):
+        await zombie.close()
+
+
+async def open_assigned_first(cluster):
+    await assign(cluster, 1)
+    managed = await open_assigned(cluster, 1)
+    adds = Adds()
+    managed.append(b"one", adds.callback)
+    await adds.wait(1)
+    assert not adds.errors
+    return managed
 
 
 class Owner:
