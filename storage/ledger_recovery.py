@@ -150,8 +150,9 @@ class LedgerRecovery:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _read(self, metadata: LedgerMetadata, reading: ReadingState, window: int) -> None:
-        """Ask all bookies of the last fragment for the next `window` entries, until these are decided or all have
-        answered."""
+        """Ask all bookies of the last fragment for the next `window` entries, until these are decided, or all have
+        answered, or one that was cut short by its size could say more if it was asked from the next entry on: then a
+        hung bookie is not waited for."""
         first = reading.next_entry
         last = first + window - 1
         tasks = {
@@ -162,32 +163,37 @@ class LedgerRecovery:
             ): bookie
             for bookie in metadata.last_fragment.bookies
         }
+        ends = last + 1
         try:
             while tasks and reading.phase is ReadingPhase.READING and reading.next_entry <= last:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in tasks if task in done]:
+                spoken_of = [
                     self._take(reading, tasks.pop(task), first, last, task)
+                    for task in [task for task in tasks if task in done]
+                ]
+                ends = min(ends, *spoken_of)
                 reading.judge()
+                if first < reading.next_entry and ends <= reading.next_entry:
+                    return
         finally:
             await _cancel(tasks)
 
-    def _take(
-        self, reading: ReadingState, bookie: str, first: int, last: int, task: "asyncio.Task[ReadAnswer]"
-    ) -> None:
+    def _take(self, reading: ReadingState, bookie: str, first: int, last: int, task: "asyncio.Task[ReadAnswer]") -> int:
+        """Note what a bookie said; returns the first entry behind those that it spoke of."""
         try:
             answer = task.result()
         except (NoSuchEntry, NoSuchLedger):
             for entry_id in range(first, last + 1):
                 reading.denied(entry_id, bookie)
-            return
+            return last + 1
         except EntryCorrupt:
             reading.failed(first, bookie)
-            return
+            return first + 1
         except MagnetarError as error:
             logger.info("ledger %d: bookie %s cannot say what it has: %s", self._ledger_id, bookie, error)
             for entry_id in range(first, last + 1):
                 reading.failed(entry_id, bookie)
-            return
+            return last + 1
         given: dict[int, None] = {}
         for number, data in enumerate(answer.entries):
             try:
@@ -203,7 +209,7 @@ class LedgerRecovery:
                         reading.failed(entry_id, bookie)
                 for other in answer.entries[number + 1 :]:
                     self._take_one(reading, other, first, last)
-                return
+                return last + 1
             given[entry.entry_id] = None
             reading.found(entry)
         for entry_id in range(first, min(answer.next_entry, last + 1)):
@@ -211,6 +217,7 @@ class LedgerRecovery:
                 reading.denied(entry_id, bookie)
         if answer.next_entry <= first:
             reading.failed(first, bookie)
+        return min(max(answer.next_entry, first + 1), last + 1)
 
     def _take_one(self, reading: ReadingState, data: memoryview, first: int, last: int) -> None:
         """An entry behind a damaged one still proves itself."""

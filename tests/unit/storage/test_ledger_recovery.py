@@ -209,6 +209,17 @@ async def test_issue_1067_a_hung_bookie_does_not_hold_recovery_up():
     assert asyncio.get_running_loop().time() - started < 2, "nobody waited for a time-out"
 
 
+async def test_nor_when_every_answer_is_cut_short_by_its_size():
+    cluster = FakeCluster(3, add_entry_timeout_s=4.0, read_entry_timeout_s=4.0, bookie_read_bytes_max=1)
+    writer = await written(cluster, 6)  # sent at once: no bookie has heard of a LAC
+    cluster.bookies[writer.metadata.last_fragment.bookies[2]].hang()
+    started = asyncio.get_running_loop().time()
+    metadata = await cluster.new_ledgers().recover(writer.ledger_id)
+    await cluster.close()
+    assert metadata.last_entry == 5
+    assert asyncio.get_running_loop().time() - started < 2, "nobody waited for a time-out"
+
+
 async def test_pr_4462_a_zombie_of_a_deleted_ledger_is_refused(cluster):
     writer = await cluster.ledgers.create()
     await cluster.new_ledgers().recover(writer.ledger_id)
