@@ -56,7 +56,7 @@ async def read_last(reader: LedgerReader, last_entry: int) -> bytes | None:
             if [found[:2] for found in pieces] != [(number, parts) for number in range(parts - 1)]:
                 raise MetadataError(f"the snapshot at {reader.ledger_id}:{first} is not what was written")
             return b"".join(found[2] for found in pieces) + piece
-        end = first - 1
+        end -= 1  # of a snapshot whose writing was broken off
     return None
 
 

@@ -143,16 +143,18 @@ class CursorState:
 
     @staticmethod
     def unpack(value: bytes, chain: LedgerChain) -> "CursorState":
-        """The inverse of `pack`, as far as the chain still has the ledgers. Raises MetadataError for other bytes."""
+        """The inverse of `pack`, as far as the chain has the entries: what is not there is not acknowledged.
+
+        Raises MetadataError for other bytes.
+        """
         try:
             record = cast("Mapping[str, Any]", unpack(value))
             state = CursorState(chain, _position(record["mark"]), cast("Mapping[str, str]", record["props"]))
             for ledger_id, flat in record["ranges"]:
                 for index in range(0, len(flat), 2):
-                    first, last = flat[index], flat[index] + flat[index + 1]
-                    state._add_range(int(ledger_id), int(first), int(last))
+                    state._restore_range(int(ledger_id), int(flat[index]), int(flat[index + 1]))
             for ledger_id, entry_id, size, bits in record["batches"]:
-                state._batches[int(ledger_id), int(entry_id)] = (int(size), int.from_bytes(bits, "little"))
+                state._restore_batch((int(ledger_id), int(entry_id)), int(size), bytes(memoryview(bits)))
         except (KeyError, TypeError, ValueError, OverflowError, IndexError, ProtocolError) as error:
             raise MetadataError(f"not the state of a cursor: {error!r}") from error
         state._forget_up_to_mark()
@@ -178,6 +180,20 @@ class CursorState:
         if ranges is None:
             ranges = self._ranges[ledger_id] = EntryRanges()
         return ranges.add(first, last)
+
+    def _restore_range(self, ledger_id: int, first: int, more: int) -> None:
+        if first < 0 or more < 0:
+            raise ValueError(f"a range of {more + 1} entries from {first}")
+        info = self._chain.get(ledger_id)
+        if info is not None and first < info.entries:
+            self._add_range(ledger_id, first, min(first + more, info.entries - 1))
+
+    def _restore_batch(self, position: Position, size: int, packed_bits: bytes) -> None:
+        bits = int.from_bytes(packed_bits, "little")
+        if len(packed_bits) != (size + 7) // 8 or not 0 < bits < 1 << size:
+            raise ValueError(f"{bits:#x} of a batch of {size} messages are open")
+        if self._chain.contains(position) and not self.is_acknowledged(position):
+            self._batches[position] = (size, bits)
 
     def _advance(self) -> None:
         """Let the mark swallow the ranges that begin right behind it."""
@@ -231,4 +247,6 @@ def bits_to_words(bits: int, size: int) -> list[int]:
 
 def _position(value: Sequence[int]) -> Position:
     ledger_id, entry_id = value
-    return (int(ledger_id), int(entry_id))
+    if type(ledger_id) is not int or type(entry_id) is not int or ledger_id < -1 or entry_id < -1:
+        raise ValueError(f"{ledger_id}:{entry_id} is no place")
+    return (ledger_id, entry_id)

@@ -109,7 +109,7 @@ class LedgerChain:
         """The first existing entry behind a position, else the place of the next one to come."""
         ledger_id, entry_id = position
         info = self.get(ledger_id)
-        if info is not None and entry_id + 1 < info.entries:
+        if info is not None and max(entry_id + 1, 0) < info.entries:
             return (ledger_id, max(entry_id + 1, 0))
         return self.ceiling((ledger_id, entry_id + 1)) or max(self._behind_all(), (ledger_id, entry_id + 1))
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import MetadataError
+from magnetar.runtime.rpc_messages import pack
 from magnetar.storage.cursor_state import CursorState, bits_to_words, words_to_bits
 from magnetar.storage.entry_ranges import EntryRanges
 from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
@@ -181,3 +182,40 @@ def test_packing_keeps_properties_and_is_compact():
     assert len(packed) < 60_000
     again = CursorState.unpack(packed, one)
     assert again.range_count == 10_000 and again.properties == {"a": "b"} and again.pack() == packed
+
+
+def packed(**changes) -> bytes:
+    return pack({"mark": [3, 0], "ranges": [], "batches": [], "props": {}, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mark": [4, -32]},
+        {"mark": [3]},
+        {"mark": [1e20, 0]},
+        {"ranges": [[3, [2, -3]]]},
+        {"ranges": [[3, [-1, 2]]]},
+        {"ranges": [[3, [2]]]},
+        {"batches": [[3, 2, 1 << 62, b"\1"]]},
+        {"batches": [[3, 2, 3, b"\xff"]]},
+        {"batches": [[3, 2, 3, b"\0"]]},
+        {"batches": [[3, 2, 3, 7]]},
+    ],
+)
+def test_impossible_numbers_in_a_state_are_refused(changes):
+    """Found by `tests/fuzz` (target cursors): a range of negative length made the count of the backlog wrong."""
+    with pytest.raises(MetadataError):
+        CursorState.unpack(packed(**changes), chain(5))
+
+
+def test_what_is_not_there_is_not_acknowledged_by_a_stored_state_either():
+    one = chain(5, 0, 3)
+    state = CursorState.unpack(packed(ranges=[[3, [2, 0, 4, 1 << 40]], [6, [0, 2]], [9, [3, 2]]]), one)
+    check(state, one, {(3, 0), (3, 2), (3, 4)})
+    one.grow(one.infos[-1], 5, 60)
+    check(state, one, {(3, 0), (3, 2), (3, 4)})
+
+
+def test_a_place_far_before_a_ledger_is_followed_by_the_first_entry_that_exists():
+    assert chain(0, 2).next_position((3, -32)) == (6, 0)
