@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from ..protocol.errors import AlreadyClosed, ConsumerBusy, MagnetarError, ProducerBusy, is_retriable
 from ..runtime.environment import Environment
@@ -112,17 +112,3 @@ class Core:
     async def _end(self) -> None:
         await self.tasks.close()
         await self.pool.close()
-
-
-async def together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all at once. The first failure cancels the rest and is raised when they have ended."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in tasks:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error

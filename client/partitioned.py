@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
 from ..protocol.topics import TopicName
+from ..runtime.tasks import together
 from .batching import Attributes, Outbox, SendCallback
 from .configuration import BatchingType, ProducerConfiguration
-from .core import Core, together
+from .core import Core
 from .keyed_batching import KeyedOutbox
 from .producer import PartitionProducer
 from .routing import OutgoingMessage, Router, make_router

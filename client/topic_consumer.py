@@ -25,9 +25,10 @@ from ..protocol.pulsar_pb2 import (
     CommandUnsubscribe,
 )
 from ..protocol.topics import TopicName
+from ..runtime.tasks import together
 from .configuration import ConsumerConfiguration, ConsumerType
 from .consumer import PartitionConsumer
-from .core import Core, together
+from .core import Core
 from .inbox import Inbox
 from .message import Message
 from .message_id import MessageId

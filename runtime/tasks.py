@@ -7,10 +7,12 @@ collected, if at all.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class Tasks:
@@ -53,3 +55,19 @@ class Tasks:
             logger.error("task %s failed", task.get_name(), exc_info=error)
             if self._on_error is not None:
                 self._on_error(error)
+
+
+async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run all at once; their results in the order given.
+
+    When one fails, or the caller is cancelled, the others are cancelled, and have ended when this raises (what
+    `asyncio.gather` does not do). Raises the first error.
+    """
+    tasks = [asyncio.get_running_loop().create_task(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

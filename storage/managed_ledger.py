@@ -27,7 +27,7 @@ from ..protocol.errors import AlreadyClosed, ConditionFailed, MagnetarError, Sta
 from ..protocol.message_id import EARLIEST_POSITION, Position
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
-from ..runtime.tasks import Tasks
+from ..runtime.tasks import Tasks, together
 from . import publish_times
 from .chain_reads import ChainReads
 from .chain_writer import ChainWriter, fresh_infos
@@ -145,11 +145,9 @@ class ManagedLedger:
 
     async def _open_cursors(self) -> None:
         found = await list_all(self._metadata, metadata_keys.cursors_prefix(self.name))
-        cursors = await asyncio.gather(
-            *(
-                Cursor.open(self._home, metadata_keys.subscription_of(key), value, version)
-                for key, (value, version) in found
-            )
+        cursors = await together(
+            Cursor.open(self._home, metadata_keys.subscription_of(key), value, version)
+            for key, (value, version) in found
         )
         for cursor in cursors:
             cursor.on_fenced = self._writer.fence
@@ -477,4 +475,4 @@ async def _settle(env: Environment, ledgers: Ledgers, record: ManagedLedgerRecor
         )
 
     records = await ledgers.records.get_many([info.ledger_id for info in record.ledgers])
-    return tuple(await asyncio.gather(*map(settle_one, record.ledgers, records)))
+    return tuple(await together(map(settle_one, record.ledgers, records)))

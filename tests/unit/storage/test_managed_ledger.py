@@ -14,6 +14,7 @@ from magnetar.protocol.errors import (
     LedgerError,
     LedgerFenced,
     MessageTooBig,
+    MetadataError,
     MetadataUnavailable,
     NoSuchLedger,
     NotEnoughBookies,
@@ -21,6 +22,7 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger_metadata import LedgerState
 from magnetar.storage.managed_ledger import ManagedLedger
 
@@ -136,6 +138,28 @@ async def test_a_missing_ledger_fails_the_load(cluster):
     await cluster.ledgers.delete(managed.ledger_infos[0].ledger_id)
     with pytest.raises(NoSuchLedger):
         await open_(cluster, epoch=2)
+
+
+async def test_a_load_that_fails_leaves_nothing_running(cluster, monkeypatch):
+    managed = await open_(cluster)
+    for name in ("bad", "slow"):
+        await managed.open_cursor(name)
+    await managed.close()
+    open_one, ended = Cursor.open, []
+
+    async def slow(home, name, value, version):
+        if name == "bad":
+            raise MetadataError("this cursor cannot be read")
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(name)
+        return await open_one(home, name, value, version)
+
+    monkeypatch.setattr(Cursor, "open", slow)
+    with pytest.raises(MetadataError):
+        await open_(cluster, epoch=2)
+    assert ended == ["slow"]
 
 
 async def test_every_open_ledger_of_the_chain_is_recovered(cluster):
