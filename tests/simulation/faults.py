@@ -12,15 +12,15 @@ from .history import History
 
 logger = logging.getLogger("magnetar.simulation")
 
-DOWN_MAX_S = 6.0
-PAUSE_MAX_S = 8.0
-
 
 class Faults:
     """One kind of trouble after the other, some at the same time, until `heal`.
 
     At most Qa − 1 copies are ever damaged: bits flip, and a disk is lost, on one bookie only.
     """
+
+    down_max_s = 6.0
+    pause_max_s = 8.0
 
     def __init__(self, cluster: SimCluster, history: History, random: Random) -> None:
         self._cluster = cluster
@@ -45,7 +45,9 @@ class Faults:
         """End all trouble at once."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):  # a fault that could not be made
+                raise outcome
         for undo in list(self._undo.values()):
             undo()
         logger.info("healed")
@@ -81,7 +83,7 @@ class Faults:
         """A process dies at any moment, with what its disk had not made durable."""
         node = self._node()
         self._cluster.stop(node)
-        await self._for_a_while(f"crash of {node.name}", DOWN_MAX_S, lambda: self._cluster.begin(node))
+        await self._for_a_while(f"crash of {node.name}", self.down_max_s, lambda: self._cluster.begin(node))
 
     async def power_loss(self) -> None:
         """All bookies, or everything, at once."""
@@ -102,7 +104,7 @@ class Faults:
         if process is None or not process.alive or process.paused:
             return
         process.pause()
-        await self._for_a_while(f"pause of {node.name}", PAUSE_MAX_S, process.resume)
+        await self._for_a_while(f"pause of {node.name}", self.pause_max_s, process.resume)
 
     async def partition(self) -> None:
         """Two hosts do not hear each other, or only one the other."""
@@ -119,7 +121,7 @@ class Faults:
         cuts = [cut for other in others for cut in ((node.name, other), (other, node.name))]
         await self._cut(cuts, f"isolation of {node.name}")
 
-    async def _cut(self, cuts: list[tuple[str, str]], what: str) -> None:
+    async def _cut(self, cuts: list[tuple[str, str]], what: str, limit_s: float | None = None) -> None:
         for cut in cuts:
             self._cluster.network.partition(*cut)
 
@@ -127,7 +129,7 @@ class Faults:
             for cut in cuts:
                 self._cluster.network.heal(*cut)
 
-        await self._for_a_while(what, DOWN_MAX_S, mend)
+        await self._for_a_while(what, limit_s or self.down_max_s, mend)
 
     async def reset(self) -> None:
         """Connections break in mid-stream; requests may have arrived whose answers are lost."""
@@ -142,7 +144,9 @@ class Faults:
         """A host's packets take long."""
         node, slow_s = self._node(), self._cluster.network.slow_s
         slow_s[node.name] = self._random.choice((0.02, 0.3, 1.5))
-        await self._for_a_while(f"slowness of {node.name}", DOWN_MAX_S, lambda: slow_s.pop(node.name, None) and None)
+        await self._for_a_while(
+            f"slowness of {node.name}", self.down_max_s, lambda: slow_s.pop(node.name, None) and None
+        )
 
     async def metadata(self) -> None:
         """The database is away, or does not say what it did."""
@@ -159,7 +163,7 @@ class Faults:
             disk.capacity_bytes = 1 << 40
 
         assert before
-        await self._for_a_while("full-disk", DOWN_MAX_S, empty)
+        await self._for_a_while("full-disk", self.down_max_s, empty)
 
     async def usurp(self) -> None:
         """The coordinator stops, another takes office, and the first one wakes up."""
@@ -173,7 +177,7 @@ class Faults:
         def wake() -> None:
             process.resume()
 
-        await self._for_a_while("usurpation of the coordinator", PAUSE_MAX_S, wake)
+        await self._for_a_while("usurpation of the coordinator", self.pause_max_s, wake)
 
     async def damage(self) -> None:
         """Bits flip on one bookie's disk, or all of it is lost."""
@@ -183,13 +187,16 @@ class Faults:
             self._may_lose_disk = False
             self._cluster.stop(node)
             self._cluster.lose_disk(node)
-            await self._for_a_while(f"disk-loss of {node.name}", DOWN_MAX_S, lambda: self._cluster.begin(node))
+            await self._for_a_while(f"disk-loss of {node.name}", self.down_max_s, lambda: self._cluster.begin(node))
             return
         paths = [path for path in node.disk.list("/data") if path.endswith((".journal", ".compacted"))]
         if not paths:
             return
         path = "/data/" + self._random.choice(paths)
-        used = len(node.disk.read_bytes(path).rstrip(b"\0"))
+        try:
+            used = len(node.disk.read_bytes(path).rstrip(b"\0"))
+        except OSError:  # a failure meant for the bookie has met this look instead
+            return
         if used:
             node.disk.flip_bit(path, self._random.randrange(used), self._random.randrange(8))
             self._history.counts["bit-flip"] += 1

@@ -1,0 +1,215 @@
+"""Ledgers under simulation, without brokers: cheap seeds that meet fencing, recovery and collection often.
+
+A run: start → writers, recoverers and owners under faults (safety) → heal → what is under way ends (I8) → one bookie
+may hang → a judge recovers and reads everything, and compares → collections and copies are complete → close.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+from magnetar.protocol.errors import MagnetarError, NoSuchLedger
+from magnetar.runtime.settings import Settings
+from magnetar.storage.metadata_store import Versioned
+
+from .harness import Outcome, Prepared, run_seed
+from .ledger_faults import LedgerFaults
+from .ledger_history import LedgerHistory
+from .ledger_workloads import LedgerLife, Life, TopicLife, Usage, read_ledger
+from .ledger_world import Host, LedgerWorld
+from .loop import SimLoop
+from .metadata_watch import MetadataWatch
+from .store_watch import StoreWatch
+from .transcript import Transcript
+
+logger = logging.getLogger("magnetar.simulation")
+
+SAFETY_S = 2.5
+READY_LIMIT_S = 30.0
+STOP_LIMIT_S = 60.0
+JUDGE_LIMIT_S = 10.0
+"""A recovery with all bookies but one has to come to its end much sooner than a time-out of `HANGING_READ_S`."""
+HANGING_READ_S = 60.0
+WHOLE_LIMIT_S = 120.0
+
+QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2))
+
+
+def draw_settings(random: Random) -> Settings:
+    """Short times, so that what takes a cluster minutes happens in a run; hostile values now and then."""
+    hostile = {
+        field.name: field.metadata["hostile"]
+        for field in dataclasses.fields(Settings)
+        if field.metadata.get("hostile") is not None and random.random() < 0.15
+    }
+    ensemble_size, write_quorum, ack_quorum = random.choice(QUORUMS)
+    drawn = {
+        "add_entry_timeout_s": random.choice((0.2, 0.5, 2.0)),
+        "read_entry_timeout_s": random.choice((0.2, 1.0, HANGING_READ_S)),
+        "ledger_entries_max": random.choice((3, 10, 50_000)),
+        "ledger_rollover_min_minutes": 0,
+        "cursor_flush_interval_s": random.choice((0.01, 0.2, 2.0)),
+        "cursor_ledger_entries_max": random.choice((2, 50_000)),
+        "cache_size_mb": random.choice((0, 64)),
+        "gc_interval_s": random.choice((0.1, 0.5, 900.0)),
+        "major_compaction_interval_s": random.choice((0.5, 86400.0)),
+        "auditor_interval_s": random.choice((1.0, 600.0)),
+        "lost_bookie_grace_s": random.choice((0.3, 2.0, 60.0)),
+        "ensemble_size": ensemble_size,
+        "write_quorum": write_quorum,
+        "ack_quorum": ack_quorum,
+        "segment_size_mb": 1,
+        "disk_check_interval_s": 0.5,
+    }
+    hostile.pop("session_timeout_s", None)
+    return Settings(**{**hostile, **drawn})
+
+
+class LedgerScenario:
+    """One run. `simulate` makes and runs it."""
+
+    def __init__(self, loop: SimLoop, random: Random, history: LedgerHistory, stack: ExitStack, faulty: bool) -> None:
+        self.history = history
+        self.random = random
+        self.settings = settings = draw_settings(random)
+        bookies = max(settings.ensemble_size, 3) + random.choice((0, 0, 1, 2))
+        self.audited = random.random() < 0.4
+        self.world = LedgerWorld(
+            loop,
+            random,
+            settings,
+            bookies,
+            random.choice((2, 3)),
+            auditor=self.audited,
+            disk_delay_s=random.choice((0.0005, 0.0005, 0.005, 0.03)),
+        )
+        self.faults = LedgerFaults(self.world, history, Random(random.getrandbits(64)))
+        self.faulty = faulty
+        self._watch(stack)
+
+    def _watch(self, stack: ExitStack) -> None:
+        records = self.world.records
+        metadata = MetadataWatch(self.history, records)  # type: ignore[arg-type]  # it is only told of violations
+
+        def changed(key: str, before: Versioned | None, after: Versioned | None) -> None:
+            self.history.metadata_changed(key, before, after)
+            metadata.changed(key, before, after)
+
+        records.watcher = changed
+        StoreWatch(self.history, records).install(stack)  # type: ignore[arg-type]
+
+    async def run(self) -> None:
+        """Raises AssertionError, beginning with the invariant, where a wait is in vain."""
+        world, random = self.world, self.random
+        await world.start()
+        lives = self._draw_lives()
+        for life in lives:
+            life.start()
+        if self.faulty:
+            self.faults.start()
+        await asyncio.sleep(SAFETY_S)
+        if self.faulty:
+            await self.faults.heal()
+        nodes = [node for node in world.nodes if node.wanted]
+        await world.until(lambda: all(node.ready for node in nodes), READY_LIMIT_S, "I8: a node does not start")
+        for life in lives:
+            await life.stop(STOP_LIMIT_S)
+        judge = await self._make_judge()
+        hung = self._hang() if random.random() < 0.4 else None
+        for life in lives:
+            if isinstance(life, TopicLife):
+                await self._within(judge, life.judge(judge, JUDGE_LIMIT_S), "judge")
+        await self._settle_all(judge)
+        if hung is not None:
+            hung.resume()
+        if self.audited:
+            await world.until(lambda: not world.limbo(), WHOLE_LIMIT_S, "I8: a bookie does not leave limbo")
+        if random.random() < 0.2:
+            await world.close()
+
+    def _draw_lives(self) -> list[Life]:
+        world, history, random = self.world, self.history, self.random
+        topics = random.choice((0, 0, 1))
+        lives: list[Life] = []
+        for number in range(topics):
+            chance = Random(random.getrandbits(64))
+            topic = f"persistent/public/default/topic-{number}"
+            lives.append(TopicLife(world, history, chance, Usage.draw(random), topic, random.randint(1, 2)))
+        for _ in range(random.choice((0, 1)) if topics else random.choice((1, 2, 3))):
+            lives.append(LedgerLife(world, history, Random(random.getrandbits(64)), Usage.draw(random)))
+        return lives
+
+    async def _make_judge(self) -> Host:
+        """A host that has seen no fault, connected to every bookie."""
+        process = self.world.client_process("judge")
+
+        async def make() -> Host:
+            host = self.world.make_host(process)
+            for node in self.world.bookies:
+                try:
+                    await host.client.read_lac(node.name, 0, timeout_s=5.0)
+                except NoSuchLedger:
+                    continue
+                except MagnetarError as error:
+                    logger.info("%s cannot be asked yet: %s", node.name, error)
+            return host
+
+        return await process.spawn(make(), "make")
+
+    def _hang(self) -> Any:
+        """A bookie stops answering, without ending its connections: the one that may be damaged, so that the copies of
+        every entry that the others hold suffice. None when the others could not go on alone."""
+        settings = self.settings
+        healthy = len(self.world.bookies) - 1
+        if healthy < max(settings.ensemble_size, 3) and settings.write_quorum == settings.ack_quorum:
+            return None
+        if healthy < settings.ack_quorum:
+            return None
+        process = self.faults.damaged.process
+        assert process is not None
+        process.pause()
+        logger.info("%s hangs", process.name)
+        self.history.counts["hung bookies"] += 1
+        return process
+
+    async def _settle_all(self, judge: Host) -> None:
+        """Recover and read every ledger that is left; each within the bound."""
+        for ledger_id in self.history.used:
+            await self._within(judge, self._settle(judge, ledger_id), f"settle-{ledger_id}")
+
+    async def _settle(self, judge: Host, ledger_id: int) -> None:
+        while True:
+            try:
+                metadata = await judge.ledgers.recover(ledger_id)
+                await read_ledger(judge, self.history, metadata)
+                return
+            except NoSuchLedger:
+                return
+            except MagnetarError as error:
+                self.history.counts[f"settling failed: {type(error).__name__}"] += 1
+                await asyncio.sleep(0.25)
+
+    async def _within(self, judge: Host, coroutine: Any, name: str) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(JUDGE_LIMIT_S):
+                await coroutine
+
+        try:
+            await judge.process.spawn(bounded(), name)
+        except TimeoutError:
+            raise AssertionError(f"I8: {name} took over {JUDGE_LIMIT_S:.0f} s") from None
+
+
+def simulate(seed: int, *, with_faults: bool = True, transcript: Transcript | None = None) -> Outcome:
+    """Run one seed."""
+    history = LedgerHistory()
+
+    def prepare(loop: SimLoop, random: Random, stack: ExitStack) -> Prepared:
+        scenario = LedgerScenario(loop, random, history, stack, with_faults)
+        places, counts = history.places, history.counts
+        return scenario.run(), lambda: (scenario.world.network.bytes_sent, list(places), sorted(counts.items()))
+
+    return run_seed(seed, history, prepare, transcript)
