@@ -116,6 +116,8 @@ class ChainWriter:
         self._started_at = 0.0
         self._rolling = False
         self._drained = asyncio.Event()
+        self._settling = asyncio.Lock()
+        """Held by whatever closes ledgers of the chain: two at once would take each other for another owner."""
         self._rollover_timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
         for listeners in (ledgers.client.on_usable, ledgers.client.lost.on_lost):
@@ -239,7 +241,7 @@ class ChainWriter:
         failed, self._writer, self._info = self._writer, None, None
         if failed is not None:
             await failed.abandon()
-        async with self._record_lock:
+        async with self._record_lock, self._settling:
             open_ids = [info.ledger_id for info in self._owned.record.ledgers if not self._known_closed(info)]
             for record in await self._ledgers.records.get_many(open_ids):
                 metadata = await self._ledgers.recover(record.metadata.ledger_id, record)
@@ -450,11 +452,18 @@ class ChainWriter:
         return None
 
     async def _close_behind(self, old: LedgerWriter, info: LedgerInfo) -> None:
-        """Close a ledger that was rolled over, however long the metadata store stays away."""
+        """Close a ledger that was rolled over, however long the metadata store stays away.
+
+        After a failure it is left to the next start, which recovers every ledger that is open.
+        """
         backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
         while self._ended is None:
             try:
-                self._closed_as(info, await old.close())
+                async with self._settling:
+                    if info.closed or self.state in (ChainWriterState.FAILED, ChainWriterState.STARTING):
+                        await old.abandon()
+                    else:
+                        self._closed_as(info, await old.close())
                 break
             except LedgerFenced as error:
                 self._terminal(error)

@@ -23,7 +23,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.ledger_metadata import LedgerState
+from magnetar.storage.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.storage.managed_ledger import ManagedLedger
 
 NAME = "persistent/public/default/t"
@@ -212,6 +212,44 @@ async def test_after_a_publish_failure_the_next_append_settles_the_old_ledger_fi
     assert adds.positions[0][0] > found[0][0][0], "a new ledger"
     middle = [body for _, body in found][3:-2]
     assert middle == bodies(4, 3)[: len(middle)], "what was unknown is there as a prefix or not at all"
+    await managed.close()
+
+
+async def test_a_start_after_a_failure_does_not_fence_the_ledger_that_is_closed_behind_a_rollover(cluster, monkeypatch):
+    """Recovering it while its writer was closing it looked to that writer like another owner."""
+    managed = await open_(cluster, keep=True)
+    put, gate, closing = cluster.metadata.put, asyncio.Event(), asyncio.Event()
+
+    async def hold_the_close(key, value, version):
+        is_first = key == metadata_keys.ledger(managed.ledger_infos[0].ledger_id)
+        if is_first and LedgerMetadata.unpack(value).closed and not gate.is_set():
+            closing.set()
+            await gate.wait()
+        return await put(key, value, version)
+
+    await append(managed, bodies(1))
+    monkeypatch.setattr(cluster.metadata, "put", hold_the_close)
+    await append(managed, bodies(9, 1))
+    await asyncio.wait_for(closing.wait(), 5)
+    await append(managed, bodies(3, 10))
+    for number in (1, 2):
+        cluster[number].forced[BookieOp.ADD] = BookieStatus.IO_ERROR
+    assert isinstance((await append(managed, bodies(1, 13))).outcomes[0], NotEnoughBookies)
+    recover_chain = managed._writer._recover_chain
+
+    async def recover():
+        asyncio.get_running_loop().call_later(0.05, gate.set)  # in the middle of the recovery's first answers
+        await recover_chain()
+
+    monkeypatch.setattr(managed._writer, "_recover_chain", recover)
+    for bookie in cluster.bookies.values():
+        bookie.forced.clear()
+        bookie.delay_s = 0.1
+    fenced = []
+    managed.on_fenced.append(fenced.append)
+    assert not (await append(managed, bodies(1, 14))).errors and not fenced
+    assert [body for _, body in await read_all(managed)][:13] == bodies(13)
+    assert all(info.closed for info in managed.ledger_infos[:-1])
     await managed.close()
 
 
