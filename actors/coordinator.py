@@ -43,6 +43,7 @@ from ..storage.cluster_identity import read_cluster_id
 from ..storage.metadata_epoch import EpochMetadataStore, take_office
 from ..storage.metadata_remote import MetadataRpc
 from ..storage.metadata_store import MetadataStore
+from .announcements import check_registration, check_report
 from .auditor import Auditor
 from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX, OP_HEARTBEAT
 from .coordinator_topics import TopicsRpc
@@ -198,9 +199,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     def _take_report(self, session: Session, payload: bytes) -> None:
         if len(payload) > REPORT_BYTES_MAX:
             raise ProtocolError(f"the report of {session.node_id} is too long: {len(payload)} bytes")
-        report = unpack(payload)
-        if not isinstance(report, dict):
-            raise ProtocolError(f"the report of {session.node_id} is malformed")
+        report = check_report(session.node_id, unpack(payload))
         before = _is_writable(session)
         session.report_bytes, session.report = payload, report
         if session.role == ROLE_BOOKIE and _is_writable(session) != before:
@@ -213,10 +212,14 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     async def rpc_register(
         self, connection: RpcConnection, role: str, host: str, port: int, data: dict[str, Any]
     ) -> dict[str, Any]:
-        """Begin a session. Answers the lists that it will be kept informed of by pushes."""
+        """Begin a session. Answers the lists that it will be kept informed of by pushes.
+
+        Raises NotAllowedError, ProtocolError (a malformed registration), CookieMismatch, StaleEpoch.
+        """
         peer = connection.peer
         if role != peer.role:
             raise NotAllowedError(f"{peer.node_id} shook hands as {peer.role} and registers as {role}")
+        check_registration(peer.node_id, host, port, data)
         if role == ROLE_BOOKIE:
             await self._check_cookie(peer.node_id, data)
         if connection.closed or not self._in_office:

@@ -14,6 +14,7 @@ from ..protocol.errors import (
     MagnetarError,
     MetadataUnavailable,
     OutcomeUnknown,
+    ProtocolError,
     RpcDisconnected,
     RpcTimeout,
     error_from_wire,
@@ -25,6 +26,8 @@ from .metadata_store import Guard, MetadataStore, Versioned, Write, WriteResult,
 CALL_TIMEOUT_S = 10.0
 LIST_ANSWER_BYTES = 4 << 20
 """Bytes at which a page of a listing ends early; the asking side then asks for the rest."""
+ALLOCATED_MAX = 1 << 32
+"""Numbers of a counter given out at a time."""
 
 
 class RemoteMetadataStore:
@@ -105,14 +108,16 @@ class MetadataRpc:
     def check_metadata_writer(self, connection: RpcConnection) -> None:
         """Raise to refuse."""
 
+    # Values of another kind are refused here: one number that is none would be stored, and be read by everybody.
+
     async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]) -> list[list[object] | None]:
-        records = await self.metadata_store().get_many(keys)
+        records = await self.metadata_store().get_many([_text(key) for key in _list(keys)])
         return [[record.value, record.version] if record is not None else None for record in records]
 
     async def rpc_metadata_list(
         self, connection: RpcConnection, prefix: str, after: str, limit: int
     ) -> tuple[list[tuple[str, bytes, int]], bool]:
-        records = await self.metadata_store().list(prefix, after=after, limit=limit)
+        records = await self.metadata_store().list(_text(prefix), after=_text(after), limit=_number(limit))
         page: list[tuple[str, bytes, int]] = []
         size = 0
         for key, record in records:
@@ -126,16 +131,50 @@ class MetadataRpc:
         self, connection: RpcConnection, writes: list[list[Any]], guard: list[Any] | None
     ) -> list[object]:
         self.check_metadata_writer(connection)
-        changes = [
-            Write(cast(str, key), value, version, Guard(needs[0], needs[1]) if needs else None)
-            for key, value, version, needs in writes
-        ]
-        condition = Guard(guard[0], guard[1]) if guard else None
-        results = await self.metadata_store().write_many(changes, condition)
+        changes = [_write(write) for write in _list(writes)]
+        results = await self.metadata_store().write_many(changes, _guard(guard))
         return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
 
     async def rpc_metadata_allocate(
         self, connection: RpcConnection, counter: str, count: int, guard: list[Any] | None
     ) -> int:
         self.check_metadata_writer(connection)
-        return await self.metadata_store().allocate(counter, count, Guard(guard[0], guard[1]) if guard else None)
+        if _number(count) > ALLOCATED_MAX:
+            raise ProtocolError(f"{count} numbers are not given out at a time")
+        return await self.metadata_store().allocate(_text(counter), count, _guard(guard))
+
+
+def _write(value: object) -> Write:
+    key, content, version, needs = _list(value, 4)
+    if content is not None and not isinstance(content, bytes):
+        raise _malformed("bytes", content)
+    return Write(_text(key), content, None if version is None else _number(version), _guard(needs))
+
+
+def _guard(value: object) -> Guard | None:
+    if value is None:
+        return None
+    key, version = _list(value, 2)
+    return Guard(_text(key), _number(version))
+
+
+def _list(value: Any, size: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or size not in (None, len(cast("list[Any]", value))):
+        raise _malformed("a list" if size is None else f"a list of {size}", cast(object, value))
+    return cast("list[Any]", value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _malformed("text", value)
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise _malformed("a number", value)
+    return value
+
+
+def _malformed(wanted: str, value: object) -> ProtocolError:
+    return ProtocolError(f"malformed call for metadata: not {wanted} but {value!r:.100}")

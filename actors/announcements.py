@@ -1,0 +1,73 @@
+"""What members say of themselves, checked before others hear of it.
+
+The coordinator hands on addresses, URLs and reports in its lists, and every other member relies on them: one malformed
+registration would otherwise break the registration of everybody else. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..protocol.errors import ProtocolError
+from ..runtime.rpc_messages import pack
+
+DATA_BYTES_MAX = 64 << 10
+
+
+def check_registration(node_id: str, host: object, port: object, data: object) -> None:
+    """Raise ProtocolError unless this is where and how a member can be reached.
+
+    Of `data` a broker's `url` and `rpc` ([host, port]) and a bookie's `instance` and `writable` are known; the rest is
+    handed on as it is, if it is small.
+    """
+    if not _is_address([host, port]):
+        raise ProtocolError(f"{node_id} registers with an impossible address: {host!r:.100}, {port!r:.100}")
+    if not isinstance(data, dict):
+        raise ProtocolError(f"{node_id} registers without a description of itself")
+    _check(
+        node_id, "registration", data, {"url": _is_text, "rpc": _is_address, "instance": _is_text, "writable": _is_bool}
+    )
+    if len(pack(data)) > DATA_BYTES_MAX:
+        raise ProtocolError(f"the registration of {node_id} is too long")
+
+
+def check_report(node_id: str, report: object) -> dict[str, Any]:
+    """The report of a heartbeat. Raises ProtocolError when its `writable`, `limbo` or `disk` cannot be read."""
+    if not isinstance(report, dict):
+        raise ProtocolError(f"the report of {node_id} is malformed")
+    _check(node_id, "report", report, _REPORT)
+    return report
+
+
+def _check(node_id: str, what: str, values: Mapping[Any, Any], known: Mapping[str, Callable[[object], bool]]) -> None:
+    for name, fits in known.items():
+        value = values.get(name)
+        if value is not None and not fits(value):
+            raise ProtocolError(f"the {what} of {node_id} is malformed: {name} is {value!r:.100}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_address(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and type(value[1]) is int
+        and 0 <= value[1] < 1 << 16
+    )
+
+
+def _is_disk(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name, 0), int) for name in ("used", "total", "free", "full")
+    )
+
+
+_DATA = {"url": _is_text, "rpc": _is_address, "instance": _is_text, "writable": _is_bool}
+_REPORT = {"writable": _is_bool, "limbo": _is_text, "disk": _is_disk}
