@@ -32,7 +32,7 @@ from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie import BookieStore
 from magnetar.storage.replay import format_directory
 
-_SECRET = b"s" * 32
+SECRET = b"s" * 32
 _OURS = Identity("c", "bookie", "b1", "i1")
 _THEIRS = Identity("c", "broker", "k1", "i2")
 _NONCE = bytes(range(16))
@@ -64,29 +64,26 @@ class _Service(RpcService):
         raise BadVersion("stale", version=3)
 
 
-def _proof(label: str, ours_nonce: bytes, *, we_initiate: bool) -> bytes:
-    if we_initiate:
-        return rpc_handshake.prove(_SECRET, label, _OURS, ours_nonce, _THEIRS, _NONCE)
-    return rpc_handshake.prove(_SECRET, label, _THEIRS, _NONCE, _OURS, ours_nonce)
-
-
 def _connection(service: RpcService, *, initiator: bool, heard: Any = None) -> tuple[RpcConnection, MemoryTransport]:
     connection = RpcConnection(
-        make_env(), _OURS, _SECRET, service, initiator=initiator, frame_size_max=_FRAME_MAX, expected_node_id="k1"
+        make_env(), _OURS, SECRET, service, initiator=initiator, frame_size_max=_FRAME_MAX, expected_node_id="k1"
     )
     return connection, MemoryTransport(connection, heard)
 
 
-def shake(connection: RpcConnection, transport: MemoryTransport, *, initiator: bool) -> None:
-    """The peer's part of a handshake that succeeds."""
-    nonce = connection._nonce
+def shake(
+    connection: RpcConnection, transport: MemoryTransport, *, initiator: bool, theirs: Identity = _THEIRS
+) -> None:
+    """The part of a peer `theirs` in a handshake that succeeds."""
+    ours, nonce = connection.identity, connection._nonce
     if initiator:
-        challenge = rpc_handshake.encode_challenge(_THEIRS, _NONCE, _proof("acceptor", nonce, we_initiate=True))
+        proof = rpc_handshake.prove(SECRET, "acceptor", ours, nonce, theirs, _NONCE)
+        challenge = rpc_handshake.encode_challenge(theirs, _NONCE, proof)
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.CHALLENGE, 0, challenge))
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.WELCOME, 0, b""))
     else:
-        transport.feed(frame(KIND_NOTIFY, rpc_handshake.HELLO, 0, rpc_handshake.encode_hello(_THEIRS, _NONCE)))
-        proof = _proof("initiator", nonce, we_initiate=False)
+        transport.feed(frame(KIND_NOTIFY, rpc_handshake.HELLO, 0, rpc_handshake.encode_hello(theirs, _NONCE)))
+        proof = rpc_handshake.prove(SECRET, "initiator", theirs, _NONCE, ours, nonce)
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.PROOF, 0, proof))
     if not connection.ready:
         raise Wrong("a good handshake was refused")
@@ -193,7 +190,7 @@ async def _bookie(data: bytes) -> None:
     store = BookieStore(env, DIRECTORY, INSTANCE, settings, on_fatal=fatal.append, segment_bytes=16 << 10)
     await store.open()
     service = BookieService(
-        env, DIRECTORY, "b1", "c", _SECRET, settings, "127.0.0.1", 0, _nowhere, coordinator=_Coordinator()
+        env, DIRECTORY, "b1", "c", SECRET, settings, "127.0.0.1", 0, _nowhere, coordinator=_Coordinator()
     )
     service._store = store
     asker = _Asker(store)

@@ -2,6 +2,7 @@
 
 import fuzz_broker
 import fuzz_client
+import fuzz_coordinator
 import fuzz_cursors
 import fuzz_decoders
 import fuzz_records
@@ -11,6 +12,15 @@ from fuzz_target import Target
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for module in (fuzz_decoders, fuzz_records, fuzz_cursors, fuzz_broker, fuzz_client, fuzz_rpc, fuzz_storage)
+    for module in (
+        fuzz_decoders,
+        fuzz_records,
+        fuzz_cursors,
+        fuzz_broker,
+        fuzz_client,
+        fuzz_rpc,
+        fuzz_coordinator,
+        fuzz_storage,
+    )
     for target in module.TARGETS
 }
