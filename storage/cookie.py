@@ -9,8 +9,10 @@ What a start finds, and what follows:
     nothing            a cookie          the disk was lost: refused; or begun anew in limbo, if the operator accepts it
     anything else                        refused: partial or foreign
 
-The record is only ever replaced by an accepted loss. "Nothing" is taken literally: a directory with data but no
-cookie is refused.
+The record is only ever replaced by an accepted loss. "Nothing" includes a store that was made and never used, as the
+cookie file comes after it: a start that ended between the two is repeated. It includes nothing else: a directory with
+data but no cookie is refused. As long as the metadata has no record nothing can have been stored, so repeating loses
+nothing; once it has one, an unused store without its cookie is a lost disk like any other.
 """
 
 import json

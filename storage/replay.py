@@ -64,10 +64,21 @@ def format_directory(files: Files, directory: str, instance: str, limbo: str = "
 
 
 def holds_store(files: Files, directory: str) -> bool:
-    """Whether anything of a store is in the directory."""
-    return files.exists(directory) and any(
-        name == CHECKPOINT_NAME or parse_segment_name(name) is not None for name in files.list(directory)
-    )
+    """Whether a store is in the directory, or part of one.
+
+    One that `format_directory` made and that nobody has used does not count: it can be made again.
+    """
+    names = files.list(directory) if files.exists(directory) else []
+    if any(parse_segment_name(name) is not None for name in names):
+        return True
+    if CHECKPOINT_NAME not in names:
+        return False
+    data = files.read_bytes(f"{directory}/{CHECKPOINT_NAME}")
+    try:
+        found = Checkpoint.decode(data)
+    except EntryCorrupt:
+        return True
+    return data != Checkpoint(found.instance, limbo=found.limbo).encode()
 
 
 def load_store(files: Files, directory: str, instance: str) -> LoadedStore:

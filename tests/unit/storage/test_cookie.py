@@ -1,5 +1,6 @@
 """Cookies: a wiped, foreign, copied or partly lost disk never rejoins unnoticed."""
 
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from magnetar.protocol.errors import CookieMismatch, MetadataUnavailable
 from magnetar.storage.checkpoint import Checkpoint
 from magnetar.storage.cookie import claim_directory, read_cookie
 from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.replay import format_directory
 
 DIRECTORY = "/data/bookie-1"
 
@@ -60,14 +62,6 @@ async def test_a_lost_disk_is_refused_and_on_request_begun_anew_in_limbo(files, 
     assert await claim(empty, metadata, accept_lost_disk=True) == again
 
 
-@pytest.mark.parametrize("accept", [False, True])
-async def test_data_without_a_cookie_is_refused(files, metadata, accept):
-    await claim(files, metadata)
-    files.remove(f"{DIRECTORY}/cookie")
-    with pytest.raises(CookieMismatch, match="without a cookie"):
-        await claim(files, metadata, accept_lost_disk=accept)
-
-
 async def test_data_that_the_metadata_does_not_know_is_refused(files, metadata):
     await claim(files, metadata)
     files.open(f"{DIRECTORY}/0000000000000001.journal", create=True)
@@ -84,17 +78,69 @@ async def test_an_interrupted_first_start_is_finished(files, metadata):
         await claim(files, Away())
     cookie = read_cookie(files, DIRECTORY)
     assert await claim(files, metadata, seed=1) == cookie
-    for step in range(1, 20):
+
+
+async def test_a_first_start_may_be_cut_off_anywhere_and_is_repeated():
+    """Between the store and its cookie the directory used to be refused for good."""
+    cut_off = 0
+    for step in range(1, 40):
         disk, records = FaultyFiles(step), MemoryMetadataStore()
         disk.power_off_after(step)
         try:
             await claim(disk, records)
         except OSError:
+            cut_off += 1
             disk.crash()
-            try:
-                await claim(disk, records)
-            except CookieMismatch as error:  # a store without a cookie: nothing is lost, the operator clears it
-                assert "without a cookie" in str(error) and disk.exists(f"{DIRECTORY}/checkpoint")
+            await claim(disk, records, seed=1)
+        again = await claim(disk, records, seed=2)
+        assert again == read_cookie(disk, DIRECTORY) and checkpoint(disk).instance == again.instance
+        assert not checkpoint(disk).limbo
+    assert 5 < cut_off < 35
+
+
+async def test_an_accepted_loss_may_be_cut_off_anywhere_and_is_repeated_only_when_accepted_again():
+    cut_off = 0
+    for step in range(1, 40):
+        records = MemoryMetadataStore()
+        await claim(FaultyFiles(), records)
+        disk = FaultyFiles(step)
+        disk.power_off_after(step)
+        try:
+            await claim(disk, records, seed=1, accept_lost_disk=True)
+        except OSError:
+            cut_off += 1
+            disk.crash()
+            with pytest.raises(CookieMismatch, match=r"lost its disk|not the disk"):
+                await claim(disk, records, seed=2)
+            await claim(disk, records, seed=2, accept_lost_disk=True)
+        again = await claim(disk, records, seed=3)
+        assert checkpoint(disk).limbo and checkpoint(disk).instance == again.instance
+    assert 5 < cut_off < 35
+
+
+async def test_an_unused_store_of_a_known_bookie_is_a_lost_disk(files, metadata):
+    """All that is left of a bookie that stored entries and was never asked for a checkpoint."""
+    await claim(files, metadata)
+    files.remove(f"{DIRECTORY}/cookie")
+    with pytest.raises(CookieMismatch, match="lost its disk"):
+        await claim(files, metadata, seed=1)
+    await claim(files, metadata, seed=1, accept_lost_disk=True)
+    assert checkpoint(files).limbo
+
+
+@pytest.mark.parametrize("accept", [False, True])
+@pytest.mark.parametrize("left", ["used checkpoint", "damaged checkpoint", "journal"])
+async def test_a_part_of_a_store_without_a_cookie_is_refused(files, left, accept):
+    if left == "journal":
+        files.make_directory(DIRECTORY)
+        files.open(f"{DIRECTORY}/0000000000000001.journal", create=True)
+    else:
+        format_directory(files, DIRECTORY, "an instance")
+        content = files.read_bytes(f"{DIRECTORY}/checkpoint")
+        used = dataclasses.replace(checkpoint(files), next_file_id=7).encode()
+        files.write_atomic(f"{DIRECTORY}/checkpoint", used if left == "used checkpoint" else content[:-1])
+    with pytest.raises(CookieMismatch, match="without a cookie"):
+        await claim(files, MemoryMetadataStore(), accept_lost_disk=accept)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"id": "bookie-1"}', b"\xff\xfe", b"[" * 50_000])
