@@ -36,7 +36,7 @@ logger = logging.getLogger("magnetar.simulation")
 CLUSTER_ID = "simulated"
 SECRET = b"0123456789abcdef0123456789abcdef"
 RESTART_S = 0.5
-COORDINATOR, BOOKIE, BROKER = "coordinator", "bookie", "broker"
+COORDINATOR, BOOKIE, BROKER, CLIENT = "coordinator", "bookie", "broker", "client"
 START_LIMIT_S = 30.0
 
 
@@ -52,6 +52,8 @@ class Node:
         self.ready = False
         self.wanted = False
         self.disk_was_lost = False
+        self.gone = False
+        """It never begins again."""
 
     @property
     def running(self) -> bool:
@@ -107,6 +109,8 @@ class SimCluster:
         self.metadata_trouble = 0.0
         self.clients: list[Process] = []
         self.zombies: list[Process] = []
+        self.on_service: Callable[[Process, str, Any], None] = lambda process, kind, service: None
+        """Told of every service and client that is made."""
         self._random = Random(random.getrandbits(64))
         self.coordinator = Node(COORDINATOR, "coordinator", None)
         self.bookies = [self._with_disk(BOOKIE, number) for number in range(1, bookies + 1)]
@@ -129,8 +133,8 @@ class SimCluster:
 
     def begin(self, node: Node) -> None:
         """Start a node's next incarnation, unless one runs."""
-        node.wanted = True
-        if node.running:
+        node.wanted = not node.gone
+        if node.running or node.gone:
             return
         node.ready = False
         random = Random(self._random.getrandbits(64))
@@ -160,6 +164,7 @@ class SimCluster:
     async def _serve(self, node: Node, process: Process, random: Random) -> None:
         service, ended = self._build(node, process, random)
         node.service = service
+        self.on_service(process, node.kind, service)
         await service.start()
         if node.process is process:  # it may have been replaced meanwhile
             node.ready = True
@@ -233,7 +238,21 @@ class SimCluster:
         client._environment = process.env
         source = service_url_source(process.env, client.configuration)
         client._core = Core(process.env, client.configuration, SameThread(), source)
+        self.on_service(process, CLIENT, client)
         return client
+
+    # -- good order --------------------------------------------------------------------------------------------------
+
+    async def restart_in_order(self, node: Node) -> None:
+        """Close a node as its operator would, and begin it anew."""
+        process = node.process
+        assert process is not None and node.ready, f"I8: {node.name} is not there to be restarted"
+        node.wanted = False
+        async with asyncio.timeout(60):
+            await process.spawn(node.service.close(), "close")
+        self.stop(node)
+        self.begin(node)
+        await self.until(lambda: node.ready, START_LIMIT_S, f"I8: {node.name} does not start")
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""What happens to the metadata, checked at every change, whoever made it.
+
+- I2: epochs never fall: of a topic's chain, of its cursors, of its assignment (there each change raises it); the ids of
+  a chain ascend, and the highest one is never forgotten.
+- I9: no ledger's record is deleted while a chain or a cursor names it, and neither ever names one that is not there.
+
+I3 is `History`'s.
+"""
+
+from magnetar.protocol import metadata_keys
+from magnetar.storage.cursor import CursorRecord
+from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.metadata_memory import MemoryRecords
+from magnetar.storage.metadata_store import Versioned, unpack
+
+from .history import History
+
+
+class MetadataWatch:
+    """See the module."""
+
+    def __init__(self, history: History, records: MemoryRecords) -> None:
+        self._history = history
+        self._records = records
+        self._named: dict[str, tuple[int, ...]] = {}
+        """Key of a chain or cursor → the ledgers that it names."""
+        self._assigned: dict[str, int] = {}
+
+    def changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
+        """A record was written, or (None) deleted."""
+        if key.startswith(metadata_keys.LEDGERS_PREFIX):
+            if after is None:
+                self._ledger_deleted(metadata_keys.ledger_id_of(key))
+        elif key.startswith(metadata_keys.MANAGED_PREFIX):
+            self._chain_changed(key, before, after)
+        elif key.startswith(metadata_keys.CURSORS_PREFIX):
+            self._cursor_changed(key, before, after)
+        elif key.startswith(metadata_keys.ASSIGNMENTS_PREFIX) and after is not None:
+            epoch = unpack(after.value)["epoch"]
+            if epoch <= self._assigned.get(key, -1):
+                self._history.violated(f"I2: {key} is assigned under epoch {epoch} after {self._assigned[key]}")
+            self._assigned[key] = epoch
+
+    def _ledger_deleted(self, ledger_id: int) -> None:
+        for key, named in self._named.items():
+            if ledger_id in named:
+                self._history.violated(f"I9: the record of ledger {ledger_id} is deleted, and {key} names it")
+
+    def _chain_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
+        old = ManagedLedgerRecord.unpack(before.value) if before is not None else None
+        if after is None:
+            self._named.pop(key, None)
+            if old is not None and old.ledgers:
+                left = [info.ledger_id for info in old.ledgers]
+                self._history.violated(f"I9: {key} is deleted, and its ledgers {left} are not")
+            return
+        new = ManagedLedgerRecord.unpack(after.value)
+        ids = [info.ledger_id for info in new.ledgers]
+        if ids != sorted(dict.fromkeys(ids)):
+            self._history.violated(f"I2: the chain {key} is out of order: {ids}")
+        if old is not None and (new.epoch < old.epoch or new.highest_ledger_id < old.highest_ledger_id):
+            self._history.violated(f"I2: {key} goes back from {old} to {new}")
+        if old is not None and new.epoch == old.epoch:
+            lost = [info.ledger_id for info in old.ledgers if info.ledger_id not in (*ids, *new.deleting)]
+            if lost:
+                self._history.violated(f"I9: {key} forgets its ledgers {lost} without deleting them")
+        self._names(key, tuple(ids))
+
+    def _cursor_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
+        if after is None:
+            self._named.pop(key, None)
+            return
+        new = CursorRecord.unpack(after.value)
+        if before is not None and CursorRecord.unpack(before.value).epoch > new.epoch:
+            self._history.violated(f"I2: the cursor {key} goes back to epoch {new.epoch}")
+        self._names(key, () if new.ledger_id is None else (new.ledger_id,))
+
+    def _names(self, key: str, ledger_ids: tuple[int, ...]) -> None:
+        self._named[key] = ledger_ids
+        gone = [one for one in ledger_ids if metadata_keys.ledger(one) not in self._records.by_key]
+        if gone:
+            self._history.violated(f"I9: {key} names ledgers {gone}, which are not there")

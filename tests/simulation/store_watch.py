@@ -1,0 +1,194 @@
+"""What bookies accept and writers acknowledge, seen from beside them, at the moment it happens.
+
+- I2: under one (ledger, entry) every bookie ever accepts the same bytes, whoever sent them; only one writer ever
+  acknowledges it, and once; a fenced ledger takes ordinary adds no more.
+- I1: what a writer acknowledges has been accepted by an ack quorum of the bookies that the *stored* record names for
+  it, at that moment. (That it was durable there is what the simulated power loss finds out.)
+- I9: no bookie buries a ledger that the metadata knows; a compaction leaves out no entry of a ledger that is alive;
+  and at the end, after a collection on every bookie, `missing_copies`.
+
+`install` puts wrappers around production methods for the time of one run; production code has no hooks for this.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.protocol import metadata_keys
+from magnetar.storage.bookie import BookieStore
+from magnetar.storage.entry_store import EntryStore
+from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.ledger_states import LedgerState
+from magnetar.storage.ledger_writer import LedgerWriter
+from magnetar.storage.ledger_writer_state import PendingEntry
+from magnetar.storage.metadata_memory import MemoryRecords
+from magnetar.storage.segment import Segment
+from magnetar.storage.segment_index import TableLine
+
+from .history import History
+from .loop import PROCESS
+
+EntryKey = tuple[int, int]
+
+
+class Accepted:
+    """What is known of one entry: its digest, and who ever took it."""
+
+    __slots__ = ("bookies", "digest")
+
+    def __init__(self, digest: int, bookie: str) -> None:
+        self.digest = digest
+        self.bookies = {bookie: None}
+
+
+def who() -> str:
+    """The process that runs now."""
+    owner = PROCESS.get()
+    return owner.name if owner is not None else "nobody"
+
+
+def is_dead() -> bool:
+    """Whether what runs now is what a killed process left: it reaches nobody any more."""
+    owner = PROCESS.get()
+    return owner is not None and not owner.alive
+
+
+class StoreWatch:
+    """See the module. `records` is the metadata as it is."""
+
+    def __init__(self, history: History, records: MemoryRecords) -> None:
+        self.accepted: dict[EntryKey, Accepted] = {}
+        self._history = history
+        self._records = records
+        self._confirmed: dict[EntryKey, str] = {}
+        """By which process."""
+
+    def install(self, stack: ExitStack) -> None:
+        """Watch until the stack is left."""
+        append_entry, replace = EntryStore.append_entry, EntryStore.replace
+        bury, confirm = BookieStore.bury, LedgerWriter._confirm
+
+        def appending(store: EntryStore, state: LedgerState, payload: bytes, head: bytes, *rest: Any) -> None:
+            append_entry(store, state, payload, head, *rest)
+            entry_id, _, digest = rest[:3]
+            self._accepts(state, entry_id, digest, recovery=bool(head[0]))
+
+        async def burying(store: BookieStore, ledger_ids: Sequence[int]) -> None:
+            self._buries(ledger_ids)
+            await bury(store, ledger_ids)
+
+        async def replacing(
+            store: EntryStore, old: list[Segment], new: list[tuple[Segment, dict[int, TableLine]]]
+        ) -> None:
+            self._compacts(store, old, [table for _, table in new])
+            await replace(store, old, new)
+
+        def confirming(writer: LedgerWriter, done: list[PendingEntry]) -> None:
+            self._confirms(writer, done)
+            confirm(writer, done)
+
+        for owner, name, wrapper in (
+            (EntryStore, "append_entry", appending),
+            (EntryStore, "replace", replacing),
+            (BookieStore, "bury", burying),
+            (LedgerWriter, "_confirm", confirming),
+        ):
+            stack.enter_context(patch.object(owner, name, wrapper))
+
+    # -- bookies -----------------------------------------------------------------------------------------------------
+
+    def _accepts(self, state: LedgerState, entry_id: int, digest: int, *, recovery: bool) -> None:
+        if is_dead():
+            return
+        key, bookie = (state.ledger_id, entry_id), who()
+        if state.fenced and not recovery:
+            self._history.violated(f"I2: {bookie} took entry {key} of a fenced ledger from its writer")
+        known = self.accepted.get(key)
+        if known is None:
+            self.accepted[key] = Accepted(digest, bookie)
+        elif known.digest != digest:
+            others = ", ".join(known.bookies)
+            self._history.violated(f"I2: {bookie} took other bytes as entry {key} than {others} before")
+        else:
+            known.bookies[bookie] = None
+
+    def _buries(self, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids if not is_dead() else ():
+            if metadata_keys.ledger(ledger_id) in self._records.by_key:
+                self._history.violated(f"I9: {who()} buries ledger {ledger_id}, which the metadata knows")
+
+    def _compacts(self, store: EntryStore, old: list[Segment], tables: list[dict[int, TableLine]]) -> None:
+        """The spans of ids of every living ledger are still there. (Rows in between are counted at the end.)"""
+        for ledger_id in {ledger_id: None for segment in old for ledger_id in segment.table}:
+            if ledger_id not in store.ledgers or metadata_keys.ledger(ledger_id) not in self._records.by_key:
+                continue
+            before = [segment.table[ledger_id] for segment in old if ledger_id in segment.table]
+            after = [table[ledger_id] for table in tables if ledger_id in table]
+            span = (min(line.first for line in before), max(line.last for line in before))
+            found = (min((line.first for line in after), default=0), max((line.last for line in after), default=-1))
+            if found[0] > span[0] or found[1] < span[1]:
+                self._history.violated(f"I9: {who()} compacts entries {span} of ledger {ledger_id} to {found}")
+
+    # -- writers -----------------------------------------------------------------------------------------------------
+
+    def _confirms(self, writer: LedgerWriter, done: list[PendingEntry]) -> None:
+        if not done or is_dead():
+            return
+        ledger_id = writer.ledger_id
+        found = self._records.by_key.get(metadata_keys.ledger(ledger_id))
+        stored = LedgerMetadata.unpack(found.value) if found is not None else None
+        for entry in done:
+            key = (ledger_id, entry.entry_id)
+            if key in self._confirmed:
+                self._history.violated(f"I2: {who()} acknowledged entry {key}, as {self._confirmed[key]} had before")
+            self._confirmed[key] = who()
+            if stored is not None:
+                self._check_quorum(key, stored)
+        self._history.entry_acknowledged(ledger_id, done[-1].entry_id)
+
+    def _check_quorum(self, key: EntryKey, stored: LedgerMetadata) -> None:
+        if stored.closed and key[1] > stored.last_entry:
+            return  # said as I3
+        known = self.accepted.get(key)
+        took = [bookie for bookie in stored.write_set(key[1]) if known is not None and bookie in known.bookies]
+        if len(took) < stored.ack_quorum:
+            self._history.violated(
+                f"I1: entry {key} was acknowledged when of {stored.write_set(key[1])}, as stored, only {took} had it"
+            )
+
+
+async def missing_copies(
+    ledgers: Iterable[LedgerMetadata], stores: dict[str, BookieStore], harmed: Iterable[str]
+) -> list[str]:
+    """I9, at the end: which entries of CLOSED ledgers have too few intact copies where their record says.
+
+    For each entry up to `last_entry` let H be the bookies of its write set (by the record) whose store reads it back
+    intact, and D those of its write set that were `harmed` (bits flipped, or the disk lost) in this run. Then |H| has
+    to be at least Qa − |D|, and never 0: an acknowledged entry was durable at Qa of them, recovery and re-replication
+    put copies at Qa or more, and nothing but harm may take one away. Entries of OPEN ledgers are not counted: which of
+    them are acknowledged is known to their writer only.
+    """
+    harmed = dict.fromkeys(harmed)
+    missing: list[str] = []
+    for metadata in ledgers:
+        if not metadata.closed or metadata.last_entry < 0:
+            continue
+        held: dict[str, list[tuple[int, int]]] = {}
+        for bookie in {name: None for fragment in metadata.fragments for name in fragment.bookies}:
+            store = stores.get(bookie)
+            if store is not None and metadata.ledger_id in store.entries.ledgers:
+                held[bookie] = await store.held_ranges(metadata.ledger_id, 0, metadata.last_entry, True)
+        for entry_id in range(metadata.last_entry + 1):
+            write_set = metadata.write_set(entry_id)
+            holders = [
+                bookie for bookie in write_set if any(first <= entry_id <= last for first, last in held.get(bookie, ()))
+            ]
+            wanted = max(1, metadata.ack_quorum - sum(bookie in harmed for bookie in write_set))
+            if len(holders) < wanted:
+                missing.append(
+                    f"I9: entry {(metadata.ledger_id, entry_id)} is held by {holders} of {write_set}, at least "
+                    f"{wanted} should"
+                )
+                break
+    return missing

@@ -1,0 +1,183 @@
+"""What has to hold in the live objects of brokers, the coordinator and clients between any two events of their process.
+
+As in `validate_storage`: sentences for whatever does not, and nothing is changed.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from magnetar.actors.broker import BrokerService
+from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.dispatcher_shared import SharedDispatcher
+from magnetar.actors.subscription import Subscription
+from magnetar.actors.topic import Topic
+from magnetar.client.async_consumer import AsyncConsumer
+from magnetar.client.client import AsyncClient
+from magnetar.client.consumer import PartitionConsumer
+from magnetar.client.partitioned import TopicProducer
+from magnetar.client.producer import PartitionProducer
+from magnetar.client.topic_consumer import TopicConsumer
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.message_id import Position
+from magnetar.protocol.topics import TopicName
+from magnetar.storage.metadata_memory import MemoryRecords
+from magnetar.storage.metadata_store import unpack
+
+from .validate_storage import in_front_of, validate_cursor_state, validate_managed_ledger
+
+# -- brokers -----------------------------------------------------------------------------------------------------------
+
+
+def validate_broker(broker: BrokerService, records: MemoryRecords) -> Iterator[str]:
+    """Loaded topics are owned, under the epoch that they were opened with; each of them is sound."""
+    topics = broker.topics
+    if broker.publish_budget.used_bytes < 0:
+        yield f"fewer than no bytes are being published: {broker.publish_budget.used_bytes}"
+    for name, topic in topics.loaded.items():
+        if topics.owned.get(name) != topic.epoch or topic.ledger.epoch != topic.epoch:
+            yield f"{name} is loaded under epoch {topic.epoch}, owned under {topics.owned.get(name)}"
+        yield from validate_topic(topic, records)
+
+
+def validate_topic(topic: Topic, records: MemoryRecords) -> Iterator[str]:
+    name = topic.name.full
+    pending = [producer.pending for producer in topic.producers.values()]
+    if min(pending, default=0) < 0 or sum(pending) > topic.pending_publishes:
+        yield f"{name}: {topic.pending_publishes} publishes are under way, by producer {pending}"
+    for key, producer in topic.producers.items():
+        if producer.name != key or producer.closed:
+            yield f"{name}: producer {key} is {producer.name}, closed: {producer.closed}"
+    yield from validate_managed_ledger(topic.ledger, records)
+    for subscription in topic.subscriptions.values():
+        for problem in validate_subscription(subscription):
+            yield f"{name}, subscription {subscription.name}: {problem}"
+
+
+def validate_subscription(subscription: Subscription) -> Iterator[str]:
+    """Consumers and what they hold. Of a Shared one: whatever lies in front of the read position and is not
+    acknowledged is with exactly one consumer or waits in the replay set."""
+    dispatcher, cursor = subscription._dispatcher, subscription.cursor
+    if not subscription.durable:
+        yield from validate_cursor_state(cursor._state, subscription.host.ledger._chain)
+    if dispatcher is None:
+        return
+    if not dispatcher.consumers or subscription.closed:
+        yield f"it has a dispatcher for {len(dispatcher.consumers)} consumers, closed: {subscription.closed}"
+    for consumer in dispatcher.consumers:
+        if consumer.closed or consumer.subscription is not subscription:
+            yield f"consumer {consumer.name} is not (or no longer) one of it"
+    if not isinstance(dispatcher, SharedDispatcher):
+        if len(dispatcher.consumers) > 1 or any(consumer.pending for consumer in dispatcher.consumers):
+            yield f"an Exclusive subscription with {len(dispatcher.consumers)} consumers, or with pending entries"
+        return
+    holders: dict[Position, str] = {}
+    bound = dispatcher._limits.unacked_messages_max
+    for consumer in dispatcher.consumers:
+        if consumer.unacked_messages != sum(consumer.pending.values()):
+            yield f"{consumer.name} holds {sum(consumer.pending.values())} messages, {consumer.unacked_messages} count"
+        if consumer.blocked != bool(bound) and consumer.blocked and consumer.unacked_messages <= bound // 2:
+            yield f"{consumer.name} is blocked with {consumer.unacked_messages} of {bound} messages"
+        for position in consumer.pending:
+            if position in holders:
+                yield f"{position} is with {holders[position]} and with {consumer.name}"
+            holders[position] = consumer.name
+            if position >= dispatcher.read_position or cursor.is_acknowledged(position):
+                yield f"{consumer.name} holds {position}, which is acknowledged or not yet read"
+    replay = dispatcher._replay
+    if both := [position for position in replay if position in holders]:
+        yield f"{both} wait for a replay, and are with consumers"
+    chain, state = subscription.host.ledger._chain, cursor._state
+    end = in_front_of(dispatcher.read_position)
+    behind = chain.count_between(state.mark_delete, end)
+    done = sum(
+        max(0, min(last, end[1] if ledger_id == end[0] else last) - first + 1)
+        for ledger_id, ranges in state._ranges.items()
+        if ledger_id <= end[0]
+        for first, last in ranges
+    )
+    if behind - done != len(holders) + len(replay):
+        yield (
+            f"of {behind} entries between {state.mark_delete} and {dispatcher.read_position} {done} are acknowledged, "
+            f"{len(holders)} with consumers, {len(replay)} to be replayed"
+        )
+
+
+# -- the coordinator ---------------------------------------------------------------------------------------------------
+
+
+def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords) -> Iterator[str]:
+    """While it is in office and has nothing to write, what it remembers of assignments and topics is what is stored.
+
+    What is not stored (any more) is left out: a deletion whose outcome nobody knows leaves such a thing behind.
+    """
+    if not coordinator._in_office:
+        return
+    stored = records.by_key.get(metadata_keys.COORDINATOR_EPOCH)
+    if stored is None or unpack(stored.value)["epoch"] != coordinator.epoch:
+        return  # superseded, and about to find out
+    placement = coordinator.placement
+    owners: dict[str, int] = {}
+    for topic, assignment in placement.table.items():
+        owners[assignment.broker] = owners.get(assignment.broker, 0) + 1
+        if assignment.epoch > placement._next_epoch:
+            yield f"{topic} has epoch {assignment.epoch}, the next one is {placement._next_epoch}"
+        found = records.by_key.get(metadata_keys.assignment(TopicName.parse(topic).path))
+        if found is None or placement._rounds.locked() or not placement._idle.is_set():
+            continue
+        value = unpack(found.value)
+        if (value["broker"], value["epoch"], found.version) != (
+            assignment.broker,
+            assignment.epoch,
+            assignment.version,
+        ):
+            yield f"{topic} is remembered as {assignment}, stored is {value} with version {found.version}"
+    counted = {broker: placement.table.count_of(broker) for broker in owners}
+    if counted != owners:
+        yield f"brokers are counted to own {counted}, they own {owners}"
+    for connection, session in coordinator._sessions.items():
+        if session.alive and coordinator.membership.find(session.role, session.node_id) is not session:
+            yield f"the session of {session.node_id} on {connection} is alive and not a member"
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+
+
+def validate_client(client: AsyncClient) -> Iterator[str]:
+    """Producers send in order and come back, consumers as well."""
+    if client._core is None:
+        return
+    for opened in client._core.opened:
+        if isinstance(opened, TopicProducer):
+            for producer in opened.producers:
+                yield from validate_producer(producer)
+        elif isinstance(opened, TopicConsumer | AsyncConsumer):
+            for consumer in opened.consumers if isinstance(opened, TopicConsumer) else ():
+                yield from validate_consumer(consumer)
+
+
+def validate_producer(producer: PartitionProducer) -> Iterator[str]:
+    name = f"producer {producer.name} on {producer.topic.full}"
+    for first, second in pairwise(producer._inflight):
+        if not first.first_sequence_id <= first.last_sequence_id < second.first_sequence_id:
+            yield (
+                f"{name}: {first.first_sequence_id}…{first.last_sequence_id} is under way before "
+                f"{second.first_sequence_id}…{second.last_sequence_id}"
+            )
+    if any(not batch.callbacks or not batch.entry for batch in producer._inflight):
+        yield f"{name}: an empty batch is under way"
+    if producer._failure is not None and producer._inflight:
+        yield f"{name} has failed, and {len(producer._inflight)} entries wait for an answer"
+    if producer._failure is None and not producer.is_connected and not producer._reconnecting:
+        yield f"{name} is not connected, and does nothing about it"
+
+
+def validate_consumer(consumer: PartitionConsumer) -> Iterator[str]:
+    name = f"consumer {consumer.name} on {consumer.topic.full}"
+    if consumer._failure is None and not consumer.is_connected and not consumer._reconnecting:
+        yield f"{name} is not connected, and does nothing about it"
+    if consumer._failure is None and consumer.is_connected and consumer._ready_waiters:
+        yield f"{name} is connected, and somebody waits for that"
+    acks = consumer.acks._state
+    passed = acks._cumulative
+    if passed is not None and any(position <= passed for position in (*acks._complete, *acks._missing)):
+        yield f"{name} keeps acknowledgements up to {passed}, which is acknowledged as a whole"

@@ -1,0 +1,175 @@
+"""What has to hold in the live objects of the storage layer between any two events of their process.
+
+Each function yields a sentence for whatever does not. They read production state and change nothing.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.message_id import Position
+from magnetar.storage.bookie import BookieStore
+from magnetar.storage.chain_writer import ChainWriterState
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.cursor_state import CursorState
+from magnetar.storage.ledger_chain import LedgerChain
+from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.ledger_writer import LedgerWriter
+from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState, WriterPhase
+from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.metadata_memory import MemoryRecords
+
+
+def validate_writer_state(state: LedgerWriterState) -> Iterator[str]:
+    """In order, nothing missing in between, nothing acknowledged that still waits."""
+    name = f"ledger {state.metadata.ledger_id}"
+    if not state.lac <= state.last_added:
+        yield f"{name}: LAC {state.lac} is ahead of {state.last_added}, the last one added"
+    if state.phase is WriterPhase.ENDED:
+        if state.end_error is None:
+            yield f"{name} ended without a reason"
+        return
+    if list(state.pending) != list(range(state.lac + 1, state.last_added + 1)):
+        yield f"{name}: {list(state.pending)} wait behind LAC {state.lac}, {state.last_added} was added last"
+    if (state.phase is WriterPhase.WRITING) and SlotState.FAILED in state.slots:
+        yield f"{name} goes on writing with a failed slot"
+    if len(dict.fromkeys(state.ensemble)) != state.metadata.ensemble_size:
+        yield f"{name}: the ensemble {state.ensemble} has not {state.metadata.ensemble_size} bookies"
+    live = sum(1 << slot for slot, one in enumerate(state.slots) if one is SlotState.LIVE)
+    for entry_id, entry in state.pending.items():
+        if entry.entry_id != entry_id or entry.acks & ~live:
+            yield f"{name}: entry {entry.entry_id} counts answers {entry.acks:b}, slots {live:b} are alive"
+    first = state.pending.get(state.lac + 1)
+    if first is not None and state.phase is WriterPhase.WRITING:
+        if first.acks.bit_count() >= state.metadata.ack_quorum:
+            yield f"{name}: entry {first.entry_id} has its quorum and is not acknowledged"
+
+
+def validate_writer(writer: LedgerWriter) -> Iterator[str]:
+    yield from validate_writer_state(writer._state)
+    waiting = sum(len(entry.body) for entry in writer._state.pending.values())
+    if writer.ended is None and writer.pending_bytes != waiting:
+        yield f"ledger {writer.ledger_id}: {writer.pending_bytes} bytes are said to wait, {waiting} do"
+
+
+def validate_chain(chain: LedgerChain) -> Iterator[str]:
+    ids = [info.ledger_id for info in chain.infos]
+    if ids != chain._ids or any(first >= second for first, second in pairwise(ids)):
+        yield f"the chain is out of order: {ids}, index {chain._ids}"
+    last = next(((info.ledger_id, info.entries - 1) for info in reversed(chain.infos) if info.entries), None)
+    if last is not None and chain.last_confirmed < last:
+        yield f"the last confirmed entry {chain.last_confirmed} is before {last}"
+    for info in chain.infos[:-2]:
+        if not info.closed:  # the one before the last may be on its way
+            yield f"ledger {info.ledger_id} of the chain {ids} is not closed"
+
+
+def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> Iterator[str]:
+    """The chain in memory, the record as its owner knows it, and the ledgers' own records."""
+    chain, owned, writer = ledger._chain, ledger._owned, ledger._writer
+    for problem in validate_chain(chain):
+        yield f"{ledger.name}: {problem}"
+    if not ledger._record_lock.locked() and ledger._ended is None:
+        stored = [info.ledger_id for info in owned.record.ledgers]
+        if strangers := [info.ledger_id for info in chain.infos if info.ledger_id not in stored]:
+            yield f"{ledger.name}: ledgers {strangers} are not in its record {stored}"
+    for info in chain.infos:
+        found = records.by_key.get(metadata_keys.ledger(info.ledger_id)) if info.closed else None
+        if found is not None:
+            metadata = LedgerMetadata.unpack(found.value)
+            if not metadata.closed or metadata.last_entry + 1 != info.entries:
+                yield f"{ledger.name}: {info} is not what {metadata} says"
+    current = writer._writer
+    if current is not None:
+        for problem in validate_writer(current):
+            yield f"{ledger.name}: {problem}"
+        info = chain.get(current.ledger_id)
+        if info is not None and not info.closed and info.entries != current.last_confirmed + 1:
+            yield f"{ledger.name}: {info} of a writer whose LAC is {current.last_confirmed}"
+    direct = writer._direct is not None
+    if direct != (writer.state is ChainWriterState.WRITING) and writer._ended is None and not direct:
+        yield f"{ledger.name}: a writer in state {writer.state} that writes nothing"
+    if direct and (writer._waiting or writer._ended is not None):
+        yield f"{ledger.name}: entries wait, or it ended, while others go straight to the ledger"
+    for cursor in ledger.cursors.values():
+        for problem in validate_cursor(cursor, chain):
+            yield f"{ledger.name}, cursor {cursor.name}: {problem}"
+
+
+def validate_cursor_state(state: CursorState, chain: LedgerChain) -> Iterator[str]:
+    """Ranges disjoint, apart, sorted and beyond the mark; the mark as far as it can be, and no further."""
+    mark = state.mark_delete
+    for ledger_id, ranges in state._ranges.items():
+        flat = [edge for span in ranges for edge in span]
+        if any(first > last for first, last in ranges) or any(
+            second <= first + 1 for first, second in zip(flat[1::2], flat[2::2], strict=False)
+        ):
+            yield f"ranges of ledger {ledger_id} overlap or touch: {list(ranges)}"
+        if ranges.count != sum(last - first + 1 for first, last in ranges) or not len(ranges):
+            yield f"ranges of ledger {ledger_id} are counted as {ranges.count}: {list(ranges)}"
+        if flat and (ledger_id, flat[0]) <= mark:
+            yield f"the range from {(ledger_id, flat[0])} is not beyond the mark {mark}"
+        info = chain.get(ledger_id)
+        if info is not None and flat and flat[-1] >= info.entries:
+            yield f"acknowledged up to {(ledger_id, flat[-1])}, of {info.entries} entries"
+    behind = chain.next_position(mark)
+    ranges = state._ranges.get(behind[0])
+    if ranges is not None and ranges.end_of(behind[1]) is not None:
+        yield f"the mark {mark} could go on: {behind} is acknowledged"
+    if any(position <= mark for position in state._batches):
+        yield f"parts of batches up to the mark {mark} are kept: {list(state._batches)}"
+    if mark > max(chain.last_confirmed, (max(chain.last_ledger_id, 0), -1)):
+        yield f"the mark {mark} is beyond the end {chain.last_confirmed}"
+
+
+def validate_cursor(cursor: Cursor, chain: LedgerChain) -> Iterator[str]:
+    yield from validate_cursor_state(cursor._state, chain)
+    if not cursor.durable or cursor._closed or cursor._ended is not None:
+        return
+    idle = cursor._writing is None
+    if idle and cursor._dirty and cursor._timer is None:
+        yield "it has moved, and nothing will write it"
+    if idle and cursor._waiters:
+        yield "somebody waits for a write that is not under way"
+    written, mark = cursor.durable_mark_delete, cursor.mark_delete_position
+    if idle and not cursor._dirty and chain.next_position(written) != chain.next_position(mark):
+        yield f"written is {written}, and nothing else since: {mark}"
+    if idle and cursor._writer is not None:
+        yield from validate_writer(cursor._writer)
+
+
+def validate_store(store: BookieStore) -> Iterator[str]:
+    """A bookie's index and its segments say the same; limbo and failure shut what they have to shut."""
+    entries = store.entries
+    if store.failed is not None and store.writable:
+        yield "its disk failed, and it takes entries"
+    if store._journal.pending_bytes < 0 or store._lookup_bytes < 0:
+        yield f"fewer than no bytes wait: {store._journal.pending_bytes}, {store._lookup_bytes}"
+    active = store._journal.active
+    for ledger_id, state in entries.ledgers.items():
+        if state.fence_durable and not state.fenced:
+            yield f"ledger {ledger_id} is fenced for good and takes entries"
+        if ledger_id in entries.tombstones:
+            yield f"ledger {ledger_id} is buried and known"
+        if entries.limbo and not state.fenced:
+            yield f"ledger {ledger_id} takes entries in limbo"
+        if state.rows_segment is active and active is not None and state.rows is not active.rows.get(ledger_id):
+            yield f"ledger {ledger_id} has rows of its own beside the active segment"
+        for segment in state.segments:
+            if segment.file_id not in entries.segments and segment is not active and segment.file is not None:
+                yield f"ledger {ledger_id} lies in {segment}, which is no part of the store"
+        highest = max((segment.last_entry(ledger_id) for segment in state.segments), default=-1)
+        if state.last_entry < highest:
+            yield f"ledger {ledger_id} ends at {state.last_entry}, its segments hold {highest}"
+    for segment in entries.segments.values():
+        if segment.synced_end > segment.end:
+            yield f"{segment} is synced up to {segment.synced_end}"
+        if segment.sealed:
+            live = sum(line.entry_bytes for one, line in segment.table.items() if one in entries.ledgers)
+            if live != segment.live_bytes:
+                yield f"{segment} has {live} bytes alive, {segment.live_bytes} are counted"
+
+
+def in_front_of(position: Position) -> Position:
+    """The place right before a position."""
+    return (position[0], position[1] - 1)
