@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from ..protocol.errors import AlreadyClosed, MagnetarError, NoSuchLedger
+from ..protocol.errors import AlreadyClosed, MagnetarError, NoSuchLedger, ProtocolError
 from ..protocol.metadata_keys import LEDGER_COUNTER
 from ..protocol.names import ROLE_BOOKIE
 from ..runtime.environment import Environment
@@ -231,8 +231,10 @@ class BookieService(RpcService):
         """The auditor has copied back everything that should be here, knowing of that reason for limbo.
 
         Every ledger id given out before the loss is below `fence_floor`; without one the bookie asks the metadata.
-        Raises BadVersion when more was lost meanwhile, so that the reason is another one.
+        Raises BadVersion when more was lost meanwhile, so that the reason is another one, and ProtocolError.
         """
+        if fence_floor is not None and (type(fence_floor) is not int or not 0 <= fence_floor < 1 << 63):
+            raise ProtocolError(f"{fence_floor!r:.100} is no ledger id")  # it would be stored, and fail the next start
         if fence_floor is None:
             fence_floor = await self._coordinator.metadata.allocate(LEDGER_COUNTER, 1)
         await self.store.clear_limbo(fence_floor, reason)

@@ -22,7 +22,7 @@ from magnetar.protocol.bookie_wire import (
     encode_ledger,
     encode_read,
 )
-from magnetar.protocol.errors import CookieMismatch, DirectoryLocked, HandshakeRefused
+from magnetar.protocol.errors import CookieMismatch, DirectoryLocked, HandshakeRefused, ProtocolError
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import STATUS_DISCONNECTED, Identity, rpc_connect
 from magnetar.runtime.settings import Settings
@@ -209,6 +209,9 @@ async def test_a_wiped_disk_is_refused_and_begins_in_limbo_when_the_loss_is_acce
     client = await cluster.connect(service)
     assert (await client.connection.call("status"))["limbo"], "limbo lasts until somebody clears it"
     await cluster.metadata.allocate("ledger", 100)
+    for floor in (1.5, -1, "100", 1 << 63):  # what is stored here is read by the next start
+        with pytest.raises(ProtocolError):
+            await client.connection.call("clear_limbo", fence_floor=floor)
     await client.connection.call("clear_limbo")
     assert service._coordinator.report["writable"]
     assert (await client.ask(BookieOp.READ, encode_read(1, 20, 20, 1000)))[0] == BookieStatus.NO_SUCH_ENTRY
