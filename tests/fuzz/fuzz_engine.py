@@ -6,6 +6,7 @@ import), Hypothesis draws inputs with fresh seeds and shrinks the one that fails
 """
 
 import gc
+import hashlib
 import importlib
 import mmap
 import os
@@ -33,6 +34,7 @@ INPUT_MEMORY_MAX_BYTES = 96 << 20
 """One input may not make the process's peak grow by more; what targets allow an input to announce is far below."""
 GROWTH_MAX_BYTES = 64 << 20
 """From the first quarter of the run to its end."""
+FOUND_DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "fuzz" / "found"
 FOUND = 77
 """Exit code of a run that found something and has said so."""
 
@@ -139,10 +141,14 @@ def report(target: Target, data: bytes, count: int, text: str) -> NoReturn:
 
 
 def describe(name: str, data: bytes, count: int, text: str) -> str:
+    """The finding as text; its input goes into a file, from which it can be replayed."""
+    path = FOUND_DIRECTORY / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
     return (
         f"\nFOUND in target {name} with input {count}:\n{text.rstrip()}\n"
-        f"the input, {len(data)} bytes:\n{data.hex()}\n"
-        f"to replay it: .venv/bin/python -P tests/fuzz/run.py --target {name} --replay {data.hex() or '-'}\n"
+        f"the input, {len(data)} bytes: {data[:200].hex()}{'…' * (len(data) > 200)}\n"
+        f"to replay it: .venv/bin/python -P tests/fuzz/run.py --target {name} --replay {path}\n"
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from bookie_kit import DIRECTORY, INSTANCE, add_payload, body_of
 from faulty_files import FaultyFiles
 from fuzz_loop import MemoryTransport, make_env, run, turns
-from fuzz_mutation import mutate
+from fuzz_mutation import make_odd, mutate
+from fuzz_records import pack_odd
 from fuzz_target import Target, Wrong
 
 from magnetar.actors.bookie import BookieService
@@ -26,6 +27,7 @@ from magnetar.protocol.bookie_wire import (
 from magnetar.protocol.errors import BadVersion, MagnetarError, RpcDisconnected, RpcTimeout
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, encode_frame_header
 from magnetar.runtime import rpc_handshake
+from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity, RpcConnection, RpcService
 from magnetar.runtime.rpc_messages import pack
 from magnetar.runtime.settings import Settings
@@ -214,8 +216,26 @@ async def _bookie(data: bytes) -> None:
         raise Wrong(f"status {status}: {len(found)} of {_ENTRIES} entries are what they were")
     if (await asker.ask(BookieOp.READ_LAC, encode_ledger(1)))[0] not in (BookieStatus.OK, BookieStatus.UNKNOWN):
         raise Wrong("the ledger's state is gone")
+    limbo = store.limbo
     await store.close()
     service._store = None
+    await _start_again(files, env, settings, limbo)
+
+
+async def _start_again(files: FaultyFiles, env: Environment, settings: Settings, limbo: str) -> None:
+    """Nothing that was asked of the bookie keeps it from starting with what it had."""
+    again = BookieStore(env, DIRECTORY, INSTANCE, settings, on_fatal=_fail, segment_bytes=16 << 10)
+    await again.open()
+    if again.limbo != limbo:
+        raise Wrong(f"limbo is {again.limbo!r} after a start, and was {limbo!r}")
+    status, answer = await _Asker(again).ask(BookieOp.READ, encode_read(1, 0, _ENTRIES - 1, 1 << 20))
+    if status != BookieStatus.OK or len(decode_read_answer(answer)[1]) != _ENTRIES:
+        raise Wrong(f"status {status} after a start")
+    await again.close()
+
+
+def _fail(error: BaseException) -> None:
+    raise Wrong("the bookie stopped") from error
 
 
 async def _nowhere() -> tuple[str, int]:
@@ -244,16 +264,20 @@ def make_requests(random: Random) -> bytes:
         elif op == 2:
             payload = ranged()
         elif op == 0:
-            arguments = {
+            calls: dict[str, dict[str, Any]] = {
                 "status": {},
                 "ledgers": {"after": number() - 1, "limit": number()},
                 "entry_ids": {"ledger": number(), "first": number(), "last": number(), "intact_only": True},
-                "clear_limbo": {"fence_floor": number()},
+                "entry_ids ": {"ledger": 1, "first": 0, "last": 1 << 40},
+                "clear_limbo": {"fence_floor": number(), "reason": "the input wants it"},
+                "clear_limbo ": {"fence_floor": None, "reason": None},
                 "__init__": {},
-                "entry_ids ": {"ledger": "x", "first": None, "last": []},
             }
-            method = random.choice(list(arguments))
-            payload = pack([method.strip(), arguments[method]])
+            method = random.choice(list(calls))
+            arguments = calls[method]
+            if random.random() < 0.4:
+                make_odd(arguments, random)
+            payload = pack_odd([method.strip(), arguments])
         else:
             payload = encode_ledger(number())
         if random.random() < 0.2:

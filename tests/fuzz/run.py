@@ -2,7 +2,7 @@
 
     make fuzz MINUTES=10
     .venv/bin/python -P tests/fuzz/run.py --minutes 1 --target storage --engine hypothesis
-    .venv/bin/python -P tests/fuzz/run.py --target storage --replay 00ff…
+    .venv/bin/python -P tests/fuzz/run.py --target storage --replay build/fuzz/found/storage-0123456789ab
 
 Each target runs in a process of its own, so that one that dies takes nothing with it; its last input is then in its
 status file. Inputs that reach new code are kept under build/fuzz/corpus (atheris). atheris is no dependency: where it
@@ -58,18 +58,18 @@ def _parse() -> Any:
     parser.add_argument("--target", action="append", help="only this one; may be given several times")
     parser.add_argument("--engine", choices=["auto", "atheris", "hypothesis"], default="auto")
     parser.add_argument("--seed", type=int, help="of the first input; random if not given")
-    parser.add_argument("--replay", metavar="HEX", help="take this input of --target once; - is the empty one")
+    parser.add_argument("--replay", metavar="FILE", type=Path, help="take the input in this file once")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _replay(names: list[str] | None, text: str) -> int:
+def _replay(names: list[str] | None, path: Path) -> int:
     import fuzz_engine
     import fuzz_targets
 
     if not names or len(names) != 1:
         sys.exit("--replay needs exactly one --target")
-    fuzz_engine.replay(fuzz_targets.TARGETS[names[0]], b"" if text == "-" else bytes.fromhex(text))
+    fuzz_engine.replay(fuzz_targets.TARGETS[names[0]], path.read_bytes())
     print("nothing is wrong with it")
     return 0
 
