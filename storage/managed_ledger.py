@@ -96,6 +96,7 @@ class ManagedLedger:
         self._writer.on_confirmed = self._confirmed
         self._writer.on_terminal = self._fenced
         self._writer.on_rolled = self._rolled
+        self._writer.on_bookies_changed = self._bookies_changed
         self._reads = ChainReads(ledgers, chain, cache, lambda: self._writer.current_metadata)
         self._pins = Pins(env, metadata, owned.name)
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain)
@@ -345,6 +346,10 @@ class ManagedLedger:
             self._writer.fence(error)
         except MagnetarError as error:
             logger.info("%s: ledgers %s are deleted later: %s", self.name, deleting, error)
+
+    def _bookies_changed(self) -> None:
+        for cursor in self.cursors.values():
+            cursor.bookies_changed()
 
     def _rolled(self) -> None:
         """A ledger was closed behind a rollover or a failure."""

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
+from fake_bookies import Adds, FakeBookie, FakeCluster, until
 
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
@@ -325,6 +325,29 @@ async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, m
     await append(managed, bodies(2, 2))
     metadata = (await cluster.ledgers.records.get(managed.last_confirmed[0])).metadata
     assert metadata.write_quorum == 3 and not metadata.under_replicated
+    await managed.close()
+
+
+async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypatch):
+    """Nobody appends, so no failed add says that a copy is gone; the auditor repairs only what is closed."""
+    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr(cluster.client.lost, "_grace_s", 0.05)
+    cluster.bookies["bookie-4"] = FakeBookie("bookie-4")
+    managed = await open_(cluster, keep=True)
+    cursor = await managed.open_cursor("reader")
+    await append(managed, bodies(2))
+    cursor.acknowledge([(managed.last_confirmed[0], 0)])
+    await cursor.flush()
+    before = cursor._writer
+    assert before is not None and "bookie-3" in before.metadata.bookies
+    cluster.list_all(without=["bookie-3"])
+    await until(lambda: len(managed.ledger_infos) == 2 and managed.ledger_infos[0].closed)
+    await until(lambda: cursor._writer is not before)
+    assert cursor._writer is not None and "bookie-3" not in cursor._writer.metadata.bookies
+    assert cursor.mark_delete_position >= (managed.last_confirmed[0], 0)
+    await append(managed, bodies(2, 2))
+    metadata = (await cluster.ledgers.records.get(managed.last_confirmed[0])).metadata
+    assert "bookie-3" not in metadata.bookies and not metadata.under_replicated
     await managed.close()
 
 
