@@ -84,6 +84,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         self._tick_interval_s = settings.heartbeat_interval_s / 2
         self._sessions: dict[RpcConnection, Session] = {}
         self._listeners: dict[RpcConnection, None] = {}
+        self._deleting: dict[str, asyncio.Future[None]] = {}
         self._bookies = BookieDirectory()
         self._tasks = Tasks()
         self._ended = asyncio.Event()

@@ -41,6 +41,7 @@ class TopicsRpc:
     placement: Placement
     registry: TopicRegistry
     broker_calls: MemberCalls
+    _deleting: dict[str, asyncio.Future[None]]
     _env: Environment
 
     def metadata_store(self) -> MetadataStore:
@@ -154,13 +155,26 @@ class TopicsRpc:
         name = TopicName.parse(topic)
         if name.partition >= 0 and self.registry.find(name) is None:
             raise NotAllowedError(f"{topic} is a partition: delete the topic as a whole")
+        while name.full in self._deleting:  # an earlier try must not end in what was created since
+            await asyncio.wait((self._deleting[name.full],))
+        under_way = self._deleting[name.full] = asyncio.get_running_loop().create_future()
+        try:
+            await self._delete(name, force)
+        finally:
+            del self._deleting[name.full]
+            under_way.set_result(None)
+
+    async def _delete(self, name: TopicName, force: bool) -> None:
         members = self.registry.members(name)
         for first in range(0, len(members), CALLS_AT_A_TIME):
-            await asyncio.gather(*(self._delete_data(member, force) for member in members[first : first + 16]))
+            await asyncio.gather(
+                *(self._delete_data(member, force) for member in members[first : first + CALLS_AT_A_TIME])
+            )
         self.placement.hold(members)
         try:
             await self.placement.remove(members)
             await self.registry.delete(name)
+            self.placement.refuse(members)  # those who asked meanwhile, of a topic that is no more
         finally:
             self.placement.unhold(members)
 

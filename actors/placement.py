@@ -148,9 +148,13 @@ class Placement:
         """Wait until nothing is wanted any more (topics that wait for a broker excepted)."""
         await self._idle.wait()
 
+    def refuse(self, topics: Iterable[str]) -> None:
+        """Whoever waits for an owner of these topics is told that they are being deleted."""
+        self._fail_askers(topics, ServiceUnitNotReady("the topic is being deleted"))
+
     async def remove(self, topics: Sequence[str]) -> None:
         """Delete the assignments of held topics, whoever owns them. Raises what the store raises."""
-        self._fail_askers(topics, ServiceUnitNotReady("the topic is being deleted"))
+        self.refuse(topics)
         async with self._rounds:  # none that still writes one of them is under way
             for topic in topics:
                 await delete_certain(self._env, self._store, _key_of(topic))

@@ -1,5 +1,7 @@
 """What the coordinator answers about topics, namespaces, tenants and bookies, over real sockets."""
 
+import asyncio
+
 import pytest
 from coordination import PREFIX, assign_all, coordination, create, eventually
 
@@ -8,8 +10,10 @@ from magnetar.protocol.errors import (
     CookieMismatch,
     KeyExists,
     NotAllowedError,
+    ServiceUnitNotReady,
     TopicNotFound,
 )
+from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata_store import pack
 
 
@@ -75,6 +79,48 @@ async def test_deleting_asks_the_owner_first() -> None:
             await one.client.call("delete_topic", topic=PREFIX + "t")
         await create(cluster, "t", 1)
         await assign_all(cluster, "t", 1)
+
+
+async def test_who_asks_for_a_topic_while_it_is_deleted_does_not_bring_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await one.client.call("assign", topic=PREFIX + "t")
+        registry, placement = cluster.coordinator.registry, cluster.coordinator.placement
+        delete, asked = registry.delete, []
+
+        async def delete_while_somebody_asks(topic: TopicName) -> None:
+            asked.append(asyncio.create_task(one.client.call("assign", topic=topic.full)))
+            await eventually(lambda: topic.full in placement._askers)
+            await delete(topic)
+
+        monkeypatch.setattr(registry, "delete", delete_while_somebody_asks)
+        await one.client.call("delete_topic", topic=PREFIX + "t")
+        with pytest.raises(ServiceUnitNotReady):
+            await asked[0]
+        assert await cluster.store.list("assignments/") == await cluster.store.list("topics/") == []
+
+
+async def test_of_two_who_delete_a_topic_the_second_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await one.client.call("assign", topic=PREFIX + "t")
+        registry, held = cluster.coordinator.registry, asyncio.Event()
+        delete = registry.delete
+
+        async def delete_later(topic: TopicName) -> None:
+            await held.wait()
+            await delete(topic)
+
+        monkeypatch.setattr(registry, "delete", delete_later)
+        first = asyncio.create_task(one.client.call("delete_topic", topic=PREFIX + "t"))
+        await eventually(lambda: len(one.rpc.deleted) == 1)
+        second = asyncio.create_task(one.client.call("delete_topic", topic=PREFIX + "t"))
+        await one.client.call("status")  # the second one has been begun, and has asked no broker
+        held.set()
+        await first
+        with pytest.raises(TopicNotFound):
+            await second
+        assert len(one.rpc.deleted) == 1
 
 
 async def test_namespaces_and_tenants() -> None:
