@@ -57,7 +57,7 @@ def build_member(
     if node.role == ROLE_BOOKIE:
         from .bookie import BookieService
 
-        bookie = BookieService(env, node.directory, node.node_id, *common)
+        bookie = BookieService(env, node.directory, node.node_id, *common, lost_instance=node.lost_instance)
         bookie.on_fatal = on_fatal
         return bookie
     if node.role == ROLE_BROKER:

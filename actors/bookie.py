@@ -51,7 +51,8 @@ class Coordinator(Protocol):
 
 
 class BookieService(RpcService):
-    """See the module. With `accept_lost_disk` an empty directory takes a lost one's place, in limbo.
+    """See the module. With `accept_lost_disk`, or if the lost one had the cookie `lost_instance`, an empty directory
+    takes a lost one's place, in limbo.
 
     `coordinator` replaces the link made from `locate_coordinator` (for tests).
     """
@@ -69,6 +70,7 @@ class BookieService(RpcService):
         locate_coordinator: Callable[[], Awaitable[tuple[str, int]]],
         *,
         accept_lost_disk: bool = False,
+        lost_instance: str = "",
         coordinator: Coordinator | None = None,
     ) -> None:
         self.identity = Identity(cluster_id, ROLE_BOOKIE, bookie_id, env.random.hex(8))
@@ -80,6 +82,7 @@ class BookieService(RpcService):
         self._settings = settings
         self._host, self._port = host, port
         self._accept_lost_disk = accept_lost_disk
+        self._lost_instance = lost_instance
         self._coordinator: Coordinator = coordinator or CoordinatorClient(
             env, self.identity, secret, settings, locate_coordinator
         )
@@ -130,6 +133,7 @@ class BookieService(RpcService):
             self.identity.cluster_id,
             self._coordinator.metadata,
             accept_lost_disk=self._accept_lost_disk,
+            lost_instance=self._lost_instance,
         )
         store = self._store = BookieStore(
             self._env, self._directory, self._cookie.instance, self._settings, on_fatal=self._failed

@@ -24,6 +24,8 @@ class NodePlan:
     """What clients are told, if not `host` (which may be a wildcard)."""
     directory: str = ""
     """Coordinator and bookies: where the data lies."""
+    lost_instance: str = ""
+    """Bookies: the life of its disk (the cookie's) whose loss the operator accepted. It may begin anew in its place."""
     ray_node_id: str = ""
     """The Ray node on which it runs, and nowhere else; empty when embedded."""
 

@@ -67,6 +67,14 @@ def start(
     metadata: Annotated[
         str | None, typer.Option(metavar="URL", help="PostgreSQL database for the metadata, instead of SQLite.")
     ] = None,
+    accept_lost_disk: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BOOKIE",
+            help="A bookie, such as bookie-2, whose disk will not come back: it begins anew, empty, and is filled from "
+            "the others. May be given again.",
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster runs.")] = False,
 ) -> None:
     """Start a cluster: joins the Ray at RAY_ADDRESS or starts one. What lies in the data directory comes back."""
@@ -79,7 +87,8 @@ def start(
         from .preparing import StartOptions
 
         chosen = load_settings(ensemble, str(config) if config else None, parse_settings(settings or []))
-        options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata)
+        lost = tuple(accept_lost_disk or ())
+        options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost)
         with console.status("starting the cluster …"):
             cluster = start_on_ray(data_dir or default_data_directory(), options, detach=detach)
         print_status(console, cluster.status())

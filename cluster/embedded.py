@@ -121,7 +121,9 @@ class EmbeddedCluster(Cluster):
         machine = this_machine(options.host, str(self._directory.path))
         prepared = await prepare(self._env, self._directory, options, [machine])
         if prepared.lost_bookies:
-            logger.warning("registered, but not in %s: %s", self._directory.path, ", ".join(prepared.lost_bookies))
+            missing = ", ".join(prepared.lost_bookies)
+            where = self._directory.path
+            logger.warning("registered, but not in %s: %s (accept_lost_disk lets a bookie begin anew)", where, missing)
         self._services = _Services(self._env, prepared.plan)
         await self._services.start()
         return prepared.plan

@@ -2,11 +2,11 @@
 
 Pure decisions; looking at machines and at metadata happens in `survey` and `starting`. Bookies are bound to their data:
 each starts where its cookie lies. A number whose bookie is registered but whose cookie lies nowhere in sight is not
-created anew (its disk may come back); a fresh number is.
+created anew (its disk may come back), unless the operator accepts that its disk is lost; a fresh number is.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 from ..actors.plan import NodePlan
@@ -52,6 +52,8 @@ class Wanted:
     admin_port: int
     coordinator_port: int
     data_directory: str
+    lost_instances: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Bookies that may begin anew, with the life of the disk whose loss was accepted."""
 
 
 def load_settings(
@@ -103,10 +105,24 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def check_accepted(accepted: Sequence[str], registered: Sequence[str]) -> None:
+    """Raise ClusterError for a bookie that cannot have lost its disk, because it never was."""
+    for bookie in accepted:
+        if bookie not in registered:
+            there = ", ".join(sorted(registered, key=_number)) or "none yet"
+            raise ClusterError(f"--accept-lost-disk {bookie}: there is no such bookie, only {there}")
+
+
 def place_bookies(
-    wanted: int, machines: Sequence[Machine], registered: Sequence[str], cluster_id: str
+    wanted: int,
+    machines: Sequence[Machine],
+    registered: Sequence[str],
+    cluster_id: str,
+    accepted: Sequence[str] = (),
 ) -> tuple[list[tuple[str, Machine]], list[str]]:
     """Which bookie runs on which machine, and which registered ones lie on none.
+
+    The `accepted` ones of the latter begin anew, where the fewest bookies are, as fresh ones do.
 
     Raises ClusterError when a cookie belongs to another cluster, or lies on two machines.
     """
@@ -121,17 +137,20 @@ def place_bookies(
             if bookie in places:
                 raise ClusterError(f"{bookie} lies on {places[bookie].address} and on {machine.address}: one is a copy")
             places[bookie] = machine
-    lost = sorted(set(registered) - set(places), key=_number)
-    known = set(places) | set(registered)
+    missing = sorted(set(registered) - set(places), key=_number)
+    lost = [bookie for bookie in missing if bookie not in accepted]
+    fresh = [bookie for bookie in missing if bookie in accepted]
+    known = {*places, *registered}
     number = 1
     while len(known) < wanted:
-        fresh = bookie_id(number)
+        bookie = bookie_id(number)
         number += 1
-        if fresh in known:
-            continue
-        known.add(fresh)
+        if bookie not in known:
+            known.add(bookie)
+            fresh.append(bookie)
+    for bookie in fresh:
         carried = [sum(place is machine for place in places.values()) for machine in machines]
-        places[fresh] = machines[carried.index(min(carried))]
+        places[bookie] = machines[carried.index(min(carried))]
     return sorted(places.items(), key=lambda item: _number(item[0])), lost
 
 
@@ -157,6 +176,7 @@ def plan_nodes(wanted: Wanted, machines: Sequence[Machine], bookies: Sequence[tu
                 bookie,
                 _inner_host(wanted.host, machine),
                 directory=f"{wanted.data_directory}/{bookie}",
+                lost_instance=wanted.lost_instances.get(bookie, ""),
                 ray_node_id=machine.ray_node_id,
             )
         )

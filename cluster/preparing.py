@@ -10,10 +10,11 @@ from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from ..storage.cluster_identity import create_cluster, read_cluster_id
+from ..storage.cookie import cookie_of_record
 from ..storage.metadata_sql import SqlMetadataStore
-from ..storage.metadata_store import MetadataStore
+from ..storage.metadata_store import MetadataStore, list_all
 from .directory import ClusterDirectory, ClusterIdentity
-from .planning import Machine, Wanted, check_size, is_wildcard, place_bookies, plan_nodes
+from .planning import Machine, Wanted, check_accepted, check_size, is_wildcard, place_bookies, plan_nodes
 from .ports import check_free, free_ports
 
 
@@ -28,6 +29,8 @@ class StartOptions:
     port: int = 6650
     admin_port: int = 8080
     metadata_url: str | None = None
+    accept_lost_disk: Sequence[str] = ()
+    """Bookies that may begin anew, because their disks will not come back."""
 
     def __post_init__(self) -> None:
         check_size(self.brokers, self.bookies, self.settings)
@@ -57,7 +60,9 @@ async def prepare(
         registered = await _registered_bookies(store)
     finally:
         await store.close()
-    placed, lost = place_bookies(options.bookies, machines, registered, identity.cluster_id)
+    accepted = options.accept_lost_disk
+    check_accepted(accepted, list(registered))
+    placed, lost = place_bookies(options.bookies, machines, list(registered), identity.cluster_id, accepted)
     wanted = Wanted(
         brokers=options.brokers,
         bookies=options.bookies,
@@ -66,6 +71,7 @@ async def prepare(
         admin_port=ports[-2],
         coordinator_port=ports[-1],
         data_directory=str(directory.path),
+        lost_instances={bookie: registered[bookie] for bookie in accepted},
     )
     nodes = plan_nodes(wanted, machines, placed)
     plan = ClusterPlan(
@@ -111,6 +117,7 @@ async def _check_or_create_cluster(
         )
 
 
-async def _registered_bookies(store: MetadataStore) -> list[str]:
-    records = await store.list(metadata_keys.BOOKIES_PREFIX)
-    return [metadata_keys.bookie_id_of(key) for key, _ in records]
+async def _registered_bookies(store: MetadataStore) -> dict[str, str]:
+    """The bookies that have a cookie in the metadata, and its instance."""
+    records = await list_all(store, metadata_keys.BOOKIES_PREFIX)
+    return {metadata_keys.bookie_id_of(key): cookie_of_record(value).instance for key, (value, _) in records}

@@ -147,7 +147,8 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
     machines = ray_machines(options.host, str(directory.path))
     prepared = asyncio.run(_prepare(directory, options, machines))
     if prepared.lost_bookies:
-        logger.warning("registered, but on no node: %s", ", ".join(prepared.lost_bookies))
+        missing = ", ".join(prepared.lost_bookies)
+        logger.warning("registered, but on no node: %s (--accept-lost-disk lets a bookie begin anew)", missing)
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
     coordinator = remote(CoordinatorActor, **actor_options(plan.coordinator, restarts_max=-1)).remote(plan)

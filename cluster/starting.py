@@ -1,7 +1,7 @@
 """`magnetar.start` and `magnetar.connect`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .directory import default_data_directory
 from .handle import Cluster
@@ -19,6 +19,7 @@ def start(
     settings: Mapping[str, object] | None = None,
     config: str | None = None,
     metadata: str | None = None,
+    accept_lost_disk: Sequence[str] = (),
     embedded: bool = False,
     detach: bool = False,
 ) -> Cluster:
@@ -31,6 +32,8 @@ def start(
     ensemble: `ensemble/write quorum/ack quorum`, 3/3/2 by default.
     settings: by the names of `magnetar settings`; config: a file of `name=value` lines.
     metadata: the URL of a PostgreSQL database instead of the SQLite file in `data_dir`.
+    accept_lost_disk: bookies whose disks will not come back, such as `bookie-2`: they begin anew, empty, and their data
+        is copied from the others.
     embedded: all services in this process, without Ray.
     detach: start a Ray that outlives this process, where none is joined.
 
@@ -41,7 +44,7 @@ def start(
     from .preparing import StartOptions
 
     chosen = load_settings(ensemble, config, settings)
-    options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata)
+    options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, tuple(accept_lost_disk))
     directory = data_dir if data_dir is not None else default_data_directory()
     if embedded:
         from .embedded import start_embedded

@@ -59,15 +59,20 @@ async def claim_directory(
     metadata: MetadataStore,
     *,
     accept_lost_disk: bool = False,
+    lost_instance: str = "",
 ) -> Cookie:
     """Carry out the table above and return the cookie, the directory then holding a store of its instance.
+
+    The loss of a disk is accepted with `accept_lost_disk`, or if it is the one with `lost_instance` in its cookie: the
+    latter holds for one loss only, however often the bookie is started with it.
 
     Raises CookieMismatch, and what the metadata store and the disk raise.
     """
     key = metadata_keys.bookie(bookie_id)
     found, has_data = await env.offload.run(_look, env.files, directory)
     record = await metadata.get(key)
-    known = _from_record(record.value) if record is not None else None
+    known = cookie_of_record(record.value) if record is not None else None
+    accept_lost_disk = accept_lost_disk or (known is not None and known.instance == lost_instance)
     if found is not None and (found.id, found.cluster_id) != (bookie_id, cluster_id):
         raise CookieMismatch(
             f"{directory} belongs to bookie {found.id} of cluster {found.cluster_id}, "
@@ -86,7 +91,7 @@ async def claim_directory(
     if found is None and known is not None and not accept_lost_disk:
         raise CookieMismatch(
             f"bookie {bookie_id} has lost its disk: {directory} is empty. Bring the disk back, or say that the loss is "
-            "accepted; its data is then copied from the other bookies"
+            f"accepted (--accept-lost-disk {bookie_id}); its data is then copied from the other bookies"
         )
     if found is None:
         found = Cookie(bookie_id, cluster_id, env.random.hex(16))
@@ -114,7 +119,8 @@ def _create(files: Files, directory: str, cookie: Cookie, limbo: str) -> None:
     files.write_atomic(f"{directory}/{COOKIE_NAME}", json.dumps(asdict(cookie), indent=1).encode())
 
 
-def _from_record(value: bytes) -> Cookie:
+def cookie_of_record(value: bytes) -> Cookie:
+    """The cookie in a metadata record. Raises CookieMismatch for anything else."""
     try:
         record = unpack(value)
         return Cookie(str(record["id"]), str(record["cluster_id"]), str(record["instance"]))

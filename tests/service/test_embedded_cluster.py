@@ -129,6 +129,32 @@ def test_one_more_bookie_gets_the_copies_of_one_whose_directory_is_gone(tmp_path
         assert client.subscribe("kept", "s").receive(timeout_millis=10_000).data() == b"x"
 
 
+def test_a_bookie_whose_lost_disk_is_accepted_begins_anew_and_is_filled(tmp_path: Path) -> None:
+    with start(tmp_path) as cluster, cluster.client() as client:
+        client.subscribe("kept", "s").close()
+        client.create_producer("kept").send(b"x")
+    (tmp_path / "bookie-2").rename(tmp_path / "elsewhere")
+    with start(tmp_path) as cluster:
+        assert not (tmp_path / "bookie-2").exists(), "nobody said that it will not come back"
+    settings = {"auditorPeriodicCheckSeconds": 0.2}
+    with start(tmp_path, accept_lost_disk=["bookie-2"], settings=settings) as cluster, cluster.client() as client:
+        deadline = time.monotonic() + 30
+        while not cluster.status()["auditor"]["whole"] or cluster.status()["auditor"]["limbo"]:
+            assert time.monotonic() < deadline, cluster.status()["auditor"]
+            time.sleep(0.1)
+        assert (tmp_path / "bookie-2" / "cookie").exists()
+        assert cluster.status()["auditor"]["copied_entries_total"] >= 1
+        assert client.subscribe("kept", "s").receive(timeout_millis=10_000).data() == b"x"
+    with start(tmp_path) as cluster:  # an ordinary bookie again
+        assert "bookie-2" in {member["id"] for member in cluster.status()["members"]}
+
+
+def test_only_the_loss_of_a_bookie_that_was_can_be_accepted(tmp_path: Path) -> None:
+    start(tmp_path).stop()
+    with pytest.raises(ClusterError, match=r"bookie-9.*bookie-1"):
+        start(tmp_path, accept_lost_disk=["bookie-9"])
+
+
 def test_status_shows_actors_and_topics(cluster: Cluster) -> None:
     with cluster.client() as client:
         client.create_producer("seen").send(b"x")

@@ -1,9 +1,19 @@
 """Placement and settings: bookies stay with their data, brokers spread, impossible wishes are refused."""
 
+import dataclasses
+
 import pytest
 
 from magnetar.actors.plan import ClusterPlan
-from magnetar.cluster.planning import Machine, Wanted, check_size, load_settings, place_bookies, plan_nodes
+from magnetar.cluster.planning import (
+    Machine,
+    Wanted,
+    check_accepted,
+    check_size,
+    load_settings,
+    place_bookies,
+    plan_nodes,
+)
 from magnetar.protocol.errors import ClusterError, SettingError
 from magnetar.runtime.settings import Settings
 
@@ -36,6 +46,26 @@ def test_a_registered_bookie_without_a_cookie_is_never_created_anew() -> None:
     placed, lost = place_bookies(4, [a], ["bookie-1", "bookie-2", "bookie-3"], "c")
     assert names(placed) == {"bookie-1": "a", "bookie-4": "a"}
     assert lost == ["bookie-2", "bookie-3"]
+
+
+def test_bookies_whose_loss_is_accepted_begin_anew_where_the_fewest_are() -> None:
+    a = Machine("a", "10.0.0.1", {"bookie-1": "c", "bookie-2": "c"})
+    registered = ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
+    placed, lost = place_bookies(3, [a, B], registered, "c", ["bookie-3"])
+    assert names(placed) == {"bookie-1": "a", "bookie-2": "a", "bookie-3": "b"}
+    assert lost == ["bookie-4"]
+    placed, _ = place_bookies(3, [a, B], registered, "c", ["bookie-1"])
+    assert names(placed) == {"bookie-1": "a", "bookie-2": "a"}, "one that is there stays where it is"
+    nodes = plan_nodes(dataclasses.replace(wanted("127.0.0.1"), lost_instances={"bookie-1": "abc"}), [a], placed)
+    assert {node.node_id: node.lost_instance for node in nodes if node.lost_instance} == {"bookie-1": "abc"}
+
+
+def test_the_loss_of_a_bookie_that_never_was_is_refused() -> None:
+    check_accepted(["bookie-1"], ["bookie-1"])
+    with pytest.raises(ClusterError, match=r"bookie-7.*bookie-1, bookie-2"):
+        check_accepted(["bookie-1", "bookie-7"], ["bookie-1", "bookie-2"])
+    with pytest.raises(ClusterError, match="none yet"):
+        check_accepted(["bookie-1"], [])
 
 
 def test_more_cookies_than_asked_for_all_start() -> None:

@@ -62,6 +62,18 @@ async def test_a_lost_disk_is_refused_and_on_request_begun_anew_in_limbo(files, 
     assert await claim(empty, metadata, accept_lost_disk=True) == again
 
 
+async def test_an_accepted_loss_is_that_of_one_disk_and_not_of_the_next(files, metadata):
+    first = await claim(files, metadata)
+    with pytest.raises(CookieMismatch, match="lost its disk"):
+        await claim(FaultyFiles(), metadata, seed=1, lost_instance="another")
+    second = FaultyFiles()
+    cookie = await claim(second, metadata, seed=1, lost_instance=first.instance)
+    assert checkpoint(second).limbo and cookie.instance != first.instance
+    assert await claim(second, metadata, seed=2, lost_instance=first.instance) == cookie
+    with pytest.raises(CookieMismatch, match="lost its disk"):  # wiped again, and nobody has said anything to that
+        await claim(FaultyFiles(), metadata, seed=3, lost_instance=first.instance)
+
+
 async def test_data_that_the_metadata_does_not_know_is_refused(files, metadata):
     await claim(files, metadata)
     files.open(f"{DIRECTORY}/0000000000000001.journal", create=True)
