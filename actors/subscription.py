@@ -312,6 +312,10 @@ class Subscription:
             self._cancel_timers()
             try:
                 await delete()
+            except MagnetarError:
+                if consumer is not None:  # it is attached to nothing any more, and must not go on believing so
+                    self.host.disconnect_consumer(consumer)
+                raise
             finally:
                 self.host.subscription_ended(self)
 

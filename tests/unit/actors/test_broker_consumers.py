@@ -425,6 +425,11 @@ async def test_a_topic_whose_cursor_may_or_may_not_be_deleted_is_loaded_anew():
         await two.expect(BaseCommand.CLOSE_CONSUMER)
         await two.subscribe(TOPIC, "other")
         assert front.topic is not before
+        await one.expect(BaseCommand.CLOSE_CONSUMER)
+        front.ledger.fail_deletes = None
+        await one.subscribe(TOPIC, "s")
+        done = await one.request(CommandUnsubscribe(consumer_id=1, request_id=0))
+        assert done.DESCRIPTOR.name == "CommandSuccess"
         await one.close()
         await two.close()
 
