@@ -88,7 +88,7 @@ def _copies(auditor: Mapping[str, Any]) -> list[str]:
     copied = f"{auditor['copied_entries_total']:,} entries, {filesize.decimal(auditor['copied_bytes_total'])}"
     done = f"copied since the coordinator started: {copied}"
     if auditor["running"]:
-        done += f"; {auditor['round_ledgers']} ledgers into this round"
+        done += f"; now at ledger {auditor['round_ledgers']}"
     if auditor["incomplete"]:
         lacking = f"{auditor['incomplete']} of {auditor['ledgers']} ledgers lack copies"
         lines.append(f"[yellow]copies     {lacking} ({done})[/yellow]")

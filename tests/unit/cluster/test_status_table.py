@@ -75,7 +75,7 @@ def test_the_progress_of_repair_is_shown() -> None:
     )  # fmt: skip
     assert "3 of 15 ledgers lack copies" in line(text, "copies")
     assert "1,200 entries, 34.5 MB" in line(text, "copies")
-    assert "7 ledgers into this round" in line(text, "copies")
+    assert "now at ledger 7" in line(text, "copies")
     assert "[away]" in line(text, "last failure")
     assert "bookie-2" in line(text, "lost ")
     assert "bookie-3" in line(text, "limbo ")
