@@ -56,17 +56,29 @@ class Recreating(Workload):
         producer = await self.again(partial(self.client.create_producer, self.topic, send_timeout_millis=3000))
         sends = [asyncio.create_task(self._send(producer, number)) for number in range(self.random.randint(1, 10))]
         if self.random.random() < 0.5:
-            try:
-                consumer = await self.client.subscribe(
-                    self.topic, self.name, initial_position=magnetar.InitialPosition.Earliest
-                )
-                for _ in range(3):
-                    await consumer.acknowledge(await consumer.receive(300))
-                await consumer.close()
-            except (MagnetarError, TimeoutError) as error:
-                self.history.counts[f"consuming what is deleted: {type(error).__name__}"] += 1
+            await self._consume()
         await asyncio.gather(*sends)
         await producer.close()
+
+    async def _consume(self) -> None:
+        """A few messages. Now and then the consumer stays, and makes the topic anew when it comes back."""
+        try:
+            consumer = await self.client.subscribe(
+                self.topic,
+                self.name,
+                magnetar.ConsumerType.Shared,
+                initial_position=magnetar.InitialPosition.Earliest,
+            )
+        except (MagnetarError, TimeoutError) as error:
+            self.history.counts[f"consuming what is deleted: {type(error).__name__}"] += 1
+            return
+        try:
+            for _ in range(3):
+                await consumer.acknowledge(await consumer.receive(300))
+        except (MagnetarError, TimeoutError) as error:
+            self.history.counts[f"consuming what is deleted: {type(error).__name__}"] += 1
+        if self.random.random() < 0.8:
+            await consumer.close()
 
     async def _send(self, producer: Any, number: int) -> None:
         payload = f"{self.name}:{self._generation}:{number:06d}".encode()
