@@ -142,12 +142,14 @@ class SimCluster:
         task = process.spawn(self._serve(node, process, random), "serve")
         task.add_done_callback(lambda done: self._ended(node, process, done), context=Context())
 
-    def stop(self, node: Node) -> None:
-        """Kill a node and keep it down."""
+    def stop(self, node: Node, *, power_loss: bool | None = None) -> None:
+        """Kill a node and keep it down. `power_loss` as in `Process.kill`; one that is down already loses power too."""
         node.wanted = False
         node.ready = False
         if node.process is not None:
-            node.process.kill()
+            node.process.kill(power_loss=power_loss)
+        if power_loss and node.disk is not None:
+            node.disk.crash()
 
     def replace(self, node: Node) -> None:
         """Take a process that does not answer for dead, and begin anew; the old one may wake up."""

@@ -33,7 +33,8 @@ class Faults:
         self._may_lose_disk = random.random() < 0.3
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.crash, self.crash, self.pause, self.partition, self.isolate, self.reset, self.reset, self.slow,
-            self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage,
+            self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage, self.delay,
+            self.crash_amid_writes, self.misread,
         ]  # fmt: skip
         self._kinds = [kind for kind in kinds if random.random() < 0.5] or [self.crash]
         self._pace_s = random.choice((0.3, 1.0, 3.0))
@@ -89,7 +90,7 @@ class Faults:
         """All bookies, or everything, at once."""
         nodes = self._cluster.nodes if self._random.random() < 0.5 else self._cluster.bookies
         for node in nodes:
-            self._cluster.stop(node)
+            self._cluster.stop(node, power_loss=True)
 
         def begin() -> None:
             for node in nodes:
@@ -139,6 +140,16 @@ class Faults:
             logger.info("reset between %s and %s", *(end.host for end in connection.ends))
             self._history.counts["reset"] += 1
             network.reset(connection)
+
+    async def delay(self) -> None:
+        """A few connections stand still for a moment; what others bring later overtakes what is on them."""
+        network = self._cluster.network
+        connections = list(network.connections.values())
+        for connection in self._random.sample(connections, min(len(connections), self._random.randint(1, 4))):
+            seconds = self._random.choice((0.05, 0.5, 3.0)) * self._random.random()
+            logger.info("%s and %s wait %.3f s for a packet", *(end.host for end in connection.ends), seconds)
+            self._history.counts["delay"] += 1
+            network.hold(connection, seconds)
 
     async def slow(self) -> None:
         """A host's packets take long."""
@@ -201,6 +212,22 @@ class Faults:
             node.disk.flip_bit(path, self._random.randrange(used), self._random.randrange(8))
             self._history.counts["bit-flip"] += 1
             logger.info("a bit of %s flips at %s", path, node.name)
+
+    async def crash_amid_writes(self) -> None:
+        """A bookie dies inside what a thread of it does to the disk; the supervisor begins it anew."""
+        node = self._node(BOOKIE)
+        if node.process is not None and node.process.alive:
+            changes = self._random.choice((1, 4, 30))
+            node.process.kill_amid_writes(self._random.randint(1, changes))
+            self._history.counts["crash-amid-writes"] += 1
+            logger.info("fault: %s will die amid a write", node.name)
+
+    async def misread(self) -> None:
+        """A bit flips on the way from the disk of the bookie that may be damaged."""
+        assert self._damaged.disk is not None
+        self._damaged.disk.flip_next_read("", self._random.randint(1, 3))
+        self._history.counts["misread"] += 1
+        logger.info("fault: %s will misread", self._damaged.name)
 
     async def failing_sync(self) -> None:
         """The next fsync or write of a bookie's disk fails."""

@@ -84,27 +84,30 @@ class SimHandle:
         return f"<{self.callback!r} at {self.moment}>"
 
 
+class Pipe(Protocol):
+    """What brings bytes to a socket."""
+
+    def arrives(self, arrival: "Arrival") -> bool: ...
+
+
 class Arrival(SimHandle):
-    """Bytes on their way to a socket: `arrives()` happens when they are there, and says whether anybody hears of it."""
+    """So many items of a pipe on their way: when they are there the pipe says whether anybody hears of it."""
 
-    __slots__ = ("arrives",)
+    __slots__ = ("count", "pipe")
 
-    def __init__(self, arrives: Callable[["Arrival"], bool], context: Context, callback: Any, moment: float) -> None:
-        super().__init__(callback, (), context, SOCKET, moment)
-        self.arrives = arrives
+    def __init__(self, pipe: Pipe, count: int, context: Context, callback: Any, moment: float) -> None:
+        self.callback = callback
+        self.arguments = ()
+        self.context = context
+        self.kind = SOCKET
+        self.moment = moment
+        self.dropped = False
+        self.pipe = pipe
+        self.count = count
 
 
 class SimTask(asyncio.Task[Any]):
-    """A task with a hash that does not depend on its address."""
-
-    number: int
-
-    def __hash__(self) -> int:
-        return self.number
-
-
-class SimFuture(asyncio.Future[Any]):
-    """A future with a hash that does not depend on its address, but on when it was first asked for."""
+    """A task with a hash that does not depend on its address, but on when it was first asked for."""
 
     number: int
 
@@ -112,8 +115,24 @@ class SimFuture(asyncio.Future[Any]):
         try:
             return self.number
         except AttributeError:
-            self.number = next(self._loop._numbers)  # type: ignore[attr-defined]
+            return _number(self)
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future with such a hash."""
+
+    number: int
+
+    def __hash__(self) -> int:
+        try:
             return self.number
+        except AttributeError:
+            return _number(self)
+
+
+def _number(hashed: SimTask | SimFuture) -> int:
+    hashed.number = next(hashed.get_loop()._numbers)  # type: ignore[attr-defined]
+    return hashed.number
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -131,7 +150,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, SimHandle]] = []
         self._swept: Owner | None = None
         self.set_exception_handler(self._report)
-        self.set_task_factory(self._make_task)
 
     # -- time and chance of the loop -------------------------------------------------------------------------------
 
@@ -168,12 +186,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def create_future(self) -> Any:
         return SimFuture(loop=self)
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        task = SimTask.__new__(SimTask)
-        task.number = next(self._numbers)
-        context: Context | None = options.get("context")
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> Any:
+        task = SimTask(coro, loop=self, name=name, context=context)
         owner = context.get(PROCESS) if context is not None else PROCESS.get()
-        task.__init__(coroutine, loop=self, **options)
         if owner is not None:
             owner.tasks.append(task)
             if len(owner.tasks) > owner.tasks_max:
@@ -232,7 +247,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 now = self.now
                 while timers and timers[0][0] <= now:
                     handle = heappop(timers)[2]
-                    if handle.kind != SOCKET or handle.arrives(handle):  # type: ignore[attr-defined]
+                    if handle.kind != SOCKET or handle.pipe.arrives(handle):  # type: ignore[attr-defined]
                         ready.append(handle)
         finally:
             self.handles_run = handles

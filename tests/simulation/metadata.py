@@ -1,20 +1,30 @@
 """The metadata database of a simulated cluster: in memory, slow, sometimes away, sometimes silent about an outcome.
 
 The records outlive every coordinator. Whoever watches is told of each change, at the moment it happens.
+
+A call may be refused; it may end with an unknown outcome that was carried out, was not, or will be carried out a while
+later, when the database gets to what a broken connection left with it, perhaps after the caller's death. There are no
+stale reads: production has one linearizable database and no replicas, so a simulated one that answered from the past
+would find errors that cannot happen.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from random import Random
 from typing import TypeVar
 
-from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
+from magnetar.protocol.errors import MetadataError, MetadataUnavailable, OutcomeUnknown
 from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata_store import Guard, Versioned, Write, WriteResult, one_result
 
 from .process import Process
 
 T = TypeVar("T")
+
+LATE_MAX_S = 1.5
+"""How much later than its caller was told a write may be carried out."""
 
 Watcher = Callable[[str, Versioned | None, Versioned | None], None]
 
@@ -45,6 +55,7 @@ class SimMetadataStore:
         self._process = process
         self._inner = MemoryMetadataStore(records)
         self._random = random
+        self._late: list[asyncio.Task[None]] = []
 
     async def get(self, key: str) -> Versioned | None:
         return await self._read(lambda: self._inner.get(key))
@@ -89,9 +100,19 @@ class SimMetadataStore:
         if draw < self.trouble / 3:
             raise MetadataUnavailable("the database is away")
         if draw < self.trouble * 2 / 3:
+            if self._random.random() < 0.3:
+                loop = asyncio.get_running_loop()
+                self._late.append(loop.create_task(_later(call, self._random.random() * LATE_MAX_S), context=Context()))
             raise OutcomeUnknown("the connection broke before the write was carried out")
         result = await call()
         await self._pause()
         if draw < self.trouble:
             raise OutcomeUnknown("the connection broke after the write was carried out")
         return result
+
+
+async def _later(call: Callable[[], Awaitable[object]], delay_s: float) -> None:
+    """Of no process: the database carries it out whether or not who asked for it still lives."""
+    await asyncio.sleep(delay_s)
+    with contextlib.suppress(MetadataError):  # nobody is there to be told
+        await call()

@@ -22,7 +22,11 @@ END = "end"
 
 
 class Network:
-    """All listeners and connections. `partition` and `heal` take names of hosts; `slow` adds seconds of latency."""
+    """All listeners and connections. `partition` and `heal` take names of hosts.
+
+    Each write draws its own latency, to which `slow_s` adds seconds by host: order holds within a direction of a
+    connection, and nowhere else. Nothing is delivered twice or out of order inside one, because TCP does neither.
+    """
 
     def __init__(self, loop: SimLoop, random: Random) -> None:
         self.random = random
@@ -114,6 +118,14 @@ class Network:
             end.cut_off(kept)
         for end in connection.ends:
             end.send_mark(RESET)
+
+    def hold(self, connection: "Connection", seconds: float) -> None:
+        """What is written to a connection from now on arrives after so many seconds at the earliest, in both
+        directions, as after a lost packet. Other connections, also of the same hosts, go on: what is sent later there
+        arrives earlier.
+        """
+        for end in connection.ends:
+            end.hold_until(self._loop.now + seconds)
 
     def process_ended(self, owner: Owner) -> None:
         """The kernel closes a dead process's sockets; part of what it had written still leaves."""
@@ -213,8 +225,9 @@ class Transport(asyncio.Transport):
         """How many of these are at the peer's socket."""
         self._due = 0
         """How many more would be there without a partition."""
-        self._last: PipeArrival | None = None
+        self._last: Arrival | None = None
         """The last arrival that is scheduled."""
+        self._held_until = 0.0
         self._bytes_under_way = 0
         self._ended = False
 
@@ -324,25 +337,29 @@ class Transport(asyncio.Transport):
         self._under_way.extend([b""] * count)  # their arrivals are scheduled already
         self._ended = False
 
+    def hold_until(self, moment: float) -> None:
+        """Nothing written from now on arrives before."""
+        self._held_until = max(self._held_until, moment)
+
     def pump(self) -> None:
         """Look again at what the partition held back."""
         self._schedule(self._loop.now + self._network.latency(self.host, self.peer.host), 0)
 
     def _send(self, item: bytes | str) -> None:
         self._under_way.append(item)
-        moment = self._loop.now + self._network.latency(self.host, self.peer.host)
+        moment = max(self._held_until, self._loop.now + self._network.latency(self.host, self.peer.host))
         last = self._last
         if last is not None and last.moment >= moment:
             last.count += 1  # what overtook it waits for it
         else:
             self._last = self._schedule(moment, 1)
 
-    def _schedule(self, moment: float, count: int) -> "PipeArrival":
-        arrival = PipeArrival(self, count, moment)
+    def _schedule(self, moment: float, count: int) -> Arrival:
+        arrival = Arrival(self, count, self.peer._context, self._hand_over, moment)
         self._loop.send(arrival)
         return arrival
 
-    def arrives(self, arrival: "PipeArrival") -> bool:
+    def arrives(self, arrival: Arrival) -> bool:
         """More items are at the peer's socket, or would be without the partition. Of no process: the kernel's work."""
         if arrival is self._last:
             self._last = None
@@ -396,14 +413,3 @@ class Transport(asyncio.Transport):
             self._network.connections.pop(self._connection.number, None)
         if self._protocol is not None:
             self._protocol.connection_lost(error)
-
-
-class PipeArrival(Arrival):
-    """So many items of a pipe reach its other end at the same moment."""
-
-    __slots__ = ("count",)
-
-    def __init__(self, pipe: Transport, count: int, moment: float) -> None:
-        peer = pipe.peer
-        super().__init__(pipe.arrives, peer._context, pipe._hand_over, moment)
-        self.count = count

@@ -7,7 +7,7 @@ taken from it at the moment it is killed; then its tasks are cancelled, and what
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from random import Random
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ class Process:
             self.files,  # type: ignore[arg-type]  # who has no disk must not touch files
         )
         self._network = network
+        self._chance = Random(random.getrandbits(64))
         loop.owners.append(self)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
@@ -75,12 +76,23 @@ class Process:
         self.strike_in = handles
         self.hindered = True
 
-    def kill(self) -> None:
-        """SIGKILL, with power loss for what its disk had not made durable."""
+    def kill_amid_writes(self, changes: int) -> None:
+        """`kill` when the disk has carried out its `changes`-th change from now (at least 1), before anything follows.
+
+        The other kills come between two pieces of a thread's work; this one comes inside: after a write and before
+        its sync, between the steps of an atomic replacement, in the middle of a start.
+        """
+        if self.alive and self.files is not None:
+            self.files.when_changed(changes, lambda: Context().run(self.kill))
+
+    def kill(self, *, power_loss: bool | None = None) -> None:
+        """SIGKILL. With `power_loss` (drawn unless said) what its disk had not made durable is lost for the most part;
+        without, the next process sees all that was written, durable or not.
+        """
         if not self.alive:
             return
         if self.files is not None:
-            self.files.detach()
+            self.files.detach(self._chance.random() < 0.5 if power_loss is None else power_loss)
         self.alive = False
         self.hindered = True
         self._network.process_ended(self)
@@ -196,10 +208,18 @@ class AttachedFiles:
         self._disk = disk
         self._attached = True
 
-    def detach(self) -> None:
-        """The process is gone: unsynced writes are lost but for a random prefix, locks are free."""
+    def detach(self, power_loss: bool) -> None:
+        """The process is gone, its locks are free, its handles closed; with the power goes what was not synced."""
         self._attached = False
-        self._disk.crash()
+        if power_loss:
+            self._disk.crash()
+        else:
+            self._disk.process_died()
+
+    def when_changed(self, changes: int, strike: Callable[[], None]) -> None:
+        """Call `strike` when the disk has changed so many times; it has to detach these files."""
+        self._disk.power_off_after(changes)
+        self._disk.on_power_off = strike
 
     def _check(self) -> FaultyFiles:
         if not self._attached:

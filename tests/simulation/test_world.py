@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from faulty_files import FaultyFiles
 
+from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
 from simulation.loop import SimLoop, Stuck
+from simulation.metadata import SimMetadataStore, WatchedRecords
 from simulation.network import Network
 from simulation.process import Process
 
@@ -203,3 +205,178 @@ async def test_who_does_not_read_slows_the_writer(world: World) -> None:
     await asyncio.sleep(1)
     assert states == ["paused", "resumed"]
     assert len(accepted.received) == 1 << 20
+
+
+@scripted
+async def test_what_a_connection_is_held_up_with_is_overtaken_by_another(world: World) -> None:
+    first, second = world.process("a"), world.process("b")
+    order: list[bytes] = []
+
+    def accept() -> Peer:
+        peer = Peer()
+        peer.data_received = order.append  # type: ignore[method-assign]
+        return peer
+
+    await second.spawn(world.loop.create_server(accept, "b", 1), "listen")
+    ends = [await first.spawn(world.loop.create_connection(Peer, "b", 1), "connect") for _ in range(2)]
+    await asyncio.sleep(1)
+    world.network.hold(next(iter(world.network.connections.values())), 2.0)
+    ends[0][0].write(b"earlier")
+    await asyncio.sleep(1)
+    ends[1][0].write(b"later")
+    await asyncio.sleep(0.9)
+    assert b"".join(order) == b"later"
+    await asyncio.sleep(1)
+    assert b"".join(order) == b"laterearlier"
+
+
+def test_a_slow_host_hears_two_connections_in_any_order() -> None:
+    orders: set[bytes] = set()
+    for seed in range(20):
+        world = World(seed)
+
+        async def script(world: World = world) -> None:
+            order: list[bytes] = []
+            processes = [world.process(name) for name in "abc"]
+
+            def accept() -> Peer:
+                peer = Peer()
+                peer.data_received = order.append  # type: ignore[method-assign]
+                return peer
+
+            await processes[2].spawn(world.loop.create_server(accept, "c", 1), "listen")
+            for process in processes[:2]:
+                transport, _ = await process.spawn(world.loop.create_connection(Peer, "c", 1), "connect")
+                world.network.slow_s["c"] = 0.5
+                transport.write(process.name.encode())
+            await asyncio.sleep(2)
+            orders.add(b"".join(order))
+
+        world.run(script())
+    assert orders == {b"ab", b"ba"}
+
+
+def test_a_process_may_be_struck_at_any_await() -> None:
+    """Each count ends the same coroutine at another of its awaits, none of which takes time."""
+    reached: list[int] = []
+    for handles in range(1, 7):
+        world = World()
+
+        async def script(world: World = world, handles: int = handles) -> None:
+            process = world.process("a")
+            steps = 0
+
+            async def step() -> None:
+                nonlocal steps
+                for _ in range(5):
+                    steps += 1
+                    await asyncio.sleep(0)
+                    assert process.alive
+
+            task = process.spawn(step(), "step")
+            process.kill_after(handles)
+            await asyncio.wait([task])
+            assert process.alive == (not task.cancelled())
+            reached.append(steps)
+
+        world.run(script())
+    assert reached == [0, 1, 2, 3, 4, 5]
+
+
+@scripted
+async def test_a_paused_process_is_struck_when_it_goes_on(world: World) -> None:
+    process = world.process("a")
+    task = process.spawn(asyncio.sleep(1), "sleep")
+    await asyncio.sleep(0)
+    process.kill_after(1)
+    process.pause()
+    await asyncio.sleep(2)
+    assert process.alive
+    process.resume()
+    await asyncio.wait([task])
+    assert not process.alive
+    assert task.cancelled()
+
+
+def replace(files: Any) -> None:
+    """One piece of a thread's work, in five changes: create, write, sync, rename, sync of the directory."""
+    file = files.open("/x.tmp", create=True)
+    file.write_at(0, [b"new"])
+    file.sync()
+    file.close()
+    files.rename("/x.tmp", "/x")
+    files.sync_directory("/")
+
+
+def test_a_process_may_die_inside_the_work_of_a_thread() -> None:
+    outcomes: set[tuple[int, bool]] = set()
+    for changes in range(1, 7):
+        for seed in range(10):
+            world, disk = World(), FaultyFiles(seed)
+
+            async def script(world: World = world, disk: FaultyFiles = disk, changes: int = changes) -> None:
+                process = world.process("a", disk)
+                process.kill_amid_writes(changes)
+
+                async def work_() -> None:
+                    await process.env.offload.run(replace, process.env.files)
+
+                work = process.spawn(work_(), "work")
+                await asyncio.wait([work])
+                assert process.alive == (changes == 6) == (not work.cancelled())
+                outcomes.add((changes, disk.exists("/x")))
+
+            world.run(script())
+    assert (4, True) in outcomes and (4, False) in outcomes, "a name not synced may survive, or not"
+    assert not any(there for changes, there in outcomes if changes < 4)
+    assert {there for changes, there in outcomes if changes == 6} == {True}
+
+
+@scripted
+async def test_without_a_power_loss_the_next_process_sees_what_was_not_synced(world: World) -> None:
+    disk = FaultyFiles(1)
+    first = world.process("a", disk)
+    file = first.env.files.open("/x", create=True)
+    first.env.files.sync_directory("/")
+    first.env.files.lock("/lock")
+    file.write_at(0, [b"written"])
+    first.kill(power_loss=False)
+    second = world.process("a", disk)
+    second.env.files.lock("/lock")
+    assert second.env.files.read_bytes("/x") == b"written"
+    with pytest.raises(OSError):
+        file.read_at(0, 1)
+    lost: set[bytes] = set()
+    for seed in range(20):
+        other = FaultyFiles(seed)
+        file = other.open("/x", create=True)
+        other.sync_directory("/")
+        file.write_at(0, [b"written"])
+        other.process_died()
+        other.crash()
+        lost.add(other.read_bytes("/x"))
+    assert {b"", b"written"} <= lost
+
+
+def test_an_unknown_outcome_is_carried_out_or_not_or_later() -> None:
+    seen: set[tuple[bool, bool]] = set()
+    for seed in range(60):
+        world, records = World(), WatchedRecords()
+
+        async def script(world: World = world, records: WatchedRecords = records, seed: int = seed) -> None:
+            process = world.process("a")
+            store = SimMetadataStore(process, records, Random(seed))
+            store.trouble = 1.0
+            with pytest.raises((OutcomeUnknown, MetadataUnavailable)) as told:
+                await store.put("key", b"value", None)
+            at_once = "key" in records.by_key
+            process.kill()
+            await asyncio.sleep(2)
+            outcome = (at_once, "key" in records.by_key)
+            if told.type is MetadataUnavailable:
+                assert outcome == (False, False)
+            else:
+                seen.add(outcome)
+
+        world.run(script())
+    assert seen == {(True, True), (False, False), (False, True)}

@@ -3,7 +3,8 @@
 - `crash()`: power loss. Names not synced with their directory, and all open handles, are gone. Of the unsynced writes
   a random prefix survives, the next one torn at a byte or missing whole sectors; or any sectors of any of them do.
 - `process_died()`: the machine goes on; what was written stays in its cache, not synced, for the next process to see.
-- `power_off_after(n)`: the n-th change from now on, and every operation after it, fails until `crash()`.
+- `power_off_after(n)`: the n-th change from now on, and every operation after it, fails until `crash()` (or
+  `process_died()`); `on_power_off` is called at that moment, in the thread that made the change.
 - `fail_next`: errors of a device. A failing write leaves a part of itself behind. After a failing sync some of what it
   should have written never gets to the medium, although the cache shows it, and later syncs succeed.
 - `flip_bit`, `flip_next_read`: corruption on the medium, and on the way from it.
@@ -14,7 +15,7 @@ It implements `magnetar.runtime.files.Files` and may be used from several thread
 
 import errno
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from faulty_inode import Content, Inode
@@ -35,6 +36,7 @@ class FaultyFiles:
         self.steps = 0
         self.syncs = 0
         self.usage: DiskUsage | None = None
+        self.on_power_off: Callable[[], None] = _nothing
         self._random = Random(seed)
         self._mutex = threading.RLock()
         self._names: dict[str, Inode] = {}
@@ -68,7 +70,6 @@ class FaultyFiles:
             self._names = dict(self._durable_names)
             for inode in {id(inode): inode for inode in self._names.values()}.values():
                 inode.crash(self._random)
-            self._power_off_at, self._power_is_off = None, False
             self._failures.clear()
             self._flips.clear()
             self.process_died()
@@ -76,6 +77,8 @@ class FaultyFiles:
     def process_died(self) -> None:
         """Open handles and locks are gone; what was written is still to be seen, and durable only if it was synced."""
         with self._mutex:
+            self._power_off_at, self._power_is_off = None, False
+            self.on_power_off = _nothing
             self._locks.clear()
             self._generation += 1
 
@@ -206,6 +209,7 @@ class FaultyFiles:
         self.steps += 1
         if self._power_off_at is not None and self.steps >= self._power_off_at:
             self._power_is_off = True
+            self.on_power_off()
             raise PowerLost(errno.EIO, "the power went off")
 
     def _check(self, operation: str, path: str) -> None:
@@ -221,6 +225,10 @@ class FaultyFiles:
     def _names_of_inodes(self) -> dict[str, Inode]:
         """Every inode that some name leads or led to; a lost creation's inode is simply not there."""
         return {**self._durable_names, **self._names}
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _change_name(names: dict[str, Inode], inodes: dict[str, Inode], kind: str, old: str, new: str) -> None:

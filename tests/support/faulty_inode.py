@@ -29,9 +29,12 @@ class Content:
     def read(self, start: int, stop: int) -> bytes:
         """Fewer bytes only at the end of the file."""
         stop = min(stop, self.size)
-        found = bytes(self._written[start:stop])
+        found = self._written[start:stop]
         missing = stop - start - len(found)
-        return found + bytes(missing) if missing > 0 else found
+        if missing <= 0:
+            return bytes(found)
+        zeros = memoryview(_ZEROS)[:missing] if missing <= len(_ZEROS) else bytes(missing)
+        return b"".join((found, zeros))
 
     def write(self, offset: int, data: bytes) -> None:
         stop = offset + len(data)
