@@ -85,6 +85,7 @@ class LedgerHistory:
         self._closed: dict[int, int] = {}
         self._highest: dict[int, int] = {}
         self._records: dict[int, LedgerMetadata] = {}
+        self._gone: dict[int, None] = {}
 
     def violated(self, sentence: str) -> None:
         if sentence not in self.violations:
@@ -122,6 +123,8 @@ class LedgerHistory:
         """All of a closed ledger was read."""
         for entry_id, body in bodies.items():
             self.was_read((ledger_id, entry_id), body)
+        if ledger_id in self.deleted:
+            return
         for (ledger, entry_id), body in self.acknowledged.items():
             if ledger == ledger_id and entry_id not in bodies:
                 self.violated(f"I1: {body[:40]!r}, acknowledged at {(ledger, entry_id)}, is lost")
@@ -185,6 +188,11 @@ class LedgerHistory:
         old = self._records.pop(ledger_id, None)
         if after is None:
             self.counts["ledgers deleted"] += 1
+            self._gone[ledger_id] = None
+            return
+        if (
+            ledger_id in self._gone
+        ):  # a create whose answer was lost landed after all, when its ledger was deleted again
             return
         new = self._records[ledger_id] = LedgerMetadata.unpack(after.value)
         if old is not None:

@@ -1,0 +1,147 @@
+"""`make mutants`: is the simulator strong enough to find bugs? Each is switched on and has to be found.
+
+    python tests/simulation/gate.py                       all mutants, then the unmutated build over the same seeds
+    python tests/simulation/gate.py --mutant "#2614"      only this one
+    python tests/simulation/gate.py --mutant "#2614" --seed 17     one run with its transcript
+
+A mutant is caught by a seed whose run breaks the invariant that was named beforehand (`mutants.MUTANTS`); breaking
+another one does not count. Exit status 1 when one is not caught within --seeds-max seeds, or when the unmutated build
+breaks anything in any of the seeds that were needed.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "support")]
+
+from simulation import mutants
+from simulation.ledger_scenario import simulate
+from simulation.transcript import Transcript
+
+SEEDS_MAX = 10_000
+SEEDS_PER_TASK = 4
+
+
+class Hunt(NamedTuple):
+    """How a mutant was found: after how many seeds, by what; `seeds` were all in vain when `sentence` is empty."""
+
+    seeds: int
+    sentence: str
+    others: int
+    """Seeds in which it broke other invariants only."""
+    seconds: float
+
+
+class Shot(NamedTuple):
+    """What a few seeds showed: the first that broke the named invariant, and how."""
+
+    seed: int
+    sentence: str
+    others: int
+
+
+def shoot(name: str, seeds: range) -> Shot:
+    """Run seeds with a mutant switched on, until one breaks its invariant; `seed` is −1 when none does."""
+    others = 0
+    for seed in seeds:
+        with mutants.active(name) as mutant:
+            violations = simulate(seed).violations
+        for sentence in violations:
+            if sentence.startswith(f"{mutant.invariant}:"):
+                return Shot(seed, sentence, others)
+        others += bool(violations)
+    return Shot(-1, "", others)
+
+
+def hunt(pool: ProcessPoolExecutor, name: str, first: int, seeds_max: int, workers: int) -> Hunt:
+    """Look for a mutant, in the order of seeds."""
+    began, others = time.perf_counter(), 0
+    tasks = (
+        (start, pool.submit(shoot, name, range(start, min(start + SEEDS_PER_TASK, first + seeds_max))))
+        for start in range(first, first + seeds_max, SEEDS_PER_TASK)
+    )
+    waiting: list[tuple[int, Future[Shot]]] = []
+    for _, future in _ahead(tasks, waiting, 2 * workers):
+        shot = future.result()
+        others += shot.others
+        if shot.seed >= 0:
+            for _, unneeded in waiting:
+                unneeded.cancel()
+            return Hunt(shot.seed - first + 1, shot.sentence, others, time.perf_counter() - began)
+    return Hunt(seeds_max, "", others, time.perf_counter() - began)
+
+
+def _ahead(
+    tasks: "Iterator[tuple[int, Future[Shot]]]", waiting: "list[tuple[int, Future[Shot]]]", ahead: int
+) -> "Iterator[tuple[int, Future[Shot]]]":
+    """The tasks in their order, `ahead` of them begun before they are asked for."""
+    for task in tasks:
+        waiting.append(task)
+        if len(waiting) > ahead:
+            yield waiting.pop(0)
+    while waiting:
+        yield waiting.pop(0)
+
+
+def innocent(seed: int) -> list[str]:
+    """What the unmutated build breaks in a seed: nothing, if all is well."""
+    return simulate(seed).violations
+
+
+def run_gate(names: list[str], first: int, seeds_max: int, workers: int) -> bool:
+    """Hunt all these mutants, then run the unmutated build over the same seeds; prints both. Whether the gate holds."""
+    holds, needed = True, 0
+    print(f"{'mutant':17} {'bug':68} {'named':6} {'seeds':>6} {'s':>6}  caught by", flush=True)
+    with ProcessPoolExecutor(workers) as pool:
+        for name in names:
+            mutant = mutants.MUTANTS[name]
+            found = hunt(pool, name, first, seeds_max, workers)
+            needed = max(needed, found.seeds)
+            holds = holds and bool(found.sentence)
+            verdict = found.sentence[:100] or f"NOT CAUGHT, in {found.others} seeds by other invariants only"
+            line = f"{name:17} {mutant.bug:68} {mutant.invariant:6} {found.seeds:6} {found.seconds:6.1f}  {verdict}"
+            print(line, flush=True)
+        began, failed = time.perf_counter(), 0
+        for seed, violations in enumerate(pool.map(innocent, range(first, first + needed), chunksize=8), first):
+            if violations:
+                failed += 1
+                print(f"unmutated, seed {seed}: {violations[0][:300]}", flush=True)
+    elapsed = time.perf_counter() - began
+    print(f"unmutated: {needed} seeds in {elapsed:.0f} s, {failed or 'none'} of them with a violation")
+    return holds and not failed
+
+
+def replay(name: str, seed: int) -> int:
+    """One run with its transcript."""
+    with mutants.active(name):
+        outcome = simulate(seed, transcript=Transcript(sys.stdout))
+    for violation in outcome.violations:
+        print(f"VIOLATION {violation}")
+    return 1 if outcome.violations else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--mutant", action="append", choices=list(mutants.MUTANTS), help="only this one; may be repeated"
+    )
+    parser.add_argument("--seed", type=int, help="with one --mutant: run this seed and print its transcript")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds-max", type=int, default=SEEDS_MAX, help="a mutant has to be caught within so many")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    names = options.mutant or list(mutants.MUTANTS)
+    if options.seed is not None:
+        return replay(names[0], options.seed)
+    return 0 if run_gate(names, options.first, options.seeds_max, options.workers) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

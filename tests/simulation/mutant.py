@@ -1,0 +1,35 @@
+"""What a mutant is: a bug that can be switched on in production classes for a while."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+Patch = Callable[[ExitStack], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: what it is, the invariant that breaks, and how to switch it on."""
+
+    name: str
+    bug: str
+    invariant: str
+    switch_on: Patch
+
+
+def replace(stack: ExitStack, owner: Any, name: str, value: Any, **options: Any) -> None:
+    """Put `value` in the place of a member until the stack is left."""
+    stack.enter_context(patch.object(owner, name, value, **options))
+
+
+class Denying:
+    """A ReadingState to which a failed read is a denial."""
+
+    def __init__(self, reading: Any) -> None:
+        self._reading = reading
+        self.failed = reading.denied
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reading, name)

@@ -1,0 +1,103 @@
+"""Bugs of our own choosing, for the mutation gate: what a careless change could bring into this project.
+
+Deduplication's ("pushed" is not set back to "persisted" after a failed publish) joins when deduplication does.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+from magnetar.protocol.errors import StaleEpoch
+from magnetar.runtime.files import File
+from magnetar.storage import group_commit
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.cursor_state import CursorState
+from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.ledger_recovery import LedgerRecovery
+from magnetar.storage.ledger_writer import LedgerWriter
+from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState
+from magnetar.storage.managed_ledger_record import ManagedLedgerRecord, OwnedRecord
+from magnetar.storage.metadata_store import pack
+
+from .mutant import Denying, Mutant, replace
+
+
+def _answer_before_the_sync(stack: ExitStack) -> None:
+    def write(file: File, offset: int, parts: list[bytes], sync: bool) -> None:
+        if sync:
+            file.sync()
+        file.write_at(offset, [b"".join(parts)])
+
+    replace(stack, group_commit, "_write", write)
+
+
+def _store_cursors_ahead(stack: ExitStack) -> None:
+    packing = CursorState.pack
+
+    def packed(self: CursorState) -> bytes:
+        if not self._ranges:
+            return packing(self)
+        ledger_id = max(self._ranges)
+        last = max(last for _, last in self._ranges[ledger_id])
+        return pack({"mark": [ledger_id, last], "ranges": [], "batches": [], "props": self.properties})
+
+    replace(stack, CursorState, "pack", packed)
+
+
+def _accept_a_stale_epoch(stack: ExitStack) -> None:
+    change = OwnedRecord.change
+
+    async def changing(self: Any, *arguments: Any, **options: Any) -> ManagedLedgerRecord:
+        try:
+            return await change(self, *arguments, **options)
+        except StaleEpoch:
+            found = await self._store.get(self._key)
+            if found is None:
+                raise
+            self._version = found.version
+            return await change(self, *arguments, **options)
+
+    replace(stack, OwnedRecord, "change", changing)
+
+
+def _trim_before_cursors_move(stack: ExitStack) -> None:
+    mark = property(lambda self: self._state.mark_delete, lambda self, position: None)
+    replace(stack, Cursor, "durable_mark_delete", mark, create=True)
+
+
+def _keep_replaced_acknowledgements(stack: ExitStack) -> None:
+    def take_away(self: LedgerWriterState, slot: int, state: SlotState) -> None:
+        self.slots[slot] = state
+        self.tenures[slot] += 1
+        self._find_live_write_sets()
+
+    replace(stack, LedgerWriterState, "_take_away", take_away)
+
+
+def _take_silence_for_denial(stack: ExitStack) -> None:
+    take = LedgerRecovery._take
+
+    def taking(self: Any, reading: Any, *rest: Any) -> int:
+        return take(self, Denying(reading), *rest)  # type: ignore[arg-type]
+
+    replace(stack, LedgerRecovery, "_take", taking)
+
+
+def _close_at_the_last_entry_sent(stack: ExitStack) -> None:
+    close = LedgerWriter.close
+
+    async def closing(self: LedgerWriter) -> LedgerMetadata:
+        self._state.lac = self._state.last_added
+        return await close(self)
+
+    replace(stack, LedgerWriter, "close", closing)
+
+
+OWN = (
+    Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
+    Mutant("cursor ahead", "a cursor is stored without its holes", "I7", _store_cursors_ahead),
+    Mutant("stale epoch", "a superseded owner writes its chain over the next one's", "I2", _accept_a_stale_epoch),
+    Mutant("early trim", "ledgers are trimmed before the cursors' places are stored", "I9", _trim_before_cursors_move),
+    Mutant("old slot", "acknowledgements of a replaced bookie still count", "I1", _keep_replaced_acknowledgements),
+    Mutant("silence", "recovery takes a time-out for a denial", "I1", _take_silence_for_denial),
+    Mutant("last sent", "a writer closes its ledger at the last entry sent", "I1", _close_at_the_last_entry_sent),
+)
