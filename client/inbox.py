@@ -7,7 +7,10 @@ is a `popleft` without a lock.
 How many entries may lie here is bounded by the permits that the sources granted to their brokers.
 """
 
+import sys
 from collections import deque
+from contextlib import suppress
+from itertools import repeat
 from typing import Protocol, cast
 
 from ..protocol.errors import MagnetarError
@@ -61,17 +64,19 @@ class Inbox:
         """The next messages that are here now, at most so many."""
         taken: list[Message] = []
         while len(taken) < messages_max:
-            with self.lock:
-                messages = self.messages
-                wanted = messages_max - len(taken)
-                if len(messages) <= wanted:
-                    taken += messages
-                    messages.clear()
-                else:
-                    taken += [messages.popleft() for _ in range(wanted)]
+            self._pop_into(taken, messages_max - len(taken))
             if len(taken) < messages_max and not self._open_next():
                 break
         return taken
+
+    def _pop_into(self, taken: list[Message], messages_max: int) -> None:
+        """Take at most so many of the messages one by one: others pop from the same deque without the lock, and only
+        what was popped is nobody else's.
+        """
+        popleft, append = self.messages.popleft, taken.append
+        with suppress(IndexError):
+            for _ in repeat(None, messages_max):
+                append(popleft())
 
     def _open_next(self) -> bool:
         """Open the next entry. False if there is none."""
@@ -102,15 +107,15 @@ class Inbox:
         with self.lock:
             dropped = sum(entry.count for entry in self._entries if entry.source is source)
             self._entries = deque(entry for entry in self._entries if entry.source is not source)
-            kept = [message for message in self.messages if message.source is not source]
-            self.messages.clear()  # the same deque for ever: receivers pop from it without the lock
-            self.messages.extend(kept)
+            opened: list[Message] = []
+            self._pop_into(opened, sys.maxsize)  # whoever finds it empty in between waits for the lock
+            self.messages.extend(message for message in opened if message.source is not source)
             return dropped
 
     def first(self, source: object) -> Message | Entry | None:
         """The next message of `source`, or its next unopened entry, if there is one."""
         with self.lock:
-            for message in self.messages:
+            for message in self.messages.copy():  # in one step, while others pop
                 if message.source is source:
                     return message
             return next((entry for entry in self._entries if entry.source is source), None)

@@ -1,0 +1,144 @@
+"""The receiver queue while several threads use it: every message goes to one of them, in order, or to nobody."""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from magnetar.client.inbox import Inbox
+from magnetar.client.message import Entry, Message
+from magnetar.protocol.pulsar_pb2 import MessageMetadata
+
+
+class Partition:
+    """A source of entries that hold one number each."""
+
+    generation = 0
+
+    def open_entry(self, entry: Entry) -> list[Message]:
+        return entry.open(1 << 20)
+
+
+class RealLocks:
+    """What the threads of a test share."""
+
+    def lock(self) -> threading.Lock:
+        return threading.Lock()
+
+    def signal(self, lock: threading.Lock) -> threading.Condition:
+        return threading.Condition(lock)
+
+    def wake(self, function: object, *arguments: object) -> None:
+        raise AssertionError("an inbox wakes nobody on the loop")
+
+
+class Watched(deque[Message]):
+    """Messages of which somebody else takes one, without the lock as receivers do, at the worst moments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken_by_another: list[Message] = []
+
+    def clear(self) -> None:
+        self._let_another_take()
+        super().clear()
+
+    def copy(self) -> deque[Message]:
+        return deque(super().__iter__())
+
+    def __iter__(self) -> Iterator[Message]:
+        for message in super().__iter__():
+            self._let_another_take()
+            yield message
+
+    def _let_another_take(self) -> None:
+        if self and not self.taken_by_another:
+            self.taken_by_another.append(self.popleft())
+
+
+def filled(source: Partition, count: int, other: Partition | None = None) -> Inbox:
+    """An inbox with so many opened messages, of two sources by turns if there is another."""
+    inbox = Inbox(RealLocks())
+    inbox.messages = Watched()
+    for number in range(count):
+        owner = other if other is not None and number % 2 else source
+        inbox.messages.extend(owner.open_entry(entry(owner, number)))
+    return inbox
+
+
+def entry(source: Partition, number: int) -> Entry:
+    return Entry("t", -1, 1, number, MessageMetadata(), b"%d" % number, source=source)
+
+
+def numbers(messages: object) -> list[int]:
+    return [int(message.data()) for message in messages]  # type: ignore[attr-defined]
+
+
+def rest(inbox: Inbox) -> list[int]:
+    return numbers(iter(inbox.take, None))
+
+
+def test_what_another_thread_takes_during_a_discard_is_not_handed_over_again() -> None:
+    one, two = Partition(), Partition()
+    inbox = filled(one, 6, two)
+    assert inbox.discard(one) == 0
+    taken = numbers(inbox.messages.taken_by_another)  # type: ignore[attr-defined]
+    assert rest(inbox) == [number for number in (1, 3, 5) if number not in taken]
+
+
+@pytest.mark.parametrize("messages_max", [3, 6, 100])
+def test_what_another_thread_takes_during_take_many_is_not_handed_over_again(messages_max: int) -> None:
+    inbox = filled(Partition(), 6)
+    many = numbers(inbox.take_many(messages_max))
+    assert len(many) == min(messages_max, 6)
+    everything = [*many, *numbers(inbox.messages.taken_by_another), *rest(inbox)]  # type: ignore[attr-defined]
+    assert sorted(everything) == list(range(6))
+
+
+def test_the_first_of_a_source_is_found_while_another_thread_takes() -> None:
+    one, two = Partition(), Partition()
+    inbox = filled(one, 6, two)
+    first = inbox.first(two)
+    assert isinstance(first, Message) and first.data() == b"1"
+
+
+def test_threads_that_take_and_a_loop_that_discards_hand_each_message_over_once_and_in_order() -> None:
+    kept, voided = Partition(), Partition()
+    inbox = Inbox(RealLocks())
+    count, done = 20_000, threading.Event()
+    found: list[list[int]] = [[], [], []]
+
+    def take(mine: list[int], many: bool) -> None:
+        while True:
+            ending = done.is_set()
+            if many:
+                messages = inbox.take_many(7)
+            else:
+                message = inbox.take()
+                messages = [] if message is None else [message]
+            mine.extend(numbers(message for message in messages if message.source is kept))
+            if ending and not messages:
+                return
+
+    threads = [threading.Thread(target=take, args=(mine, index == 2)) for index, mine in enumerate(found)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(count):
+            inbox.arrive(entry(kept, number))
+            inbox.arrive(entry(voided, number))
+            if number % 50 == 0:
+                inbox.discard(voided)
+        done.set()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(number for mine in found for number in mine) == list(range(count))
+    for mine in found:
+        assert all(before < after for before, after in pairwise(mine))
