@@ -15,6 +15,8 @@ from ..runtime.settings import Settings
 from .coordinator_client import CoordinatorClient
 from .member_calls import MemberCalls
 
+BODY_TIMEOUT_S = 10.0
+"""Requests under way are few: one whose body does not come may not hold its place."""
 MOVING_LIMIT_S = 8.0
 CALLS_AT_A_TIME = 16
 LONG_MAX = (1 << 63) - 1
@@ -119,8 +121,16 @@ def whole_number(text: str, what: str) -> int:
 
 
 async def json_body(request: web.Request) -> Any:
-    """The body as JSON, None when it is empty. Raises HTTP 400."""
-    text = await request.text()
+    """The body as JSON, None when it is empty. Raises HTTP 400, 408 for a body that does not come, 413."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            text = await request.text()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="the body did not come") from None
+    except (UnicodeDecodeError, LookupError):
+        raise web.HTTPBadRequest(text="the body is not text in the charset that it claims") from None
+    except web.RequestPayloadError as error:
+        raise web.HTTPBadRequest(text=f"the body cannot be read: {error}") from None
     if not text.strip():
         return None
     try:

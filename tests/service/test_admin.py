@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from coordination import CLUSTER, FAST, SECRET, Coordination, Member, TestBrokerRpc, coordination, eventually
 
+from magnetar.actors import admin_requests
 from magnetar.actors.admin import AdminService
 from magnetar.actors.admin_requests import position_of
 from magnetar.protocol import metadata_keys
@@ -263,6 +264,35 @@ async def test_without_a_coordinator_it_answers_at_once_and_recovers(http: Http)
 
 async def test_a_body_that_is_too_long_is_refused(http: Http) -> None:
     assert (await http("PUT", f"{PERSISTENT}/t/partitions", text="1" * 100_000))[0] == 413
+
+
+async def _raw(http: Http, headers: str, body: bytes) -> bytes:
+    """The answer to a PUT whose body is not what its headers say; the connection stays open at our end."""
+    reader, writer = await asyncio.open_connection(*http.admin.address)
+    writer.write(f"PUT {PERSISTENT}/t/partitions HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n".encode() + body)
+    answer = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    return answer
+
+
+async def test_a_body_that_does_not_come_gives_its_place_up(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few hundred such requests would otherwise shut everybody else out. Found by `tests/fuzz` (target admin)."""
+    monkeypatch.setattr(admin_requests, "BODY_TIMEOUT_S", 0.1)
+    assert (await _raw(http, "Content-Length: 5", b"1")).startswith(b"HTTP/1.1 408 ")
+    assert http.admin._under_way == 0
+
+
+@pytest.mark.parametrize(
+    "headers, body",
+    [
+        ("Content-Length: 5\r\nContent-Encoding: gzip", b"12345"),
+        ("Content-Length: 1\r\nContent-Type: text/plain; charset=x", b"1"),
+        ("Content-Length: 2\r\nContent-Type: text/plain; charset=utf-8", b"\xff\xfe"),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_the_clients_fault(http: Http, headers: str, body: bytes) -> None:
+    """Found by `tests/fuzz` (target admin): it was answered with 500."""
+    assert (await _raw(http, headers, body)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_many_requests_at_once_are_bounded(http: Http) -> None:
