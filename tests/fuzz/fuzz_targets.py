@@ -1,5 +1,6 @@
 """All targets by name."""
 
+import fuzz_admin
 import fuzz_broker
 import fuzz_client
 import fuzz_coordinator
@@ -10,17 +11,15 @@ import fuzz_rpc
 import fuzz_storage
 from fuzz_target import Target
 
-TARGETS: dict[str, Target] = {
-    target.name: target
-    for module in (
-        fuzz_decoders,
-        fuzz_records,
-        fuzz_cursors,
-        fuzz_broker,
-        fuzz_client,
-        fuzz_rpc,
-        fuzz_coordinator,
-        fuzz_storage,
-    )
-    for target in module.TARGETS
-}
+_MODULES = (
+    fuzz_decoders,
+    fuzz_records,
+    fuzz_cursors,
+    fuzz_broker,
+    fuzz_client,
+    fuzz_rpc,
+    fuzz_coordinator,
+    fuzz_admin,
+    fuzz_storage,
+)
+TARGETS: dict[str, Target] = {target.name: target for module in _MODULES for target in module.TARGETS}
