@@ -53,6 +53,10 @@ class Faults:
             undo()
         logger.info("healed")
         for node in self._cluster.nodes:
+            if node.process is not None:
+                node.process.spare()
+            if node.disk is not None:
+                node.disk.calm()
             self._cluster.begin(node)
 
     async def _run(self) -> None:

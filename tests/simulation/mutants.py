@@ -215,9 +215,9 @@ MUTANTS = {
     )
 }
 """By name. The invariants were named before the simulator was run, save two. #1591 was named I3 (closed without
-covering an acknowledged entry) and first showed as I1 in the explorer (covered, but not where the record says). #2615 was named
-I3 and shows as I8: here only bookies of an entry's own fragment can deny it, so a recovery that begins too early does
-not cut anything off, it fails or goes round for ever.
+covering an acknowledged entry) and first showed as I1 in the explorer (covered, but not where the record says). #2615
+was named I3 and shows as I8: here only bookies of an entry's own fragment can deny it, so a recovery that begins too
+early does not cut anything off, it fails or goes round for ever.
 
 "#4668" is what the original did. Not to look at `touched` here changes nothing that anybody could see, because a
 collection asks for the ledger's record only, ids are never used twice, and no read of the metadata is stale.

@@ -85,6 +85,11 @@ class Process:
         if self.alive and self.files is not None:
             self.files.when_changed(changes, lambda: Context().run(self.kill))
 
+    def spare(self) -> None:
+        """What was to kill it later does not."""
+        self.strike_in = 0
+        self.hindered = self.paused or not self.alive
+
     def kill(self, *, power_loss: bool | None = None) -> None:
         """SIGKILL. With `power_loss` (drawn unless said) what its disk had not made durable is lost for the most part;
         without, the next process sees all that was written, durable or not.

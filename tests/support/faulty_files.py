@@ -98,6 +98,14 @@ class FaultyFiles:
         """The next `times` calls of `write`, `sync`, `read` or `open` on a path containing `path_part` raise EIO."""
         self._failures[operation, path_part] = times
 
+    def calm(self) -> None:
+        """What was to fail later does not; what has happened stays."""
+        with self._mutex:
+            self._failures.clear()
+            self._flips.clear()
+            if not self._power_is_off:
+                self._power_off_at, self.on_power_off = None, _nothing
+
     # -- Files ---------------------------------------------------------------------------------------------------
 
     def make_directory(self, path: str) -> None:
