@@ -270,7 +270,10 @@ class Connection(asyncio.Protocol):
             if self._silent_ticks:  # it had a whole period to say CONNECT
                 self.close()
             self._silent_ticks = 1
-        elif self._heard or self._pause & (Pause.PUBLISHES | Pause.BUDGET):
+        elif self._pause & (Pause.PUBLISHES | Pause.BUDGET):
+            self._silent_ticks = 0
+            self.write(ping())  # its own PINGs are not read now: it shall hear all the same that somebody is here
+        elif self._heard:
             self._heard = False
             self._silent_ticks = 0
         elif self._silent_ticks + 1 >= SILENT_TICKS_MAX:

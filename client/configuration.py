@@ -90,9 +90,6 @@ class ClientConfiguration:
     concurrent_lookup_requests: int = 50_000
     keep_alive_interval_s: float = 30.0
     """A PING after so many silent seconds; a peer that stays silent for as many again is given up."""
-    probe_interval_s: float = 5.0
-    """The same while receipts or messages are waited for: a stopped broker keeps its sockets open, and another one may
-    own the topic by now."""
     backoff_initial_ms: int = 20
     backoff_maximum_ms: int = 5_000
     decompressed_size_max_bytes: int = 80 * 1024 * 1024

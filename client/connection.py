@@ -4,8 +4,10 @@ States: CONNECTING (CONNECT is sent) → READY (CONNECTED has come) → CLOSED. 
 answers by request id, and what concerns a producer or a consumer goes to the one registered under its id. When the
 connection ends, every open request fails with ConnectionClosed and every registered endpoint hears of it once.
 
-A silent peer is found out by PINGs. While a producer waits for receipts or a consumer for messages the patience is
-shorter, because a stopped process keeps its sockets open.
+A silent peer is found out as Pulsar's clients do it: a PING after a keep-alive interval in which nothing came, the end
+after a second one. Nothing shorter while receipts are due: what is resent to a broker that was only slow is stored
+twice, and a broker that is gone for good has lost its sockets or, when it wakes up, finds its session over and closes
+them.
 """
 
 import asyncio
@@ -49,8 +51,6 @@ class Endpoint(Protocol):
 
 
 class ProducerEndpoint(Endpoint, Protocol):
-    @property
-    def waiting_for_receipts(self) -> bool: ...
     def receipt(self, command: Any) -> None: ...
     def send_error(self, command: Any) -> None: ...
 
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._request_id = 0
         self._transport: asyncio.Transport | None = None
         self._heard = False
-        self._silent_s = 0.0
+        self._asked = False
         self._timer: asyncio.TimerHandle | None = None
         self._handlers: dict[int, Callable[[BaseCommand, bytes | None], None]] = {
             BaseCommand.SEND_RECEIPT: self._on_receipt,
@@ -207,21 +207,17 @@ class Connection(asyncio.Protocol):
     # ---- Keep-alive ----
 
     def _schedule_check(self) -> None:
-        waiting = bool(self.consumers) or any(producer.waiting_for_receipts for producer in self.producers.values())
-        interval = self._configuration.keep_alive_interval_s
-        period = min(self._configuration.probe_interval_s, interval)
-        self._timer = self._loop.call_later(period, self._check, period, period if waiting else interval)
+        self._timer = self._loop.call_later(self._configuration.keep_alive_interval_s, self._check)
 
-    def _check(self, period_s: float, patience_s: float) -> None:
+    def _check(self) -> None:
         if self._heard:
-            self._heard = False
-            self._silent_s = 0.0
+            self._heard = self._asked = False
+        elif self._asked:
+            self.close(ConnectionClosed(f"the broker at {format_address(self.address)} does not answer"))
+            return
         else:
-            self._silent_s += period_s
-            if self._silent_s >= 2 * patience_s:
-                self.close(ConnectionClosed(f"the broker at {format_address(self.address)} does not answer"))
-                return
-            if self._silent_s >= patience_s and self._ready.done():
+            self._asked = True
+            if self._ready.done():
                 self.write(ping())
         self._schedule_check()
 

@@ -124,11 +124,6 @@ class PartitionProducer:
         """Whether entries go out at this moment."""
         return self._connection is not None
 
-    @property
-    def waiting_for_receipts(self) -> bool:
-        """Whether entries are under way."""
-        return bool(self._inflight)
-
     async def flush(self) -> None:
         """Until everything published so far has its receipt. Raises the first failure among it."""
         self.outbox.seal()

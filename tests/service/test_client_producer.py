@@ -487,7 +487,7 @@ async def test_a_silent_broker_is_given_up_while_receipts_are_due(broker: FakeBr
     other._url_of = broker.url_for
     try:
         url = f"pulsar://127.0.0.1:{broker.port},127.0.0.1:{other.port}"
-        async with AsyncClient(url, probe_interval_s=0.1) as client:
+        async with AsyncClient(url, keep_alive_interval_s=0.1) as client:
             producer = await client.create_producer("t")
             await producer.send(b"1")
             broker.mute = True

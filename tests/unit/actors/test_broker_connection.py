@@ -127,6 +127,24 @@ async def test_a_client_that_never_says_connect_is_closed_and_a_silent_one_too()
             await peer.close()
 
 
+async def test_a_client_that_is_not_read_for_now_hears_that_the_broker_lives_and_is_not_called_silent():
+    async with broker_front(pending_publishes_max_per_connection=10) as front:
+        peer = await front.peer(answer_pings=False)
+        await peer.producer(TOPIC)
+        front.ledger.hold()
+        for index in range(10):
+            peer.send_entry(entry(), index)
+        await until(lambda: front.topic.pending_publishes == 10)
+        (connection,) = front.connections
+        for _ in range(5):
+            connection.tick()
+        for _ in range(5):
+            await peer.expect(BaseCommand.PING)
+        front.ledger.release()
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=9)
+        await peer.close()
+
+
 # -- lookups ---------------------------------------------------------------------------------------------------------
 
 
@@ -345,7 +363,7 @@ async def test_a_connection_is_not_read_while_too_many_of_its_publishes_are_unde
         front.ledger.hold()
         for index in range(10):
             peer.send_entry(entry(), index)
-        await asyncio.sleep(0.02)
+        await until(lambda: front.topic.pending_publishes == 10)
         for index in range(10, 40):
             peer.send_entry(entry(), index)
         await asyncio.sleep(0.02)
@@ -387,9 +405,9 @@ async def test_a_consumer_that_does_not_read_stalls_only_itself():
         from magnetar.protocol.pulsar_pb2 import CommandFlow, CommandSubscribe
 
         stuck.send(CommandSubscribe(topic=TOPIC, subscription="s", subType=1, consumer_id=1, request_id=1))
-        await asyncio.sleep(0.05)
+        await until(lambda: any(one.consumers for one in front.topic.subscriptions.values()))
         stuck.send(CommandFlow(consumer_id=1, messagePermits=100_000))
-        await asyncio.sleep(0.02)
+        await until(lambda: front.topic.subscriptions["s", True].consumers[0].permits == 100_000)
         for index in range(300):
             writer.send_entry(entry(bytes(65_536)), index)
         await writer.expect(BaseCommand.SEND_RECEIPT, sequence_id=299)
