@@ -10,12 +10,14 @@
 `install` puts wrappers around production methods for the time of one run; production code has no hooks for this.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
 from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import EntryCorrupt
 from magnetar.storage.bookie import BookieStore
 from magnetar.storage.entry_store import EntryStore
 from magnetar.storage.ledger_metadata import LedgerMetadata
@@ -30,6 +32,8 @@ from .history import History
 from .loop import PROCESS
 
 EntryKey = tuple[int, int]
+
+INDEX_LOOKS_MAX = 100
 
 
 class Accepted:
@@ -178,7 +182,7 @@ async def missing_copies(
         for bookie in {name: None for fragment in metadata.fragments for name in fragment.bookies}:
             store = stores.get(bookie)
             if store is not None and metadata.ledger_id in store.entries.ledgers:
-                held[bookie] = await store.held_ranges(metadata.ledger_id, 0, metadata.last_entry, True)
+                held[bookie] = await _held(store, metadata)
         for entry_id in range(metadata.last_entry + 1):
             write_set = metadata.write_set(entry_id)
             holders = [
@@ -192,3 +196,13 @@ async def missing_copies(
                 )
                 break
     return missing
+
+
+async def _held(store: BookieStore, metadata: LedgerMetadata) -> list[tuple[int, int]]:
+    """What a store holds intact of a ledger; an index that was damaged is waited for. Raises AssertionError (I8)."""
+    for _ in range(INDEX_LOOKS_MAX):
+        try:
+            return await store.held_ranges(metadata.ledger_id, 0, metadata.last_entry, True)
+        except EntryCorrupt:
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"I8: {store.entries.directory} does not get an index of ledger {metadata.ledger_id} built")

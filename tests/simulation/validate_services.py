@@ -4,7 +4,9 @@ As in `validate_storage`: sentences for whatever does not, and nothing is change
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 from magnetar.actors.broker import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
@@ -124,7 +126,7 @@ def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords
         found = records.by_key.get(metadata_keys.assignment(TopicName.parse(topic).path))
         if found is None or placement._rounds.locked() or not placement._idle.is_set():
             continue
-        value = unpack(found.value)
+        value = _record(found.value)
         if (value["broker"], value["epoch"], found.version) != (
             assignment.broker,
             assignment.epoch,
@@ -137,6 +139,11 @@ def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords
     for connection, session in coordinator._sessions.items():
         if session.alive and coordinator.membership.find(session.role, session.node_id) is not session:
             yield f"the session of {session.node_id} on {connection} is alive and not a member"
+
+
+@lru_cache(maxsize=4096)
+def _record(value: bytes) -> Any:
+    return unpack(value)
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

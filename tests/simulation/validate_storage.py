@@ -4,6 +4,7 @@ Each function yields a sentence for whatever does not. They read production stat
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 from magnetar.protocol import metadata_keys
@@ -76,7 +77,7 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
     for info in chain.infos:
         found = records.by_key.get(metadata_keys.ledger(info.ledger_id)) if info.closed else None
         if found is not None:
-            metadata = LedgerMetadata.unpack(found.value)
+            metadata = _metadata(found.value)
             if not metadata.closed or metadata.last_entry + 1 != info.entries:
                 yield f"{ledger.name}: {info} is not what {metadata} says"
     current = writer._writer
@@ -168,6 +169,11 @@ def validate_store(store: BookieStore) -> Iterator[str]:
             live = sum(line.entry_bytes for one, line in segment.table.items() if one in entries.ledgers)
             if live != segment.live_bytes:
                 yield f"{segment} has {live} bytes alive, {segment.live_bytes} are counted"
+
+
+@lru_cache(maxsize=4096)
+def _metadata(value: bytes) -> LedgerMetadata:
+    return LedgerMetadata.unpack(value)
 
 
 def in_front_of(position: Position) -> Position:
