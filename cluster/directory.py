@@ -49,6 +49,18 @@ class ClusterIdentity:
     state: Literal["new", "ready"] = "new"
 
 
+def _is_whole(identity: ClusterIdentity) -> bool:
+    """An unknown `state` would pass for one that needs no metadata store, an empty secret would let everybody in."""
+    return (
+        isinstance(identity.cluster_id, str)
+        and bool(identity.cluster_id)
+        and len(identity.secret) > 0
+        and type(identity.created_ms) is int
+        and isinstance(identity.metadata_url, str)
+        and identity.state in ("new", "ready")
+    )
+
+
 class ClusterDirectory:
     """Reads and writes what lies directly in a data directory. Everything here blocks, briefly."""
 
@@ -97,7 +109,7 @@ class ClusterDirectory:
         if record.get("format") != FORMAT:
             raise ClusterError(f"{self.path / IDENTITY_FILE} has format {record.get('format')}, not {FORMAT}")
         try:
-            return ClusterIdentity(
+            identity = ClusterIdentity(
                 cluster_id=record["cluster_id"],
                 secret=bytes.fromhex(record["secret"]),
                 created_ms=record["created_ms"],
@@ -106,6 +118,9 @@ class ClusterDirectory:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ClusterError(f"{self.path / IDENTITY_FILE} is damaged: {error!r}") from error
+        if not _is_whole(identity):
+            raise ClusterError(f"{self.path / IDENTITY_FILE} is damaged: a value is not what `start` writes there")
+        return identity
 
     def establish_identity(self, metadata_url: str | None, cookies_elsewhere: list[str]) -> ClusterIdentity:
         """The identity of this directory's cluster; a wholly fresh directory gets a new one.
@@ -178,7 +193,7 @@ class ClusterDirectory:
             record = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ClusterError(f"cannot read {path}: {error}") from error
         if not isinstance(record, dict):
             raise ClusterError(f"{path} is damaged: no JSON object")

@@ -1,6 +1,7 @@
 """The data directory: identity once, refusals that protect data."""
 
 import dataclasses
+import json
 import stat
 from pathlib import Path
 
@@ -90,6 +91,33 @@ def test_a_damaged_identity_is_an_error_never_a_fresh_start(tmp_path: Path, cont
     (tmp_path / "cluster.json").write_text(content)
     with pytest.raises(ClusterError):
         ClusterDirectory(tmp_path).establish_identity(None, [])
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("state", "text"),
+        ("secret", ""),
+        ("cluster_id", ""),
+        ("cluster_id", 7),
+        ("created_ms", "now"),
+        ("metadata_url", 1),
+    ],
+)
+def test_an_identity_with_a_value_that_nobody_writes_is_damaged(tmp_path: Path, field: str, value: object) -> None:
+    """Found by `tests/fuzz` (target settings): a state of another name passed, and with it a lost metadata store."""
+    directory = ClusterDirectory(tmp_path)
+    directory.establish_identity(None, [])
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(ClusterError, match="damaged"):
+        directory.load_identity()
+
+
+def test_a_file_of_endless_brackets_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("[" * 50_000)
+    with pytest.raises(ClusterError, match="cannot read"):
+        ClusterDirectory(tmp_path).load_run()
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
