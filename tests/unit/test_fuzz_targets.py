@@ -6,7 +6,17 @@ import fuzz_loop  # pyright: ignore[reportMissingImports]
 import pytest
 from fuzz_targets import TARGETS  # pyright: ignore[reportMissingImports]
 
-SLOW = {"bookie": 60, "storage": 60, "broker": 150, "client": 150}
+SLOW = {
+    "admin": 40,
+    "blocks": 100,
+    "bookie": 60,
+    "broker": 150,
+    "client": 150,
+    "coordinator": 60,
+    "messages": 60,
+    "settings": 100,
+    "storage": 60,
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)
