@@ -17,6 +17,7 @@ they break. I8 is whatever takes too long once faults have healed: the scenario'
 sent.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ from magnetar.client.message_id import MessageId
 from magnetar.protocol import metadata_keys
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
+
+from .loop import PROCESS
+
+logger = logging.getLogger("magnetar.simulation")
 
 Place = tuple[str, int, int, int]
 Frame = tuple[str, str, int]
@@ -86,6 +91,8 @@ class History:
     def violated(self, sentence: str) -> None:
         if sentence not in self.violations:
             self.violations.append(sentence)
+            owner = PROCESS.get()
+            logger.warning("VIOLATION, found in %s: %s", owner.name if owner is not None else "the whole", sentence)
 
     # -- from publishers -------------------------------------------------------------------------------------------
 
