@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: chaos explore fuzz simulate demo test check bench clean help lock
+.PHONY: chaos explore fuzz mutants simulate demo test check bench clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
@@ -21,6 +21,9 @@ explore: ## every interleaving of fencing and recovery, small; then known bugs, 
 
 simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript
 	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+mutants: ## known bugs, switched on one by one: seeds have to find each, and nothing without them; about 5 minutes
+	@$(ENVIRONMENT) python tests/simulation/gate.py
 
 chaos: ## a cluster on Ray, harmed every 5 s: ROUNDS=10 of a minute; SEED=n draws the same faults
 	@$(ENVIRONMENT) python tests/chaos/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))

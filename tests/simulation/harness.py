@@ -96,9 +96,13 @@ def _run(
         return zlib.crc32(repr((loop.handles_run, loop.now, random.random(), evidence())).encode())
 
 
+_apart: list[bool] = []
+
+
 def _set_the_past_apart() -> None:
     """What was there before the first run is not looked through again after each."""
-    if not gc.get_freeze_count():
+    if not _apart:
+        _apart.append(True)
         gc.collect()
         gc.freeze()
 

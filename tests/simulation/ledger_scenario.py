@@ -17,6 +17,7 @@ from magnetar.runtime.settings import Settings
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
 
+from .cluster import BOOKIE
 from .harness import Outcome, Prepared, run_seed
 from .ledger_faults import LedgerFaults
 from .ledger_history import LedgerHistory
@@ -24,8 +25,10 @@ from .ledger_workloads import LedgerLife, Life, TopicLife, Usage, read_ledger
 from .ledger_world import Host, LedgerWorld
 from .loop import SimLoop
 from .metadata_watch import MetadataWatch
+from .process import Process
 from .store_watch import StoreWatch
 from .transcript import Transcript
+from .validation import Validation
 
 logger = logging.getLogger("magnetar.simulation")
 
@@ -215,12 +218,21 @@ class LedgerScenario:
             raise AssertionError(f"I8: {name} took over {JUDGE_LIMIT_S:.0f} s") from None
 
 
-def simulate(seed: int, *, with_faults: bool = True, transcript: Transcript | None = None) -> Outcome:
-    """Run one seed."""
+def simulate(
+    seed: int, *, with_faults: bool = True, validate_every: int | None = None, transcript: Transcript | None = None
+) -> Outcome:
+    """Run one seed. `validate_every`: see `validation`, of which bookies have their part here; drawn if not given."""
     history = LedgerHistory()
 
     def prepare(loop: SimLoop, random: Random, stack: ExitStack) -> Prepared:
         scenario = LedgerScenario(loop, random, history, stack, with_faults)
+        validation = Validation(Random(random.getrandbits(64)), scenario.world.records, validate_every)
+
+        def made(process: Process, kind: str, service: Any) -> None:
+            if kind == BOOKIE:
+                validation.watch(process, kind, service)
+
+        scenario.world.on_service = made
         places, counts = history.places, history.counts
         return scenario.run(), lambda: (scenario.world.network.bytes_sent, list(places), sorted(counts.items()))
 

@@ -23,11 +23,12 @@ def run(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[st
 
 
 def test_a_few_seeds_violate_nothing() -> None:
-    result = run("--first", "1102", "--seeds", "3", "--workers", "2")
+    result = run("--first", "1102", "--seeds", "6", "--workers", "2")
     assert result.returncode == 0, result.stdout + result.stderr
+    assert "6 seeds (3 cluster, 3 ledgers)" in result.stdout
 
 
-@pytest.mark.parametrize("seed", ["1174"])
+@pytest.mark.parametrize("seed", ["1174", "1175", "1177"])
 def test_a_seed_decides_everything(seed: str) -> None:
     first, second = (run("--seed", seed, "--quiet", hash_seed=hash_seed) for hash_seed in ("1", "2"))
     unseeds = [result.stdout.splitlines()[-1] for result in (first, second)]

@@ -1,0 +1,66 @@
+"""The mutation gate in small, and that a seed of ledgers is replayed as it was."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from magnetar.storage.bookie import BookieStore
+from magnetar.storage.ledger_recovery import LedgerRecovery
+from simulation import gate, ledger_scenario, mutants
+from simulation.mutant import Mutant
+
+GATE = Path(gate.__file__)
+QUICK = ("#2614", "#4668", "silence")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A fresh process, because a run must not depend on what ran before it."""
+    return subprocess.run(
+        [sys.executable, str(GATE), *arguments],
+        env={**os.environ, "PYTHONHASHSEED": "3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_gate_finds_what_is_switched_on_and_nothing_else() -> None:
+    names = [part for name in QUICK for part in ("--mutant", name)]
+    result = run(*names, "--seeds-max", "200", "--workers", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    table = result.stdout.splitlines()
+    for name, line in zip(QUICK, table[1:], strict=False):
+        assert line.startswith(name) and f"{mutants.MUTANTS[name].invariant}:" in line
+    assert table[-1].endswith("none of them with a violation")
+
+
+def test_a_mutant_that_is_not_caught_fails_the_gate(monkeypatch, capsys) -> None:
+    harmless = Mutant("harmless", "none", "I1", lambda stack: None)
+    monkeypatch.setitem(mutants.MUTANTS, harmless.name, harmless)
+    assert not gate.run_gate([harmless.name], 0, 2, 1)
+    assert "NOT CAUGHT, in 0 seeds by other invariants only" in capsys.readouterr().out
+
+
+def test_a_caught_seed_is_caught_again_and_not_without_its_mutant() -> None:
+    shot = gate.shoot("#4668", range(200))
+    assert shot.seed >= 0
+    assert gate.shoot("#4668", range(shot.seed, shot.seed + 1)) == shot
+    assert gate.innocent(shot.seed) == []
+
+
+@pytest.mark.parametrize("name", mutants.MUTANTS)
+def test_a_mutant_goes_away_again(name: str) -> None:
+    before = LedgerRecovery._take, BookieStore._fence
+    with mutants.active(name) as mutant:
+        assert mutant.invariant[0] == "I"
+    assert (LedgerRecovery._take, BookieStore._fence) == before
+
+
+def test_without_faults_nothing_fails() -> None:
+    outcome = ledger_scenario.simulate(11, with_faults=False)
+    assert outcome.violations == []
+    assert outcome.counts["acknowledged"] > 0
