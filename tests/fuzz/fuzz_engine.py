@@ -30,13 +30,17 @@ from magnetar.protocol.errors import MagnetarError
 
 HANG_S = 10.0
 """An input that takes longer hangs; the slowest ones take some tens of milliseconds."""
+STUCK_S = 30.0
+"""The runner kills a process that has not come to the end of an input for so long: it hangs where no Python runs."""
+ADDRESS_SPACE_MAX_BYTES = 16 << 30
+"""An input that wants more gets a MemoryError, before the machine has none left for others."""
 INPUT_MEMORY_MAX_BYTES = 96 << 20
 """One input may not make the process's peak grow by more; what targets allow an input to announce is far below."""
 GROWTH_MAX_BYTES = 64 << 20
 """From the first quarter of the run to its end."""
 FOUND_DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "fuzz" / "found"
-FOUND = 77
-"""Exit code of a run that found something and has said so."""
+FOUND = 78
+"""Exit code of a run that found something and has said so. (77 is libFuzzer's own, when the process dies.)"""
 
 _STATUS = Struct("<QQQI")
 _PAGE = mmap.PAGESIZE
@@ -83,7 +87,7 @@ def _peak_bytes() -> int:
 class Guard:
     """Takes inputs one after the other. See the module."""
 
-    def __init__(self, target: Target, seconds: float, status: StatusFile) -> None:
+    def __init__(self, target: Target, seconds: float, status: StatusFile, hang_s: float = HANG_S) -> None:
         self.target = target
         self.count = 0
         self.started = time.monotonic()
@@ -92,6 +96,7 @@ class Guard:
         self._status = status
         self._rss_first = 0
         self._rss_last = 0
+        self._hang_s = hang_s
         signal.signal(signal.SIGALRM, self._too_long)
 
     @property
@@ -103,13 +108,14 @@ class Guard:
         self.count += 1
         self._status.note(self.count, self._rss_first, self._rss_last, data)
         peak = _peak_bytes()
-        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+        signal.setitimer(signal.ITIMER_REAL, self._hang_s)
         try:
             self.target.take(data)
         except MagnetarError as error:
             raise AssertionError(f"{type(error).__name__} came out of the target: {error}") from error
         except Hang:
-            report(self.target, data, self.count, traceback.format_exc())
+            text = f"not done after {self._hang_s:g} s\n{traceback.format_exc()}"
+            report(self.target, data, self.count, text)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         if _peak_bytes() - peak > INPUT_MEMORY_MAX_BYTES and self.count > 20:
@@ -131,7 +137,7 @@ class Guard:
 
     @staticmethod
     def _too_long(signum: int, frame: FrameType | None) -> NoReturn:
-        raise Hang(f"not done after {HANG_S:g} s")
+        raise Hang
 
 
 def report(target: Target, data: bytes, count: int, text: str) -> NoReturn:
@@ -155,12 +161,12 @@ def describe(name: str, data: bytes, count: int, text: str) -> str:
 # ---- Engines ----
 
 
-def run_hypothesis(target: Target, seconds: float, seed: int, status: StatusFile) -> None:
+def run_hypothesis(target: Target, seconds: float, seed: int, status: StatusFile, hang_s: float) -> None:
     """Ends the process with FOUND at the first finding, shrunk."""
     import hypothesis
     from hypothesis import strategies as st
 
-    guard = Guard(target, seconds, status)
+    guard = Guard(target, seconds, status, hang_s)
     valid = st.integers(0, (1 << 64) - 1).map(lambda number: target.make(Random(number)))
     damaged = st.builds(lambda data, number: mutate(data, Random(number)), valid, st.integers(0, (1 << 64) - 1))
     inputs = st.one_of(valid, damaged, st.binary(max_size=400))
@@ -193,7 +199,7 @@ def run_hypothesis(target: Target, seconds: float, seed: int, status: StatusFile
     guard._measure()
 
 
-def run_atheris(load: Callable[[], Target], seconds: float, seed: int, status_path: Path) -> NoReturn:
+def run_atheris(load: Callable[[], Target], seconds: float, seed: int, status_path: Path, hang_s: float) -> NoReturn:
     """`load` imports the code under test, so that it is instrumented."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["magnetar"]):
@@ -202,7 +208,7 @@ def run_atheris(load: Callable[[], Target], seconds: float, seed: int, status_pa
     corpus.mkdir(parents=True, exist_ok=True)
     for number in range(100):
         (corpus / f"seed-{number}").write_bytes(target.make(Random(number)))
-    guard = Guard(target, seconds, StatusFile(status_path))
+    guard = Guard(target, seconds, StatusFile(status_path), hang_s)
 
     def one(data: bytes) -> None:
         try:
@@ -234,6 +240,13 @@ def run_atheris(load: Callable[[], Target], seconds: float, seed: int, status_pa
     atheris.Setup(arguments, one, custom_mutator=vary)
     atheris.Fuzz()
     os._exit(0)
+
+
+def limit_memory() -> None:
+    """For this process, from now on."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX_BYTES, most))
 
 
 def replay(target: Target, data: bytes) -> None:

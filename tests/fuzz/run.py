@@ -15,41 +15,54 @@ import importlib
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
 _WORK = _ROOT / "build" / "fuzz"
 _SITE = _WORK / "site"
 _ATHERIS = "atheris==3.0.0"
+_START_S, _SHRINK_S = 60.0, 120.0
+_STUCK = -1000
 sys.path[:0] = [str(_HERE), str(_HERE.parent / "support")]
 
 
 def main() -> int:
     arguments = _parse()
     if arguments.replay is not None:
-        return _replay(arguments.target, arguments.replay)
+        return _replay(arguments)
     if arguments.child:
         _run_child(arguments)
         return 0
-    import fuzz_targets
-
-    names = arguments.target or list(fuzz_targets.TARGETS)
-    unknown = [name for name in names if name not in fuzz_targets.TARGETS]
+    targets = importlib.import_module(arguments.targets).TARGETS
+    names = arguments.target or list(targets)
+    unknown = [name for name in names if name not in targets]
     if unknown:
-        sys.exit(f"no target {', '.join(unknown)}; there are {', '.join(fuzz_targets.TARGETS)}")
+        sys.exit(f"no target {', '.join(unknown)}; there are {', '.join(targets)}")
     engine = _choose_engine(arguments.engine)
     seed = arguments.seed if arguments.seed is not None else SystemRandom().randrange(1 << 31)
     seconds = arguments.minutes * 60 / len(names)
     print(f"{len(names)} targets, {seconds:.1f} s each, engine {engine}, seed {seed}", flush=True)
-    rows = [_run_target(name, engine, seconds, seed) for name in names]
+    rows = [_run_target(arguments, name, engine, seconds, seed) for name in names]
     print(f"\n{'target':14}{'inputs':>10}{'a second':>10}{'memory MiB':>12}{'growth':>8}  outcome")
-    for name, count, rate, rss, growth, outcome in rows:
-        print(f"{name:14}{count:>10,}{rate:>10,.0f}{rss:>12,.0f}{growth:>8,.0f}  {outcome}")
-    print(f"{'together':14}{sum(row[1] for row in rows):>10,}")
-    return 0 if all(row[5] == "ok" for row in rows) else 1
+    for row in rows:
+        print(f"{row.name:14}{row.inputs:>10,}{row.rate:>10,.0f}{row.mib:>12,.0f}{row.grown_mib:>8,.0f}  {row.outcome}")
+    print(f"{'together':14}{sum(row.inputs for row in rows):>10,}")
+    return 0 if all(row.outcome == "ok" for row in rows) else 1
+
+
+class Row(NamedTuple):
+    """What became of one target."""
+
+    name: str
+    inputs: int
+    rate: float
+    mib: float
+    grown_mib: float
+    outcome: str
 
 
 def _parse() -> Any:
@@ -59,17 +72,18 @@ def _parse() -> Any:
     parser.add_argument("--engine", choices=["auto", "atheris", "hypothesis"], default="auto")
     parser.add_argument("--seed", type=int, help="of the first input; random if not given")
     parser.add_argument("--replay", metavar="FILE", type=Path, help="take the input in this file once")
+    parser.add_argument("--targets", default="fuzz_targets", metavar="MODULE", help=argparse.SUPPRESS)
+    parser.add_argument("--hang-seconds", type=float, default=10.0, help="for one input")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _replay(names: list[str] | None, path: Path) -> int:
+def _replay(arguments: Any) -> int:
     import fuzz_engine
-    import fuzz_targets
 
-    if not names or len(names) != 1:
+    if not arguments.target or len(arguments.target) != 1:
         sys.exit("--replay needs exactly one --target")
-    fuzz_engine.replay(fuzz_targets.TARGETS[names[0]], path.read_bytes())
+    fuzz_engine.replay(_load(arguments.targets, arguments.target[0]), arguments.replay.read_bytes())
     print("nothing is wrong with it")
     return 0
 
@@ -94,33 +108,55 @@ def _choose_engine(wanted: str) -> str:
     return "hypothesis"
 
 
-def _run_target(name: str, engine: str, seconds: float, seed: int) -> tuple[str, int, float, float, float, str]:
-    """(name, inputs, inputs a second, MiB, MiB grown, outcome) of one target in a process of its own."""
+def _run_target(arguments: Any, name: str, engine: str, seconds: float, seed: int) -> Row:
+    """One target in a process of its own."""
     import fuzz_engine
 
-    status = _WORK / f"{name}.status"
+    status, log = _WORK / f"{name}.status", _WORK / f"{name}.log"
     status.unlink(missing_ok=True)
     command = [sys.executable, "-P", __file__, "--child", "--target", name, "--engine", engine]
-    command += ["--minutes", str(seconds / 60), "--seed", str(seed)]
+    command += ["--minutes", str(seconds / 60), "--seed", str(seed), "--targets", arguments.targets]
+    command += ["--hang-seconds", str(arguments.hang_seconds)]
     started = time.monotonic()
     outcome = "ok"
-    log = _WORK / f"{name}.log"
     _WORK.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as errors:
-        try:
-            code = subprocess.run(command, stderr=errors, timeout=seconds + 120, check=False).returncode
-        except subprocess.TimeoutExpired:
-            code = -1
+        process = subprocess.Popen(command, stderr=errors)
+        code = _wait(process, status, seconds, fuzz_engine.STUCK_S * arguments.hang_seconds / fuzz_engine.HANG_S)
     count, first, last, data = fuzz_engine.read_status(status)
     if code == fuzz_engine.FOUND:
         outcome = "FOUND"
     elif code:
         outcome = "DIED"
-        text = f"the process ended with code {code}; the end of {log}:\n{log.read_text('utf-8', 'replace')[-3000:]}"
+        why = "hung and was killed" if code == _STUCK else f"ended with code {code}"
+        text = f"the process {why}; the end of {log}:\n{log.read_text('utf-8', 'replace')[-3000:]}"
         print(fuzz_engine.describe(name, data, count, text), flush=True)
+    elif not count:
+        outcome = "NO INPUTS"
     taken = max(time.monotonic() - started, 0.001)
     print(f"  {name}: {count:,} inputs, {outcome}", flush=True)
-    return name, count, count / taken, last / (1 << 20), (last - first) / (1 << 20), outcome
+    return Row(name, count, count / taken, last / (1 << 20), (last - first) / (1 << 20), outcome)
+
+
+def _wait(process: "subprocess.Popen[bytes]", status: Path, seconds: float, stuck_s: float) -> int:
+    """The process's exit code; it is killed, and the code _STUCK, when it stands still at one input."""
+    import fuzz_engine
+
+    count, since = -1, time.monotonic()
+    ends = since + seconds
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass
+        now, found = time.monotonic(), fuzz_engine.read_status(status)[0]
+        if found != count:
+            count, since = found, now
+        # Before the first input it imports; at the end of its time it may be shrinking what it found.
+        if now - since > stuck_s + (_START_S if count <= 0 else 0) or now > ends + _START_S + _SHRINK_S:
+            process.kill()
+            process.wait()
+            return _STUCK
 
 
 def _run_child(arguments: Any) -> None:
@@ -128,16 +164,18 @@ def _run_child(arguments: Any) -> None:
 
     name, seconds = arguments.target[0], arguments.minutes * 60
     status = _WORK / f"{name}.status"
-
-    def load() -> Any:
-        import fuzz_targets
-
-        return fuzz_targets.TARGETS[name]
-
+    fuzz_engine.limit_memory()
     if arguments.engine == "atheris":
         fuzz_engine.engine_available(_SITE)
-        fuzz_engine.run_atheris(load, seconds, arguments.seed, status)
-    fuzz_engine.run_hypothesis(load(), seconds, arguments.seed, fuzz_engine.StatusFile(status))
+        load = partial(_load, arguments.targets, name)
+        fuzz_engine.run_atheris(load, seconds, arguments.seed, status, arguments.hang_seconds)
+    target = _load(arguments.targets, name)
+    status_file = fuzz_engine.StatusFile(status)
+    fuzz_engine.run_hypothesis(target, seconds, arguments.seed, status_file, arguments.hang_seconds)
+
+
+def _load(module: str, name: str) -> Any:
+    return importlib.import_module(module).TARGETS[name]
 
 
 if __name__ == "__main__":
