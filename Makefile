@@ -19,8 +19,8 @@ check: ## the inner loop: ruff, pyright, unit tests, a few seeds of the simulato
 explore: ## every interleaving of fencing and recovery, small; then known bugs, found with a counter-example
 	@$(ENVIRONMENT) python tests/simulation/explore.py
 
-simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript
-	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript (of some: NODE=)
+	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED) $(if $(NODE),--node $(NODE)),--seeds $(SEEDS))
 
 mutants: ## known bugs, switched on one by one: seeds have to find each, and nothing without them; about 5 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py

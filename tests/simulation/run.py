@@ -44,8 +44,43 @@ def sweep(seeds: list[int], chosen: str | None, workers: int) -> list[Outcome]:
             outcomes.append(outcome)
             if outcome.violations:
                 where = scenario_of(outcome.seed, chosen)
-                print(f"seed {outcome.seed} ({where}): {outcome.violations[0][:400]}", flush=True)
+                print(f"seed {outcome.seed} ({where}): {outcome.violations[0][:400]}")
+                print(f"    again: {how_to_replay(outcome.seed, chosen)}", flush=True)
     return outcomes
+
+
+def how_to_replay(seed: int, chosen: str | None) -> str:
+    """The command that runs a seed again, with its transcript."""
+    if chosen is None:
+        return f"make simulate SEED={seed}"
+    return f"python tests/simulation/run.py --scenario {chosen} --seed {seed}"
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Run one seed, and print its transcript and the verdict."""
+    transcript = Transcript(None if options.quiet else sys.stdout, options.node)
+    outcome = simulate(
+        options.seed,
+        options.scenario,
+        with_faults=not options.no_faults,
+        validate_every=options.validate,
+        transcript=transcript,
+    )
+    for trace in transcript.tracebacks:
+        print(trace)
+    print("counts", ", ".join(f"{name}: {count}" for name, count in sorted(outcome.counts.items())))
+    for violation in outcome.violations:
+        print(f"VIOLATION {violation}")
+    what = f"seed {options.seed} ({scenario_of(options.seed, options.scenario)})"
+    spent = f"{outcome.virtual_s:.1f} s of virtual time in {outcome.real_s:.2f} s"
+    if outcome.violations:
+        broken = ", ".join({violation.partition(":")[0]: None for violation in outcome.violations})
+        print(f"{what} violates {broken}; {spent}. Again: {how_to_replay(options.seed, options.scenario)}")
+        print("(of some nodes: NODE=broker-1 or --node; with all live state looked at after each event: --validate 1)")
+    else:
+        print(f"{what} violates nothing; {spent}")
+    print(f"unseed {outcome.seed} {outcome.unseed:08x}")
+    return 1 if outcome.violations else 0
 
 
 def main() -> int:
@@ -53,6 +88,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to sweep")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one and print its transcript")
+    parser.add_argument("--node", nargs="+", default=(), help="with --seed: only what these nodes and faults say")
     parser.add_argument("--quiet", action="store_true", help="with --seed: no transcript")
     parser.add_argument("--validate", type=int, help="with --seed: look at all live state after every so many events")
     parser.add_argument("--no-faults", action="store_true", help="with --seed: leave the faults out")
@@ -60,19 +96,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.seed is not None:
-        transcript = Transcript(None if options.quiet else sys.stdout)
-        outcome = simulate(
-            options.seed,
-            options.scenario,
-            with_faults=not options.no_faults,
-            validate_every=options.validate,
-            transcript=transcript,
-        )
-        for violation in outcome.violations:
-            print(f"VIOLATION {violation}")
-        print(f"counts {outcome.counts}; {outcome.virtual_s:.1f} s of virtual time in {outcome.real_s:.2f} s")
-        print(f"unseed {outcome.seed} {outcome.unseed:08x}")
-        return 1 if outcome.violations else 0
+        return replay(options)
     began = time.perf_counter()
     outcomes = sweep(list(range(options.first, options.first + options.seeds)), options.scenario, options.workers)
     elapsed = time.perf_counter() - began

@@ -7,6 +7,7 @@ are about one thing only.
 """
 
 import asyncio
+import warnings
 from contextlib import ExitStack
 from functools import partial
 from random import Random
@@ -254,6 +255,8 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
         if faults is not None:
             faults.metadata_changed(key, before, after)
 
+    stack.enter_context(warnings.catch_warnings())
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # what a killed process had not begun
     cluster.records.watcher = changed
     StoreWatch(history, cluster.records).install(stack)
     DeliveryWatch(history).install(stack)
