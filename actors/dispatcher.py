@@ -17,6 +17,7 @@ What is left to others: reading (subscription), writing frames (consumer), what 
 """
 
 from collections.abc import Callable
+from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
 
 from ..protocol.message_id import Position
@@ -124,8 +125,8 @@ class Dispatcher:
         self.read_position = self._cursor.first_unacknowledged
 
     def _entries_for(self, permits: int) -> int:
-        """How many entries hold about `permits` messages, at least one."""
-        wanted = int(permits / self._messages_per_entry) + 1
+        """How many entries hold about `permits` messages, at least one. None too many: it would be read again."""
+        wanted = ceil(permits / self._messages_per_entry)
         return min(max(wanted, 1), self._limits.read_entries_max)
 
     def _learn_size(self, entries: int, messages: int) -> None:

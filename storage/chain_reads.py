@@ -2,7 +2,8 @@
 
 A piece that is fetched goes into the cache whole, so a consumer that catches up costs one range read for many calls;
 when it has consumed half of a piece the next one is already asked for. Readers at the same place share one fetch.
-Only acknowledged entries are ever asked for.
+A cache too small for that would have lost what came along before anybody asked for it: then no more is fetched than a
+call wants. Only acknowledged entries are ever asked for.
 """
 
 import asyncio
@@ -88,9 +89,10 @@ class ChainReads:
             if entry_id <= end:
                 if found:
                     if self._ahead:
-                        self._fetch(ledger_id, entry_id, info.entries - 1)
+                        self._fetch(ledger_id, entry_id, info.entries - 1, PIECE_SIZE_BYTES)
                     return found
-                for entry in await self._piece(ledger_id, entry_id, info.entries - 1):
+                wanted = (info.entries - 1, PIECE_SIZE_BYTES) if self._ahead else (end, room)
+                for entry in await self._piece(ledger_id, entry_id, *wanted):
                     room -= len(entry.body)
                     if entry.entry_id > end or (room < 0 and found):
                         break
@@ -117,14 +119,14 @@ class ChainReads:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    async def _piece(self, ledger_id: int, entry_id: int, last: int) -> list[LedgerEntry]:
+    async def _piece(self, ledger_id: int, entry_id: int, last: int, bytes_max: int) -> list[LedgerEntry]:
         """At least the entry asked for, with what came along."""
         for piece in [*self._under_way.values()]:
             if piece.ledger_id == ledger_id and piece.first < entry_id <= piece.last:
                 entries = await self._wait(piece)
                 if entries and entries[-1].entry_id >= entry_id:
                     return entries[entry_id - entries[0].entry_id :]
-        return await self._wait(self._fetch(ledger_id, entry_id, last))
+        return await self._wait(self._fetch(ledger_id, entry_id, last, bytes_max))
 
     async def _wait(self, piece: _Piece) -> list[LedgerEntry]:
         await asyncio.wait([piece.task])  # not cancelled with its waiter: others may wait too
@@ -132,18 +134,18 @@ class ChainReads:
             raise EntryUnknown(f"reading ledger {piece.ledger_id} was given up", ledger_id=piece.ledger_id)
         return piece.task.result()
 
-    def _fetch(self, ledger_id: int, first: int, last: int) -> _Piece:
+    def _fetch(self, ledger_id: int, first: int, last: int, bytes_max: int) -> _Piece:
         piece = self._under_way.get((ledger_id, first))
         if piece is None:
             last = min(last, first + PIECE_ENTRIES_MAX - 1)
-            task = self._tasks.spawn(self._run(ledger_id, first, last), f"read {ledger_id}:{first}")
+            task = self._tasks.spawn(self._run(ledger_id, first, last, bytes_max), f"read {ledger_id}:{first}")
             piece = self._under_way[ledger_id, first] = self._latest[ledger_id] = _Piece(ledger_id, first, last, task)
             task.add_done_callback(lambda _: self._under_way.pop((ledger_id, first), None))
         return piece
 
-    async def _run(self, ledger_id: int, first: int, last: int) -> list[LedgerEntry]:
+    async def _run(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[LedgerEntry]:
         reader = await self._reader(ledger_id)
-        size = min(PIECE_SIZE_BYTES, self._ledgers.settings.bookie_read_bytes_max)
+        size = max(1, min(PIECE_SIZE_BYTES, bytes_max, self._ledgers.settings.bookie_read_bytes_max))
         try:
             entries = await reader.read(first, last, size)
         except (NoSuchEntry, EntryUnknown, EntryCorrupt):
@@ -188,4 +190,4 @@ class ChainReads:
             return
         piece.followed = True
         if (ledger_id, got_last + 1) not in self._cache:
-            self._fetch(ledger_id, got_last + 1, info.entries - 1)
+            self._fetch(ledger_id, got_last + 1, info.entries - 1, PIECE_SIZE_BYTES)

@@ -160,6 +160,19 @@ def test_reads_grow_smaller_when_entries_hold_many_messages():
     assert sizes[0] == 1000 and sizes[-1] <= 5
 
 
+@pytest.mark.parametrize("permits", [1, 2, 7])
+def test_what_nobody_has_permits_for_is_not_read(permits):
+    for dispatcher in (exclusive(), shared()):
+        dispatcher.add(consumer(permits=permits))
+        entries = log(*[1] * 20)
+        for _ in range(3):
+            plan = dispatcher.next_read(entries[-1][0])
+            assert plan.entries_max == permits
+            dispatcher.distribute(plan, entries[plan.start[1] : plan.start[1] + plan.entries_max])
+            assert dispatcher.next_read(entries[-1][0]) is None
+            dispatcher.consumers[0].permits = permits
+
+
 # -- shared ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,77 @@
+"""How much a consumer that catches up costs: with a cache few reads, without one no entry that nobody asked for."""
+
+import pytest
+from fake_bookies import Adds, FakeCluster
+
+from magnetar.protocol.bookie_wire import BookieOp
+from magnetar.storage import ledger_reader
+from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.managed_ledger import ManagedLedger
+
+ENTRIES = 300
+
+
+class Reads:
+    """A topic of 300 entries in one ledger that nobody has in memory, and what reading it costs."""
+
+    def __init__(self, cluster: FakeCluster, managed: ManagedLedger) -> None:
+        self.cluster, self.managed = cluster, managed
+        self.decoded = 0
+
+    @property
+    def requests(self) -> int:
+        return sum(op == BookieOp.READ for bookie in self.cluster.bookies.values() for op, _ in bookie.log)
+
+    async def everything(self, entries_max: int, bytes_max: int = 1 << 20) -> list[bytes]:
+        found: list[bytes] = []
+        first = (-1, -1)
+        while batch := await self.managed.read(first, entries_max, bytes_max):
+            assert len(batch) <= entries_max
+            found += [body for _, body in batch]
+            first = (batch[-1][0][0], batch[-1][0][1] + 1)
+        return found
+
+
+@pytest.fixture(params=[0, 64])
+async def reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    cluster = FakeCluster(3, cache_size_mb=request.param)
+
+    async def open_(ledgers: Ledgers, epoch: int) -> ManagedLedger:
+        name = "persistent/public/default/t"
+        return await ManagedLedger.open(cluster.env, ledgers, cluster.metadata, name, epoch, cluster.settings)
+
+    writer = await open_(cluster.ledgers, 1)
+    await writer.open_cursor("keep", "earliest")
+    adds = Adds()
+    for number in range(ENTRIES):
+        writer.append(b"%d" % number, adds.callback)
+    await adds.wait(ENTRIES)
+    await writer.close()
+    managed = await open_(cluster.new_ledgers(), 2)
+    found = Reads(cluster, managed)
+    for bookie in cluster.bookies.values():
+        bookie.log.clear()
+    decode = ledger_reader.decode_entry
+
+    def counted(*arguments, **options):
+        found.decoded += 1
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(ledger_reader, "decode_entry", counted)
+    yield found
+    await managed.close()
+    await cluster.close()
+
+
+@pytest.mark.parametrize("entries_max", [1, 7, 1000])
+async def test_every_entry_is_read_from_bookies_and_decoded_about_once(reads, entries_max):
+    """With a receiver queue of one and no cache, each message used to cost the decoding of hundreds of entries."""
+    assert await reads.everything(entries_max) == [b"%d" % number for number in range(ENTRIES)]
+    assert reads.decoded == ENTRIES
+    cached = reads.cluster.settings.cache_size_mb > 0
+    assert reads.requests <= (3 if cached else ENTRIES // entries_max + 1)
+
+
+async def test_a_bound_of_bytes_bounds_what_is_fetched_too(reads):
+    assert len(await reads.everything(1000, bytes_max=30)) == ENTRIES
+    assert reads.decoded <= 1.5 * ENTRIES
