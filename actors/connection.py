@@ -28,17 +28,14 @@ from ..protocol.errors import (
 from ..protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, FrameDecoder
 from ..protocol.names import PROTOCOL_VERSION, SERVER_VERSION
 from ..protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected, CommandError, FeatureFlags
-from ..runtime.environment import Environment
-from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
+from .client_link import LinkHost
 from .connection_consumers import ConsumerCommands
 from .connection_lookups import LookupCommands
 from .connection_producers import ProducerCommands
 from .consumer import Consumer
-from .lookups import Lookups
 from .producer import Producer
 from .publish_budget import PublishBudget
-from .topics import Topics
 
 logger = logging.getLogger(__name__)
 
@@ -48,18 +45,12 @@ JOIN_BELOW_BYTES = 4096  # average part size below which one joined write beats 
 _SEND = int(BaseCommand.SEND)
 
 
-class ConnectionHost(Protocol):
+class ConnectionHost(LinkHost, Protocol):
     """What a connection needs of its broker."""
 
-    env: Environment
-    settings: Settings
-    topics: Topics
-    lookups: Lookups
     publish_budget: PublishBudget
     requests: Tasks
     connections: "dict[Connection, None]"
-
-    def new_producer_name(self) -> str: ...
 
 
 class Pause(enum.Flag):

@@ -3,7 +3,7 @@ UNSUBSCRIBE, CLOSE_CONSUMER."""
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from ..protocol.commands import encode
 from ..protocol.errors import (
@@ -31,24 +31,29 @@ from ..protocol.pulsar_pb2 import (
     ServerError,
 )
 from ..protocol.topics import TopicName
+from .client_link import ClientLink
 from .connection_producers import BROKER_REQUEST_ID
 from .consumer import Consumer
 from .subscription import DISPATCHERS, Subscription
 from .topic import SubscriptionStart
-
-if TYPE_CHECKING:
-    from .connection import Connection
 
 logger = logging.getLogger(__name__)
 
 PERMITS_MAX = 1 << 31
 
 
+class Attached(NamedTuple):
+    """A consumer and the subscription it is attached to."""
+
+    consumer: Consumer
+    subscription: Subscription
+
+
 class ConsumerCommands:
     """The consumers of one connection, by consumer id."""
 
-    def __init__(self, connection: "Connection") -> None:
-        self.consumers: dict[int, Consumer] = {}
+    def __init__(self, connection: ClientLink) -> None:
+        self.consumers: dict[int, Attached] = {}
         self._connection = connection
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
 
@@ -118,25 +123,26 @@ class ConsumerCommands:
         if cancelled or connection.closed:
             subscription.detach(consumer)
             return None
-        self.consumers[command.consumer_id] = consumer
+        self.consumers[command.consumer_id] = Attached(consumer, subscription)
         return encode(CommandSuccess(request_id=command.request_id))
 
     # -- the flow of messages ------------------------------------------------------------------------------------
 
     def flow(self, command: CommandFlow) -> None:
         """FLOW of a consumer that has just been closed is late, not wrong."""
-        consumer = self.consumers.get(command.consumer_id)
-        if consumer is not None:
-            permits = min(command.messagePermits, PERMITS_MAX - consumer.permits)
-            _subscription(consumer).flow(consumer, permits)
+        attached = self.consumers.get(command.consumer_id)
+        if attached is not None:
+            consumer, subscription = attached
+            subscription.flow(consumer, min(command.messagePermits, PERMITS_MAX - consumer.permits))
 
     def acknowledge(self, command: CommandAck) -> None:
-        consumer = self.consumers.get(command.consumer_id)
+        attached = self.consumers.get(command.consumer_id)
         wants_answer = command.HasField("request_id")
-        if consumer is None:
+        if attached is None:
             if wants_answer:
                 self._acknowledge_failed(command, ConsumerNotFound("Consumer not found"))
             return
+        consumer, subscription = attached
         if command.HasField("validation_error"):
             logger.warning(
                 "consumer %s discards %s: %s",
@@ -144,7 +150,6 @@ class ConsumerCommands:
                 [position_of(item) for item in command.message_id],
                 CommandAck.ValidationError.Name(command.validation_error),
             )
-        subscription = _subscription(consumer)
         try:
             if command.txnid_most_bits or command.txnid_least_bits:
                 raise NotAllowedError("transactions are not supported")
@@ -187,21 +192,22 @@ class ConsumerCommands:
         )
 
     def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
-        consumer = self.consumers.get(command.consumer_id)
-        if consumer is None:
+        attached = self.consumers.get(command.consumer_id)
+        if attached is None:
             return
+        consumer, subscription = attached
         if command.HasField("consumer_epoch"):
             consumer.epoch = max(consumer.epoch, command.consumer_epoch)
         positions = [position_of(item) for item in command.message_ids] or None
-        _subscription(consumer).redeliver(consumer, positions)
+        subscription.redeliver(consumer, positions)
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def seek(self, command: CommandSeek) -> None:
-        consumer = self._find(command)
-        if consumer is None:
+        attached = self._find(command)
+        if attached is None:
             return
-        subscription = _subscription(consumer)
+        subscription = attached.subscription
         if command.HasField("message_id"):
             position = position_of(command.message_id)
             moving = subscription.host.seek(subscription, position=position)
@@ -213,9 +219,9 @@ class ConsumerCommands:
         self._start(command, _then_success(moving, command.request_id), "seek")
 
     def last_message_id(self, command: CommandGetLastMessageId) -> None:
-        consumer = self._find(command)
-        if consumer is not None:
-            self._start(command, self._last_message_id(_subscription(consumer), command), "get last message id")
+        attached = self._find(command)
+        if attached is not None:
+            self._start(command, self._last_message_id(attached.subscription, command), "get last message id")
 
     async def _last_message_id(self, subscription: Subscription, command: CommandGetLastMessageId) -> bytes:
         last = await subscription.host.last_message_id()
@@ -230,12 +236,12 @@ class ConsumerCommands:
         )
 
     def unsubscribe(self, command: CommandUnsubscribe) -> None:
-        consumer = self._find(command)
-        if consumer is not None:
-            self._start(command, self._unsubscribe(consumer, command), "unsubscribe")
+        attached = self._find(command)
+        if attached is not None:
+            self._start(command, self._unsubscribe(attached, command), "unsubscribe")
 
-    async def _unsubscribe(self, consumer: Consumer, command: CommandUnsubscribe) -> bytes:
-        subscription = _subscription(consumer)
+    async def _unsubscribe(self, attached: Attached, command: CommandUnsubscribe) -> bytes:
+        consumer, subscription = attached
         await subscription.host.unsubscribe(subscription, consumer, force=command.force)
         self._drop(consumer)
         return encode(CommandSuccess(request_id=command.request_id))
@@ -243,9 +249,9 @@ class ConsumerCommands:
     # -- leaving -------------------------------------------------------------------------------------------------
 
     def close(self, command: CommandCloseConsumer) -> None:
-        consumer = self.consumers.pop(command.consumer_id, None)
-        if consumer is not None:
-            _subscription(consumer).detach(consumer)
+        attached = self.consumers.pop(command.consumer_id, None)
+        if attached is not None:
+            attached.subscription.detach(attached.consumer)
         elif command.consumer_id in self._creating:
             self._creating[command.consumer_id] = True
         else:
@@ -255,27 +261,26 @@ class ConsumerCommands:
 
     def sent_away(self, consumer: Consumer) -> None:
         """The topic has closed it: tell its client, which will look up again."""
-        if self.consumers.get(consumer.consumer_id) is consumer:
-            self._drop(consumer)
+        if self._drop(consumer):
             self._tell_closed(consumer.consumer_id)
 
     def connection_closed(self) -> None:
         consumers, self.consumers = self.consumers, {}
-        for consumer in consumers.values():
-            _subscription(consumer).detach(consumer)
+        for consumer, subscription in consumers.values():
+            subscription.detach(consumer)
 
     def wake(self) -> None:
         """The connection can be written again."""
-        for consumer in self.consumers.values():
-            _subscription(consumer).wake()
+        for attached in self.consumers.values():
+            attached.subscription.wake()
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _find(self, command: Any) -> Consumer | None:
-        consumer = self.consumers.get(command.consumer_id)
-        if consumer is None:
+    def _find(self, command: Any) -> Attached | None:
+        attached = self.consumers.get(command.consumer_id)
+        if attached is None:
             self._connection.error(command.request_id, BrokerMetadataError("Consumer not found"))
-        return consumer
+        return attached
 
     def _start(self, command: Any, coroutine: Any, name: str) -> None:
         self._connection.start(coroutine, name, lambda error: self._connection.error(command.request_id, error))
@@ -283,9 +288,13 @@ class ConsumerCommands:
     def _tell_closed(self, consumer_id: int) -> None:
         self._connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=BROKER_REQUEST_ID)))
 
-    def _drop(self, consumer: Consumer) -> None:
-        if self.consumers.get(consumer.consumer_id) is consumer:
-            del self.consumers[consumer.consumer_id]
+    def _drop(self, consumer: Consumer) -> bool:
+        """Forget it; answers whether it was known. Its id may stand for another one by now."""
+        attached = self.consumers.get(consumer.consumer_id)
+        if attached is None or attached.consumer is not consumer:
+            return False
+        del self.consumers[consumer.consumer_id]
+        return True
 
 
 def _check(command: CommandSubscribe) -> None:
@@ -296,11 +305,6 @@ def _check(command: CommandSubscribe) -> None:
         raise NotAllowedError(f"subscription type {CommandSubscribe.SubType.Name(command.subType)} is not supported")
     if command.read_compacted:
         raise NotAllowedError("reading compacted topics is not supported")
-
-
-def _subscription(consumer: Consumer) -> Subscription:
-    assert consumer.subscription is not None, "a consumer is registered after it was attached"
-    return consumer.subscription
 
 
 def _done_up_to(data: Any) -> Position:

@@ -1,7 +1,7 @@
 """What a client asks before it has a producer or consumer: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..protocol.commands import encode
 from ..protocol.errors import MagnetarError, server_error_code
@@ -16,15 +16,13 @@ from ..protocol.pulsar_pb2 import (
     ServerError,
 )
 from ..protocol.topics import TopicName
-
-if TYPE_CHECKING:
-    from .connection import Connection
+from .client_link import ClientLink
 
 
 class LookupCommands:
     """Stateless but for its connection."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: ClientLink) -> None:
         self._connection = connection
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:

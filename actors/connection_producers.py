@@ -1,7 +1,7 @@
 """What a client's producers say: PRODUCER, SEND, CLOSE_PRODUCER."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..protocol.commands import encode
 from ..protocol.entries import message_count, parse_entry
@@ -25,11 +25,9 @@ from ..protocol.pulsar_pb2 import (
     Shared,
 )
 from ..protocol.topics import TopicName
+from .client_link import ClientLink
 from .producer import Producer
 from .topic import SubscriptionStart
-
-if TYPE_CHECKING:
-    from .connection import Connection
 
 DEPARTED_MAX = 10_000
 BROKER_REQUEST_ID = (1 << 64) - 1  # of a CLOSE that the broker sends unasked
@@ -39,7 +37,7 @@ LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around a
 class ProducerCommands:
     """The producers of one connection, by producer id."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: ClientLink) -> None:
         self.producers: dict[int, Producer] = {}
         self._connection = connection
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile

@@ -6,14 +6,11 @@ bound is acknowledged.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..protocol.commands import message_header
 from ..protocol.message_id import Position
 from .rates import Meter, time_text
-
-if TYPE_CHECKING:
-    from .subscription import Subscription
 
 Delivered = tuple[Position, bytes, int, int]
 """Position, entry body, messages in it, redelivery count."""
@@ -64,7 +61,6 @@ class Consumer:
         self.epoch = epoch
         self.metadata = dict(metadata or {})
         self.connected_since_ms = connected_since_ms
-        self.subscription: Subscription | None = None
         self.permits = 0
         self.pending: dict[Position, int] = {}
         self.unacked_messages = 0

@@ -7,15 +7,12 @@ or *open* → *closed* by the client, by its connection's end, or by the topic.
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..protocol.errors import MagnetarError
 from ..protocol.message_id import Position
 from .consumer import Outlet
 from .rates import Meter, time_text
-
-if TYPE_CHECKING:
-    from .topic import Topic
 
 
 class PublishOutlet(Outlet, Protocol):
@@ -26,12 +23,23 @@ class PublishOutlet(Outlet, Protocol):
     def publish_ended(self, size_bytes: int) -> None: ...
 
 
+class PublishTarget(Protocol):
+    """A topic, as its producers and their connection see it."""
+
+    def publish(
+        self, producer: "Producer", sequence_id: int, highest_sequence_id: int, messages: int, entry: bytes
+    ) -> None: ...
+    def refuse(self, producer: "Producer", sequence_id: int, error: MagnetarError) -> None: ...
+    def publish_completed(self, publish: "Publish", position: Position | None, error: BaseException | None) -> None: ...
+    def remove_producer(self, producer: "Producer") -> None: ...
+
+
 class Producer:
     """One producer session."""
 
     def __init__(
         self,
-        topic: "Topic",
+        topic: PublishTarget,
         connection: PublishOutlet,
         producer_id: int,
         name: str,

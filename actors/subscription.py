@@ -124,7 +124,6 @@ class Subscription:
             elif self._dispatcher.subscription_type != subscription_type:
                 raise ConsumerBusy(f"Subscription {self.name} is of different type")
             self._dispatcher.add(consumer)
-            consumer.subscription = self
             self._cancel_expiry()
 
     def _admits(self, subscription_type: int) -> bool:

@@ -42,12 +42,13 @@ class DeliveryWatch:
     def __init__(self, history: History) -> None:
         self._history = history
         self._held: dict[Subscription, _Held] = {}
+        self._attached: dict[Consumer, Subscription] = {}
 
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         deliver = Consumer.deliver
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
-        redeliver, detach = Subscription.redeliver, Subscription.detach
+        redeliver, attach, detach = Subscription.redeliver, Subscription.attach, Subscription.detach
 
         def delivering(consumer: Consumer, delivery: Delivery, now_ms: int) -> None:
             self._goes_out(consumer, delivery)
@@ -68,8 +69,13 @@ class DeliveryWatch:
             self._asked_again(subscription, consumer, positions)
             redeliver(subscription, consumer, positions)
 
+        async def attaching(subscription: Subscription, consumer: Consumer, subscription_type: int) -> None:
+            self._attached[consumer] = subscription
+            await attach(subscription, consumer, subscription_type)
+
         def detaching(subscription: Subscription, consumer: Consumer, **options: Any) -> None:
             self._of(subscription).let_go(consumer)
+            self._attached.pop(consumer, None)
             detach(subscription, consumer, **options)
 
         for owner, name, wrapper in (
@@ -77,6 +83,7 @@ class DeliveryWatch:
             (Subscription, "acknowledge", acknowledging),
             (Subscription, "acknowledge_cumulative", acknowledging_up_to),
             (Subscription, "redeliver", redelivering),
+            (Subscription, "attach", attaching),
             (Subscription, "detach", detaching),
         ):
             stack.enter_context(patch.object(owner, name, wrapper))
@@ -97,7 +104,7 @@ class DeliveryWatch:
                 del held.holders[position]
 
     def _goes_out(self, consumer: Consumer, delivery: Delivery) -> None:
-        subscription = consumer.subscription
+        subscription = self._attached.get(consumer)
         if is_dead():
             return
         if subscription is None:

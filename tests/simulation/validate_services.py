@@ -66,7 +66,7 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     if not dispatcher.consumers or subscription.closed:
         yield f"it has a dispatcher for {len(dispatcher.consumers)} consumers, closed: {subscription.closed}"
     for consumer in dispatcher.consumers:
-        if consumer.closed or consumer.subscription is not subscription:
+        if consumer.closed:
             yield f"consumer {consumer.name} is not (or no longer) one of it"
     if not isinstance(dispatcher, SharedDispatcher):
         if len(dispatcher.consumers) > 1 or any(consumer.pending for consumer in dispatcher.consumers):
