@@ -12,6 +12,7 @@ PATTERNS = {
     "writes with too few bookies": re.compile(r"ledger \d+ goes on with fewer bookies"),
     "writers fenced": re.compile(r"ledger \d+: \d+ writes refused by the fence"),
 }
+MOVED = re.compile(r"rebalancing: (\d+) topics move")
 REFUSED = re.compile(r"ledger \d+: (\d+) writes refused by the fence")
 REGISTERED = re.compile(r"coordinator: ((?:broker)-\d+) registered \(incarnation (\w+)")
 
@@ -29,6 +30,9 @@ def count_events(directory: Path) -> Counter[str]:
                 refused = REFUSED.search(line)
                 if refused:
                     counts["writes refused by a fence"] += int(refused[1])
+                moved = MOVED.search(line)
+                if moved:
+                    counts["topics moved"] += int(moved[1])
                 registered = REGISTERED.search(line)
                 if registered:
                     incarnations.setdefault(registered[1], set()).add(registered[2])

@@ -6,10 +6,10 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import ray
+from judging import Fault
 from ray.exceptions import RayError
 
 from magnetar.protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, actor_name
@@ -28,17 +28,10 @@ WEIGHTS = {
     ("bookie", "restart"): 1,
     ("coordinator", "kill"): 1,
     ("coordinator", "pause"): 1,
+    ("coordinator", "restart"): 1,
 }
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One that was done. `over`: when its process ran again or was gone for good (monotonic seconds)."""
-
-    node_id: str
-    kind: str
-    begun: float
-    over: float
+"""`restart`: a member closes in good order and the supervisor starts it again; the coordinator, which has no order to
+close by itself, is restarted by Ray."""
 
 
 class Faults:
@@ -92,6 +85,8 @@ class Faults:
         begun = over = time.monotonic()
         if kind == "kill":
             os.kill(process, signal.SIGKILL)
+        elif kind == "restart" and role == "coordinator":
+            ray.kill(actor, no_restart=False)
         elif kind == "restart":
             actor.close.remote()
         else:

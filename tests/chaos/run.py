@@ -15,14 +15,12 @@ import logging
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +28,14 @@ import ray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
-from chaos_checks import Found, compare, longest, stall_after
+from chaos_checks import Message, find_backlogs, longest, stall_after
+from checking import Checking
 from events import count_events
-from faults import Fault, Faults
+from faults import Faults
+from judging import Outcome, judge, plain
+from publishing import place_of
 from rich.console import Console
-from rich.table import Table
+from workloads import ProcessWorkload, RayWorkload, Running
 
 import magnetar
 from magnetar.cluster.handle import Cluster
@@ -50,95 +51,54 @@ SETTINGS = {
     "addEntryTimeoutSeconds": 1.0,
     "auditorPeriodicCheckSeconds": 10.0,
 }
+KEEPER = "keeper"
+"""A subscription that never acknowledges, so that nothing is trimmed."""
 PUBLISHERS = {
-    "batched": ("ours", "chaos-batched", "batched"),
-    "unbatched": ("ours", "chaos-unbatched", "unbatched"),
-    "official": ("official", "chaos-official", "batched"),
+    "batched": ("ours", "batched"),
+    "unbatched": ("ours", "unbatched"),
+    "async": ("ours", "async"),
+    "official": ("official", "batched"),
+    "ray": ("ray", "batched"),
 }
+"""By name, each with a topic `chaos-NAME`: whose client, and how."""
 CONSUMERS = {
-    "ours": (
+    ("ours", "consume"): (
         "shared:chaos-batched:ours-shared",
         "shared:chaos-batched:ours-shared",
-        "exclusive:chaos-unbatched:ours-exclusive",
         "exclusive:chaos-official:ours-exclusive",
+        "cumulative:chaos-unbatched:ours-cumulative",
+        "batch:chaos-ray:ours-batch",
+        "listener:chaos-async:ours-listener",
         "reader:chaos-unbatched-partition-0:ours-reader",
     ),
-    "official": (
-        "exclusive:chaos-batched:official-exclusive",
-        "shared:chaos-official:official-shared",
-        "shared:chaos-official:official-shared",
+    ("ours", "consume-async"): (
+        "exclusive:chaos-batched:ours-async-exclusive",
+        "shared:chaos-async:ours-async-shared",
+        "shared:chaos-async:ours-async-shared",
+        "reader:chaos-ray-partition-0:ours-async-reader",
+    ),
+    ("official", "consume"): (
         "exclusive:chaos-unbatched:official-exclusive",
+        "shared:chaos-official:official-shared",
+        "shared:chaos-official:official-shared",
+        "batch:chaos-batched:official-batch",
+        "listener:chaos-ray:official-listener",
+        "several:chaos-unbatched+chaos-async:official-several",
         "reader:chaos-batched-partition-1:official-reader",
     ),
+    ("official", "consume-async"): (
+        "exclusive:chaos-official:official-async-exclusive",
+        "reader:chaos-async-partition-1:official-async-reader",
+    ),
+    ("ray", "consume"): (
+        "exclusive:chaos-ray:ray-exclusive",
+        "shared:chaos-official:ray-shared",
+    ),
 }
-RATE_MIN = 0.30
-STALL_MAX_S = 10.0
-MINIMA = {"failovers": 20, "recoveries": 20, "ensemble changes or too few bookies": 20, "writes refused by a fence": 5}
-READY_S, DONE_S = 60.0, 240.0
+"""By whose client in which process, as `consuming.py` takes them."""
+BACKLOG_S = 30.0
 
 console = Console(width=130 if not sys.stdout.isatty() else None)
-
-
-class Workload:
-    """A process of `workload_process.py`."""
-
-    def __init__(self, directory: Path, name: str, *arguments: str) -> None:
-        self._output = directory / f"{name}.json"
-        self.name = name
-        command = [sys.executable, "-P", str(Path(__file__).with_name("workload_process.py")), str(self._output)]
-        self._log = (directory / f"{name}.log").open("w")
-        self._process = subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=ROOT
-        )
-
-    def wait_ready(self) -> None:
-        assert self._process.stdout is not None
-        if self._process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"the workload {self.name} did not start: {Path(self._log.name).read_text()[-2000:]}")
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-
-    def result(self) -> Any:
-        """What it learned. Raises RuntimeError when it does not end or failed."""
-        try:
-            status = self._process.wait(DONE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise RuntimeError(f"the workload {self.name} did not end within {DONE_S:.0f} s") from None
-        if not self._output.exists():
-            raise RuntimeError(
-                f"the workload {self.name} failed ({status}): {Path(self._log.name).read_text()[-2000:]}"
-            )
-        return json.loads(self._output.read_text())
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-
-@dataclass
-class Outcome:
-    """Everything that a run found."""
-
-    rounds: int
-    seconds: float
-    seed: int
-    faults: list[Fault] = field(default_factory=list)
-    lasts: list[tuple[float, float]] = field(default_factory=list)
-    """For each round: when its last fault was over, and when the next round's first one was due."""
-    skipped: dict[str, int] = field(default_factory=dict)
-    events: dict[str, int] = field(default_factory=dict)
-    reference_rate: float = 0.0
-    rate: float = 0.0
-    acknowledged: int = 0
-    failed_sends: int = 0
-    longest_stall_s: float = 0.0
-    stall_after_last_fault_s: float = 0.0
-    logs: dict[str, Found] = field(default_factory=dict)
-    subscriptions: dict[str, Found] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
 
 
 def main() -> int:
@@ -174,7 +134,7 @@ def main() -> int:
         ray.shutdown()
         shutil.copytree(logs, kept / "logs", ignore_dangling_symlinks=True)
         shutil.rmtree(ray_directory, ignore_errors=True)
-    status = judge(outcome)
+    status = judge(outcome, console)
     if status != 1:
         shutil.rmtree(kept / "data")
     (kept / "outcome.json").write_text(json.dumps(plain(outcome), indent=1))
@@ -182,32 +142,49 @@ def main() -> int:
     return status
 
 
+def start_workloads(cluster: Cluster, kept: Path) -> tuple[list[Running], dict[str, Running]]:
+    """The consumers, and the publishers by name; all are ready."""
+    url = cluster.service_url
+
+    def start(name: str, peer: str, action: str, *arguments: str) -> Running:
+        if peer == "ray":
+            return RayWorkload(name, action, *arguments)
+        return ProcessWorkload(kept, name, peer, url, action, *arguments)
+
+    started: list[Running] = []
+    try:
+        for (peer, action), specifications in CONSUMERS.items():
+            started.append(start(f"{action}-{peer}", peer, action, *specifications))
+        consumers = list(started)
+        for workload in consumers:
+            workload.wait_ready()
+        publishers: dict[str, Running] = {}
+        for name, (peer, how) in PUBLISHERS.items():
+            publishers[name] = start(f"publish-{name}", peer, "publish", f"chaos-{name}", how)
+            started.append(publishers[name])
+        for workload in publishers.values():
+            workload.wait_ready()
+    except BaseException:
+        for workload in started:
+            workload.kill()
+        raise
+    return consumers, publishers
+
+
 def run(cluster: Cluster, kept: Path, logs: Path, outcome: Outcome) -> None:
     """The rounds, then the checks."""
     with cluster.client() as client:
-        for _, topic, _ in PUBLISHERS.values():
-            create_partitioned(cluster, topic)
-            client.subscribe(topic, "keeper").close()  # never acknowledges, so that nothing is trimmed
-    workloads: list[Workload] = []
+        for name in PUBLISHERS:
+            create_partitioned(cluster, f"chaos-{name}")
+            client.subscribe(f"chaos-{name}", KEEPER).close()
+    consumers, publishers = start_workloads(cluster, kept)
     try:
-        consumers = [
-            Workload(kept, f"consume-{peer}", peer, cluster.service_url, "consume", *specifications)
-            for peer, specifications in CONSUMERS.items()
-        ]
-        workloads += consumers
-        for workload in consumers:
-            workload.wait_ready()
-        publishers = {
-            name: Workload(kept, f"publish-{name}", peer, cluster.service_url, "publish", topic, batching)
-            for name, (peer, topic, batching) in PUBLISHERS.items()
-        }
-        workloads += publishers.values()
-        for workload in publishers.values():
-            workload.wait_ready()
         time.sleep(2.0)  # until everything is warm
         begin = time.monotonic()
         time.sleep(outcome.seconds)
         before = count_events(logs)
+        for workload in consumers:
+            workload.mark()
         middle = time.monotonic()
         faults = Faults(outcome.seed, BROKERS, BOOKIES)
         for number in range(outcome.rounds):
@@ -220,15 +197,22 @@ def run(cluster: Cluster, kept: Path, logs: Path, outcome: Outcome) -> None:
         histories = {name: workload.result() for name, workload in publishers.items()}
         for workload in consumers:
             workload.stop()
-        consumed = [one for workload in consumers for one in workload.result()]
+        events = count_events(logs)
+        events.subtract(before)
+        outcome.events = dict(events)
+        measure(outcome, list(histories.values()), (begin, middle, end))
+        with cluster.client() as client:
+            logs_read = {
+                name: {partition: list(read_all(client, partition)) for partition in partitions_of(client, name)}
+                for name in PUBLISHERS
+            }
+        checking = Checking(outcome, histories, logs_read)
+        for workload in consumers:
+            checking.take_deliveries(workload.result())
     finally:
-        for workload in workloads:
+        for workload in [*consumers, *publishers.values()]:
             workload.kill()
-    events = count_events(logs)
-    events.subtract(before)
-    outcome.events = dict(events)
-    measure(outcome, list(histories.values()), (begin, middle, end))
-    check(cluster, outcome, histories, consumed)
+    check_backlogs(cluster, outcome, checking.entries)
 
 
 def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float]:
@@ -271,121 +255,38 @@ def _rate(per_second: Counter[int], begin: float, end: float) -> float:
     return sum(per_second[second] for second in seconds) / max(1, len(seconds))
 
 
-def check(cluster: Cluster, outcome: Outcome, histories: dict[str, Any], consumed: list[Any]) -> None:
-    """What was acknowledged against the logs, read anew, and against what every subscription was given."""
-    client = cluster.client()
-    by_topic: dict[str, Any] = {}
-    for name, (_, topic, _) in PUBLISHERS.items():
-        history = by_topic[topic] = histories[name]
-        logs = [read_all(client, partition) for partition in client.get_topic_partitions(topic)]
-        outcome.logs[name] = compare(history["acknowledged"], history["sent"], logs)
-    client.close()
-    together: dict[tuple[str, str, str], list[Any]] = {}
-    for one in consumed:
-        together.setdefault((one["topic"], one["name"], one["kind"]), []).append(
-            [(key, sequence) for key, sequence in one["log"]]
-        )
-        if one["errors"]:
-            outcome.problems.append(f"{one['name']} of {one['topic']}: {len(one['errors'])} errors: {one['errors'][0]}")
-    for (topic, name, kind), logs in together.items():
-        history = by_topic[topic.split("-partition-")[0]]
-        acknowledged = history["acknowledged"]
-        if "-partition-" in topic:  # of one partition: the keys that lie in it
-            keys = {key for log in logs for key, _ in log}
-            acknowledged = {key: told for key, told in acknowledged.items() if key in keys}
-            if not keys:
-                outcome.problems.append(f"{name} of {topic} got nothing")
-        outcome.subscriptions[f"{name} of {topic}"] = compare(
-            acknowledged, history["sent"], logs, ordered=kind != "shared"
-        )
+def partitions_of(client: Any, name: str) -> list[str]:
+    """Partitions of a publisher's topic, in full."""
+    return client.get_topic_partitions(f"chaos-{name}")
 
 
-def read_all(client: Any, topic: str) -> list[tuple[str, int]]:
-    """A partition from its start to its end."""
+def read_all(client: Any, topic: str) -> Iterator[tuple[Message, str]]:
+    """A partition from its start to its end: each message and its place."""
     reader = client.create_reader(topic, magnetar.MessageId.earliest)
-    log: list[tuple[str, int]] = []
     while reader.has_message_available():
-        key, sequence, _ = reader.read_next(timeout_millis=30_000).data().split(b":", 2)
-        log.append((key.decode(), int(sequence)))
+        message = reader.read_next(timeout_millis=30_000)
+        key, sequence, _ = message.data().split(b":", 2)
+        yield (key.decode(), int(sequence)), place_of(message.message_id())
     reader.close()
-    return log
 
 
-def judge(outcome: Outcome) -> int:
-    """Print the table; returns the exit status."""
-    table = Table(
-        title=f"{outcome.rounds} rounds of {outcome.seconds:.0f} s, {len(outcome.faults)} faults, seed {outcome.seed}"
-    )
-    for column in ("what", "measured", "to reach", ""):
-        table.add_column(column)
-    found = {**{f"log {name}": one for name, one in outcome.logs.items()}, **outcome.subscriptions}
-    unsafe = slow = False
-
-    def row(what: str, measured: str, target: str, met: bool | None) -> None:
-        table.add_row(what, measured, target, "" if met is None else "[green]ok" if met else "[red]MISSED")
-
-    kinds = Counter(f"{fault.kind} {fault.node_id.split('-')[0]}" for fault in outcome.faults)
-    row("faults", ", ".join(f"{count} × {kind}" for kind, count in sorted(kinds.items())), "", None)
-    row("acknowledged", f"{outcome.acknowledged:,} ({outcome.failed_sends} sends failed)", "", None)
-    for what, pick in (
-        ("acknowledged, then lost", lambda one: len(one.lost)),
-        ("out of order", lambda one: len(one.reordered)),
-        ("never sent, yet there", lambda one: len(one.phantoms)),
-    ):
-        for kind, group in (("in the logs", outcome.logs), ("at subscriptions", outcome.subscriptions)):
-            count = sum(map(pick, group.values()))
-            unsafe |= count > 0
-            row(f"{what}, {kind}", str(count), "0", count == 0)
-    for kind, group in (("in the logs", outcome.logs), ("at subscriptions", outcome.subscriptions)):
-        row(f"duplicates {kind} (without deduplication)", str(sum(one.duplicates for one in group.values())), "", None)
-    share = outcome.rate / outcome.reference_rate if outcome.reference_rate else 0.0
-    rates = f"{share:.0%} ({outcome.rate:,.0f} of {outcome.reference_rate:,.0f} messages/s)"
-    stall = outcome.stall_after_last_fault_s
-    targets = (
-        ("publish rate over the fault-free one", rates, f"≥ {RATE_MIN:.0%}", share >= RATE_MIN),
-        ("longest stall after a round's last fault", f"{stall:.1f} s", f"≤ {STALL_MAX_S:.0f} s", stall <= STALL_MAX_S),
-    )
-    for target in targets:
-        row(*target)
-        slow |= not target[3]
-    row("longest stall of all", f"{outcome.longest_stall_s:.1f} s", "", None)
-    events = outcome.events
-    events["ensemble changes or too few bookies"] = events.get("ensemble changes", 0) + events.get(
-        "writes with too few bookies", 0
-    )
-    for name, count in sorted(events.items()):
-        minimum = MINIMA.get(name)
-        row(name, str(count), f"≥ {minimum}" if minimum else "", None if minimum is None else count >= minimum)
-    missed = [name for name, minimum in MINIMA.items() if events.get(name, 0) < minimum]
-    console.print(table)
-    for name, one in found.items():
-        if not one.safe:
-            console.print(
-                f"[red]{name}: lost {one.lost[:5]}, reordered {one.reordered[:5]}, phantoms {one.phantoms[:5]}"
-            )
-    for problem in outcome.problems:
-        console.print(f"note: {problem}")
-    if missed:
-        console.print(f"[yellow]this run does not count: too few {', '.join(missed)}")
-    return 1 if unsafe else 2 if slow or missed else 0
+def check_backlogs(cluster: Cluster, outcome: Outcome, entries: dict[str, int]) -> None:
+    """Wait until every subscription stands where it should; what does not within BACKLOG_S is wrong."""
+    end = time.monotonic() + BACKLOG_S
+    while True:
+        backlogs = {topic: backlogs_of(cluster, topic) for topic in entries}
+        outcome.backlogs = find_backlogs(backlogs, entries, KEEPER)
+        if not outcome.backlogs or time.monotonic() > end:
+            return
+        time.sleep(1.0)
 
 
-def plain(outcome: Outcome) -> dict[str, Any]:
-    """As JSON."""
-    groups = {
-        group: {
-            name: {
-                "messages": one.messages,
-                "duplicates": one.duplicates,
-                "lost": one.lost[:100],
-                "reordered": one.reordered[:100],
-                "phantoms": one.phantoms[:100],
-            }
-            for name, one in getattr(outcome, group).items()
-        }
-        for group in ("logs", "subscriptions")
-    }
-    return {**vars(outcome), **groups, "faults": [vars(fault) for fault in outcome.faults]}
+def backlogs_of(cluster: Cluster, topic: str) -> dict[str, int]:
+    """Entries that each durable subscription of a partition has before it."""
+    url = f"{cluster.admin_url}/admin/v2/{topic.replace('://', '/')}/stats"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        subscriptions = json.load(answer)["subscriptions"]
+    return {name: one["msgBacklog"] for name, one in subscriptions.items() if one["isDurable"]}
 
 
 def create_partitioned(cluster: Cluster, topic: str) -> None:

@@ -1,173 +1,113 @@
 """A publisher or some consumers in a process of their own, until SIGTERM; what they learned goes to a JSON file.
 
-    python tests/chaos/workload_process.py OUTPUT ours|official URL publish TOPIC batched|unbatched
-    python tests/chaos/workload_process.py OUTPUT ours|official URL consume exclusive|shared|reader:TOPIC:NAME …
+    python tests/chaos/workload_process.py OUTPUT ours|official URL publish TOPIC batched|unbatched|async
+    python tests/chaos/workload_process.py OUTPUT ours|official URL consume|consume-async KIND:TOPIC:NAME …
 
-Prints `ready` when everything is open. Publishers then flush; consumers go on until nothing came for IDLE_S.
-Our blocking client and the official one have the same methods, so the same code drives both.
+Prints `ready` when everything is open. Publishers then flush; consumers go on until nothing came for a while. SIGUSR1
+has the consumers remember how much they have been given until then.
 """
 
+import asyncio
+import importlib
 import json
 import signal
 import sys
 import threading
-import time
-from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
 
-KEYS = 8
-IN_FLIGHT_MAX = 200
-PAUSE_S = 0.02
-GAP_MIN_S = 0.25
-SEND_TIMEOUT_MS = 120_000
-IDLE_S = 8.0
-DRAIN_MAX_S = 90.0
-
-stopping = threading.Event()
+import consuming
+import publishing
 
 
-class Publisher:
-    """Sends `key:sequence:` forever and remembers what it was told."""
+class Workload:
+    """What one process does. `stop` may be called from any thread; `run` returns what was learned."""
 
-    def __init__(self, module, producer) -> None:
-        self._module = module
-        self._producer = producer
-        self._slots = threading.Semaphore(IN_FLIGHT_MAX)
-        self._lock = threading.Lock()
-        self._last: dict[int, float] = {}
-        self.sent: Counter[str] = Counter()
-        self.acknowledged: dict[str, list[int]] = defaultdict(list)
-        self.failed: list[tuple[str, int, str]] = []
-        self.per_second: Counter[int] = Counter()
-        self.gaps: list[tuple[float, float]] = []
+    def __init__(self, peer: str, url: str | None, action: str, arguments: Sequence[str]) -> None:
+        self._peer = peer
+        self._url = url
+        self._action = action
+        self._arguments = arguments
+        self._stopping = threading.Event()
+        self._deliveries: list[consuming.Deliveries] = []
 
-    def run(self) -> None:
-        sequence = 0
-        padding = b"." * 100
-        while not stopping.is_set():
-            for number in range(KEYS):
-                key = f"key-{number}"
-                self._slots.acquire()
-                self.sent[key] += 1
-                self._producer.send_async(
-                    b"%s:%d:%s" % (key.encode(), sequence, padding), self._answer(key, sequence), partition_key=key
-                )
-            sequence += 1
-            stopping.wait(PAUSE_S)
-        self._producer.flush()
+    def stop(self) -> None:
+        self._stopping.set()
 
-    def _answer(self, key: str, sequence: int):
-        def answered(result, message_id) -> None:
-            now = time.monotonic()
-            with self._lock:
-                if result == self._module.Result.Ok:
-                    self.acknowledged[key].append(sequence)
-                    self.per_second[int(now)] += 1
-                    partition = message_id.partition()
-                    begin = self._last.get(partition, now)
-                    if now - begin >= GAP_MIN_S:
-                        self.gaps.append((begin, now))
-                    self._last[partition] = now
-                else:
-                    self.failed.append((key, sequence, str(result)))
-            self._slots.release()
+    def mark(self) -> None:
+        for deliveries in self._deliveries:
+            deliveries.mark()
 
-        return answered
-
-    def report(self) -> dict:
-        return {
-            "sent": self.sent,
-            "acknowledged": self.acknowledged,
-            "failed": self.failed,
-            "per_second": self.per_second,
-            "gaps": self.gaps,
-        }
-
-
-class Consumption:
-    """One consumer or reader in a thread."""
-
-    def __init__(self, module, client, specification: str) -> None:
-        self.kind, self.topic, self.name = specification.split(":")
-        self.log: list[tuple[str, int]] = []
-        self.errors: list[str] = []
-        self._module = module
-        if self.kind == "reader":
-            self._consumer = client.create_reader(self.topic, module.MessageId.earliest)
+    def run(self, ready: Callable[[], None]) -> Any:
+        module = importlib.import_module("pulsar" if self._peer == "official" else "magnetar")
+        if self._action == "publish":
+            return self._publish(module, ready)
+        self._deliveries = [consuming.Deliveries(specification) for specification in self._arguments]
+        if self._action == "consume-async":
+            asyncio.run(self._consume_async(module, ready))
         else:
-            kind = module.ConsumerType.Shared if self.kind == "shared" else module.ConsumerType.Exclusive
-            self._consumer = client.subscribe(
-                self.topic, self.name, consumer_type=kind, initial_position=module.InitialPosition.Earliest
-            )
-        self.thread = threading.Thread(target=self._run, daemon=True)
+            client = self._client(module)
+            consumptions = [consuming.Consumption(module, client, one, self._stopping) for one in self._deliveries]
+            ready()
+            for consumption in consumptions:
+                consumption.thread.join()
+            client.close()
+        return [deliveries.report() for deliveries in self._deliveries]
 
-    def _run(self) -> None:
-        take = self._consumer.read_next if self.kind == "reader" else self._consumer.receive
-        last = time.monotonic()
-        stop_by = None
-        while True:
-            if stopping.is_set():
-                stop_by = stop_by or time.monotonic() + DRAIN_MAX_S
-                if time.monotonic() > min(last + IDLE_S, stop_by):
-                    return
-            try:
-                message = take(timeout_millis=1000)
-            except self._module.Timeout:
-                continue
-            except Exception as error:
-                self.errors.append(repr(error))
-                if len(self.errors) > 100:
-                    return
-                time.sleep(0.5)
-                continue
-            last = time.monotonic()
-            key, sequence, _ = message.data().split(b":", 2)
-            self.log.append((key.decode(), int(sequence)))
-            if self.kind != "reader":
-                try:
-                    self._consumer.acknowledge(message)
-                except Exception as error:  # it will be delivered again
-                    self.errors.append(f"acknowledging: {error!r}")
+    def _publish(self, module: Any, ready: Callable[[], None]) -> Any:
+        topic, how = self._arguments
+        history = publishing.History(topic.removeprefix("chaos-"))
+        if how == "async":
+            asyncio.run(self._publish_async(module, topic, history, ready))
+        else:
+            client = self._client(module)
+            publishing.publish(module, client, topic, history, ready, self._stopping, how == "batched")
+            client.close()
+        return history.report()
 
-    def report(self) -> dict:
-        return {"kind": self.kind, "topic": self.topic, "name": self.name, "log": self.log, "errors": self.errors}
+    def _client(self, module: Any) -> Any:
+        if self._peer == "official":
+            return module.Client(self._url, logger=module.ConsoleLogger(module.LoggerLevel.Error))
+        return module.Client(self._url)
+
+    def _async_client(self, module: Any) -> Any:
+        if self._peer == "official":
+            logger = module.ConsoleLogger(module.LoggerLevel.Error)
+            return importlib.import_module("pulsar.asyncio").Client(self._url, logger=logger)
+        return module.AsyncClient(self._url)
+
+    async def _publish_async(
+        self, module: Any, topic: str, history: publishing.History, ready: Callable[[], None]
+    ) -> None:
+        client = self._async_client(module)
+        await publishing.publish_async(client, topic, history, ready, self._stopping)
+        await client.close()
+
+    async def _consume_async(self, module: Any, ready: Callable[[], None]) -> None:
+        client = self._async_client(module)
+        missing = len(self._deliveries)
+
+        def opened() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                ready()
+
+        await asyncio.gather(
+            *(consuming.consume_async(module, client, one, opened, self._stopping) for one in self._deliveries)
+        )
+        await client.close()
 
 
 def main() -> None:
-    output, peer, url, action, *rest = sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    output, peer, url, action, *arguments = sys.argv[1:]
+    workload = Workload(peer, url, action, arguments)
+    signal.signal(signal.SIGTERM, lambda *_: workload.stop())
+    signal.signal(signal.SIGUSR1, lambda *_: workload.mark())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if peer == "official":
-        import pulsar as module
-
-        client = module.Client(url, logger=module.ConsoleLogger(module.LoggerLevel.Error))
-    else:
-        import magnetar as module
-
-        client = module.Client(url)
-    if action == "publish":
-        topic, batching = rest
-        producer = client.create_producer(
-            topic,
-            send_timeout_millis=SEND_TIMEOUT_MS,
-            batching_enabled=batching == "batched",
-            batching_max_publish_delay_ms=5,
-            block_if_queue_full=True,
-        )
-        publisher = Publisher(module, producer)
-        print("ready", flush=True)
-        publisher.run()
-        report = publisher.report()
-    else:
-        consumptions = [Consumption(module, client, specification) for specification in rest]
-        for consumption in consumptions:
-            consumption.thread.start()
-        print("ready", flush=True)
-        for consumption in consumptions:
-            consumption.thread.join()
-        report = [consumption.report() for consumption in consumptions]
+    learned = workload.run(lambda: print("ready", flush=True))
     with open(output, "w") as file:
-        json.dump(report, file)
-    client.close()
+        json.dump(learned, file)
 
 
 if __name__ == "__main__":
