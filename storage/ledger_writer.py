@@ -91,7 +91,8 @@ class LedgerWriter:
     """The only writer of an OPEN ledger. Made by `Ledgers.create`.
 
     `on_confirmed(entries)` is called before the callbacks of each run of entries acknowledged together;
-    `on_ended(error)` once, when the writer ends for another reason than `close`.
+    `on_ended(error)` once, when the writer ends for another reason than `close`; `on_refused(ledger_id)` when a bookie
+    takes no entries of this ledger and gives no other reason than that it is read-only.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class LedgerWriter:
         self.ledger_id = record.metadata.ledger_id
         self.on_confirmed: Callable[[list[PendingEntry]], None] | None = None
         self.on_ended: Callable[[MagnetarError], None] | None = None
+        self.on_refused: Callable[[int], None] | None = None
         self.pending_bytes = 0
         self._env = env
         self._loop = asyncio.get_running_loop()
@@ -230,6 +232,8 @@ class LedgerWriter:
         else:
             if status in (BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR):
                 self._refusing[state.ensemble[slot]] = None
+                if status == BookieStatus.READ_ONLY and self.on_refused is not None:
+                    self.on_refused(self.ledger_id)
             self._slot_failed(slot, tenure)
 
     def _send_again(self, entry: PendingEntry, slot: int, tenure: int) -> None:

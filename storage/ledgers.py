@@ -2,6 +2,10 @@
 
 Ids come in durable blocks from one counter and are never used twice. A caller that chains ledgers asks for an id above
 the last of its chain, so that positions grow along the chain although brokers hold different blocks.
+
+A bookie that lost data refuses every ledger that it does not know and whose id was given out before it had its data
+back: a fence of it may have been lost. To it, all ids of a block taken before are such ids, used or not; so a block is
+given up when one of its ledgers is refused.
 """
 
 import asyncio
@@ -35,6 +39,7 @@ class Ledgers:
         self.records = LedgerRecords(env, metadata)
         self.cache = EntryCache(settings.cache_size_mb << 20)
         """Entries of all managed ledgers of this process."""
+        self._block_start = 0
         self._next_id = 0
         self._ids_left = 0
         self._allocating = asyncio.Lock()
@@ -61,7 +66,9 @@ class Ledgers:
             under_replicated=placement.under_replicated,
         )
         record = await self.records.create(metadata)
-        return LedgerWriter(self.env, self.records, self.client, settings, record)
+        writer = LedgerWriter(self.env, self.records, self.client, settings, record)
+        writer.on_refused = self._give_up_block_of
+        return writer
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader. It neither recovers nor fences. Raises NoSuchLedger."""
@@ -86,7 +93,7 @@ class Ledgers:
         async with self._allocating:
             if not self._ids_left or self._next_id <= above:
                 block = self.settings.ledger_id_block
-                self._next_id = await self.records.allocate(block)
+                self._block_start = self._next_id = await self.records.allocate(block)
                 self._ids_left = block
                 if self._next_id <= above:
                     raise LedgerError(
@@ -97,3 +104,9 @@ class Ledgers:
             self._next_id += 1
             self._ids_left -= 1
             return taken
+
+    def _give_up_block_of(self, ledger_id: int) -> None:
+        """The next ledger's id is from a new block, if this one's is from the present one."""
+        if self._ids_left and ledger_id >= self._block_start:
+            logger.info("ledger %d is refused: no more ids of its block are used", ledger_id)
+            self._ids_left = 0

@@ -44,7 +44,8 @@ class FakeLedger:
 
 
 class FakeBookie:
-    """One bookie. Knobs: `delay_s`, `hung`, `alive`, `forced` (op → status), `lose_answers`, `limbo`."""
+    """One bookie. Knobs: `delay_s`, `hung`, `alive`, `forced` (op → status), `lose_answers`, `limbo`,
+    `fence_floor`."""
 
     def __init__(self, bookie_id: str) -> None:
         self.id = bookie_id
@@ -53,6 +54,8 @@ class FakeBookie:
         self.hung = False
         self.delay_s = 0.0
         self.limbo = False
+        self.fence_floor = 0
+        """It was in limbo: it takes no ledger below that it does not know."""
         self.lose_answers = False
         """Carry requests out, then break the connection instead of answering."""
         self.forced: dict[int, int] = {}
@@ -113,6 +116,8 @@ class FakeBookie:
             return self.forced[BookieOp.ADD]
         recovery, entry = decode_add(payload)
         header = decode_entry_header(entry)
+        if not recovery and header.ledger_id < self.fence_floor and header.ledger_id not in self.ledgers:
+            return BookieStatus.READ_ONLY
         ledger = self.ledgers.setdefault(header.ledger_id, FakeLedger())
         if ledger.deleted or (ledger.fenced and not recovery):
             return BookieStatus.FENCED

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from fake_bookies import Adds, FakeCluster, until
 
+from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import (
     DigestConflict,
@@ -315,6 +316,31 @@ async def test_a_read_only_bookie_is_replaced_for_good(five):
     assert adds.positions
     assert refusing not in writer.metadata.last_fragment.bookies
     await writer.close()
+
+
+async def test_ids_that_a_bookie_refuses_after_its_limbo_are_given_up():
+    """Else each ledger of the rest of the block failed in turn: minutes in which a topic takes no writes."""
+    cluster = FakeCluster(3, write_quorum=2, ack_quorum=2)
+    earlier = await cluster.ledgers.create()
+    cluster[1].fence_floor = floor = await cluster.metadata.allocate(metadata_keys.LEDGER_COUNTER, 1)
+    refused, adds = await cluster.ledgers.create(), Adds()
+    assert earlier.ledger_id < refused.ledger_id < floor
+    for _ in range(3):
+        refused.add(b"a", adds.callback)
+    await adds.wait(3)
+    assert any(isinstance(error, NotEnoughBookies) for error in adds.errors)
+    taken, adds = await cluster.ledgers.create(), Adds()
+    assert taken.ledger_id > floor
+    for _ in range(3):
+        taken.add(b"b", adds.callback)
+    await adds.wait(3)
+    assert len(adds.positions) == 3 and not taken.degraded and cluster[1].intact(taken.ledger_id)
+    for _ in range(3):
+        earlier.add(b"c", adds.callback)
+    await until(lambda: earlier.ended is not None)
+    following = await cluster.ledgers.create()
+    assert following.ledger_id == taken.ledger_id + 1, "of an earlier block, it proves nothing new"
+    await cluster.close()
 
 
 async def test_different_bytes_under_one_id_end_the_writer(cluster):
