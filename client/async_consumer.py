@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from ..protocol.errors import Timeout
 from .configuration import ConsumerBatchReceivePolicy
 from .core import Core
+from .facts import ConsumerFacts
 from .handover import LoopSignal
 from .message import Message
 from .message_id import MessageId
 from .topic_consumer import TopicConsumer
 
 
-class AsyncConsumer:
+class AsyncConsumer(ConsumerFacts):
     """Consumes one topic under a subscription. Made by `AsyncClient.subscribe`."""
 
     def __init__(self, core: Core, consumer: TopicConsumer) -> None:
@@ -99,22 +100,6 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Send waiting acknowledgements and close. May be called twice."""
         await self._consumer.close()
-
-    def topic(self) -> str:
-        """The topic in full."""
-        return self._consumer.topic.full
-
-    def subscription_name(self) -> str:
-        """The subscription's name."""
-        return self._consumer.configuration.subscription_name
-
-    def consumer_name(self) -> str:
-        """The consumer's name, empty if none was given."""
-        return self._consumer.consumer_name
-
-    def is_connected(self) -> bool:
-        """Whether the subscription is in place on every partition."""
-        return self._consumer.is_connected
 
     async def _arrival(self) -> None:
         """Until there may be a message. Raises why there will be none."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from ..protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
 from .batching import Outbox, SendCallback, ignore
 from .core import Core
+from .facts import ProducerFacts
 from .handover import LoopSignal
 from .message_id import MessageId
 from .outcomes import Outcome
@@ -15,7 +16,7 @@ from .refusals import refuse
 from .results import Result
 
 
-class AsyncProducer:
+class AsyncProducer(ProducerFacts):
     """Publishes to one topic. Made by `AsyncClient.create_producer`."""
 
     def __init__(self, core: Core, producer: TopicProducer) -> None:
@@ -127,22 +128,6 @@ class AsyncProducer:
         """Send what is pending, then close. May be called twice."""
         self._closed = True
         await self._producer.close()
-
-    def topic(self) -> str:
-        """The topic in full."""
-        return self._producer.topic.full
-
-    def producer_name(self) -> str:
-        """The name given at creation, or by the broker."""
-        return self._producer.producer_name
-
-    def last_sequence_id(self) -> int:
-        """The last sequence id that was stored, −1 if none."""
-        return self._producer.last_sequence_id
-
-    def is_connected(self) -> bool:
-        """Whether every partition is connected."""
-        return self._producer.is_connected
 
     def _outcome(self, expected: int) -> tuple[Outcome, "asyncio.Future[None]"]:
         future: asyncio.Future[None] = self._core.loop.create_future()

@@ -27,10 +27,10 @@ from .configuration import (
 from .core import Closeable
 from .message import Message
 from .message_id import MessageId
+from .outgoing_message import OutgoingMessage
 from .partitioned import TopicProducer
 from .reader import TopicReader
 from .refusals import refuse
-from .routing import OutgoingMessage
 from .topic_consumer import TopicConsumer
 
 

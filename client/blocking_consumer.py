@@ -4,20 +4,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
 from .async_consumer import is_enough
-from .blocking_pickling import OpensLater
+from .blocking_loop import Running
+from .blocking_pickling import Opener, OpensLater
 from .configuration import ConsumerBatchReceivePolicy
+from .facts import ConsumerFacts
 from .message import Message
 from .message_id import MessageId
-from .reader import TopicReader
+from .reader import ReaderFacts, TopicReader
 from .topic_consumer import TopicConsumer
-
-if TYPE_CHECKING:
-    from .blocking import Client
-    from .blocking_loop import Running
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ LISTENER_STOP_TIMEOUT_S = 5.0
 class Receiver:
     """Taking messages from an inbox, waiting if there are none."""
 
-    def __init__(self, running: "Running", consumer: TopicConsumer) -> None:
+    def __init__(self, running: Running, consumer: TopicConsumer) -> None:
         self._running = running
         self._consumer = consumer
         self._inbox = consumer.inbox
@@ -61,7 +59,7 @@ class Receiver:
                     inbox.waiting -= 1
 
 
-class Consumer(OpensLater):
+class Consumer(ConsumerFacts, OpensLater):
     """Consumes one topic under a subscription, from any thread. Made by `Client.subscribe`.
 
     Pickles as its client and configuration: what comes out subscribes anew when it is first used.
@@ -69,7 +67,7 @@ class Consumer(OpensLater):
 
     _SET_BY_OPENING = frozenset({"_running", "_consumer", "_inbox", "_messages", "_receiver", "_listener"})
 
-    def __init__(self, client: "Client", consumer: TopicConsumer) -> None:
+    def __init__(self, client: Opener, consumer: TopicConsumer) -> None:
         self._client = client
         self._configuration = consumer.configuration
         self._running = client.running
@@ -187,24 +185,8 @@ class Consumer(OpensLater):
         if self._listener is not None:
             self._listener.stop()
 
-    def topic(self) -> str:
-        """The topic in full."""
-        return self._consumer.topic.full
 
-    def subscription_name(self) -> str:
-        """The subscription's name."""
-        return self._consumer.configuration.subscription_name
-
-    def consumer_name(self) -> str:
-        """The consumer's name, empty if none was given."""
-        return self._consumer.consumer_name
-
-    def is_connected(self) -> bool:
-        """Whether the subscription is in place on every partition."""
-        return self._consumer.is_connected
-
-
-class Reader(OpensLater):
+class Reader(ReaderFacts, OpensLater):
     """Reads one topic from a given position. Made by `Client.create_reader`.
 
     Pickles as its client and configuration: what comes out reads from the same start when it is first used.
@@ -212,7 +194,7 @@ class Reader(OpensLater):
 
     _SET_BY_OPENING = frozenset({"_running", "_reader", "_receiver", "_listener"})
 
-    def __init__(self, client: "Client", reader: TopicReader) -> None:
+    def __init__(self, client: Opener, reader: TopicReader) -> None:
         self._client = client
         self._configuration = reader.configuration
         self._running = client.running
@@ -261,14 +243,6 @@ class Reader(OpensLater):
         self._client.close_one(self._reader.consumer)
         if self._listener is not None:
             self._listener.stop()
-
-    def topic(self) -> str:
-        """The topic in full."""
-        return self._reader.consumer.topic.full
-
-    def is_connected(self) -> bool:
-        """Whether the reader is connected to every partition's broker."""
-        return self._reader.consumer.is_connected
 
 
 class Listener:

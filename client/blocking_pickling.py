@@ -5,10 +5,26 @@ does. The first use of what is not there yet opens them.
 """
 
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-if TYPE_CHECKING:
-    from .blocking import Client
+from .blocking_loop import Running
+from .configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
+from .core import Closeable
+from .partitioned import TopicProducer
+from .reader import TopicReader
+from .topic_consumer import TopicConsumer
+
+
+class Opener(Protocol):
+    """A blocking client, as the faces that it made see it."""
+
+    running: Running
+
+    def open_producer(self, configuration: ProducerConfiguration) -> TopicProducer: ...
+    def open_consumer(self, configuration: ConsumerConfiguration) -> TopicConsumer: ...
+    def open_reader(self, configuration: ReaderConfiguration) -> TopicReader: ...
+    def close_when_forgotten(self, face: object, made: Closeable) -> None: ...
+    def close_one(self, made: Closeable) -> None: ...
 
 
 class OpensLater:
@@ -17,7 +33,7 @@ class OpensLater:
     _SET_BY_OPENING: ClassVar[frozenset[str]]
     """Attributes whose absence means that it has to be opened."""
 
-    _client: "Client"
+    _client: Opener
     _configuration: Any
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -43,7 +59,7 @@ class OpensLater:
         raise NotImplementedError
 
 
-def _unopened(kind: type[OpensLater], client: "Client", configuration: Any) -> OpensLater:
+def _unopened(kind: type[OpensLater], client: Opener, configuration: Any) -> OpensLater:
     made = kind.__new__(kind)
     made.__dict__.update(_client=client, _configuration=configuration, _opening=threading.RLock())
     return made

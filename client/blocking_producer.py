@@ -6,22 +6,19 @@ loop is woken once per batch.
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ..protocol.errors import OperationNotSupported
 from .async_producer import queue_is_full, report
 from .batching import Outbox, SendCallback, ignore
-from .blocking_pickling import OpensLater
+from .blocking_pickling import Opener, OpensLater
+from .facts import ProducerFacts
 from .message_id import MessageId
 from .outcomes import Outcome
 from .partitioned import TopicProducer, as_bytes, check_attributes
 from .refusals import refuse
 
-if TYPE_CHECKING:
-    from .blocking import Client
 
-
-class Producer(OpensLater):
+class Producer(ProducerFacts, OpensLater):
     """Publishes to one topic, from any thread. Made by `Client.create_producer`.
 
     Pickles as its client and configuration: what comes out is a new producer like it, created when it is first used.
@@ -29,7 +26,7 @@ class Producer(OpensLater):
 
     _SET_BY_OPENING = frozenset({"_running", "_producer", "_blocks", "_router", "_outboxes", "_outbox"})
 
-    def __init__(self, client: "Client", producer: TopicProducer) -> None:
+    def __init__(self, client: Opener, producer: TopicProducer) -> None:
         self._client = client
         self._configuration = producer.configuration
         self._running = client.running
@@ -210,22 +207,6 @@ class Producer(OpensLater):
         if self.is_unopened:
             return
         self._client.close_one(self._producer)
-
-    def topic(self) -> str:
-        """The topic in full."""
-        return self._producer.topic.full
-
-    def producer_name(self) -> str:
-        """The name given at creation, or by the broker."""
-        return self._producer.producer_name
-
-    def last_sequence_id(self) -> int:
-        """The last sequence id that was stored, −1 if none."""
-        return self._producer.last_sequence_id
-
-    def is_connected(self) -> bool:
-        """Whether every partition is connected."""
-        return self._producer.is_connected
 
     def _refuse_on_loop(self) -> None:
         if self._running.is_here():

@@ -27,10 +27,10 @@ from .core import Core
 from .discovery import service_url_source
 from .handover import SameThread
 from .message_id import MessageId
+from .outgoing_message import OutgoingMessage
 from .partitioned import TopicProducer
 from .reader import AsyncReader, TopicReader
 from .refusals import refuse
-from .routing import OutgoingMessage
 from .topic_consumer import TopicConsumer
 
 

@@ -7,14 +7,12 @@ InvalidConfiguration, before anything is sent.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..protocol.compression import CompressionType
 from ..protocol.errors import InvalidConfiguration
 from .message_id import MessageId
-
-if TYPE_CHECKING:
-    from .routing import OutgoingMessage
+from .outgoing_message import OutgoingMessage
 
 
 class ConsumerType(IntEnum):
@@ -124,7 +122,7 @@ class ProducerConfiguration:
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     properties: Mapping[str, str] = field(default_factory=dict)
     batching_type: BatchingType = BatchingType.Default
-    message_router: "Callable[[OutgoingMessage, int], int] | None" = None
+    message_router: Callable[[OutgoingMessage, int], int] | None = None
 
     def __post_init__(self) -> None:
         _check_text("topic", self.topic, required=True)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..protocol.commands import ack, encode
 from ..protocol.errors import OperationNotSupported
@@ -21,13 +21,29 @@ from .core import Core
 from .message import Message
 from .message_id import MessageId
 
-if TYPE_CHECKING:
-    from .consumer import PartitionConsumer
-
 logger = logging.getLogger(__name__)
 
 ENTRIES_PER_COMMAND_MAX = 5_000
 """An acknowledged entry takes up to 25 bytes; commands stay far below the frame limit."""
+
+
+class Wire(Protocol):
+    """A connection, as far as acknowledgements go over it."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+class Acknowledging(Protocol):
+    """A partition's consumer, as its acknowledgements see it."""
+
+    consumer_id: int
+
+    @property
+    def connection(self) -> Wire | None: ...
+
+    def redeliver_all(self) -> None:
+        """Have everything unacknowledged delivered again."""
+        ...
 
 
 class _UpTo:
@@ -42,7 +58,7 @@ class _UpTo:
 class ConsumerAcks:
     """See the module. `acknowledge` and `negative_acknowledge` may be called from any thread."""
 
-    def __init__(self, core: Core, configuration: ConsumerConfiguration, consumer: "PartitionConsumer") -> None:
+    def __init__(self, core: Core, configuration: ConsumerConfiguration, consumer: Acknowledging) -> None:
         self._core = core
         self._consumer = consumer
         self._group_s = configuration.ack_group_time_ms / 1000

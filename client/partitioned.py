@@ -14,8 +14,9 @@ from .batching import Attributes, Outbox, SendCallback
 from .configuration import BatchingType, ProducerConfiguration
 from .core import Core
 from .keyed_batching import KeyedOutbox
+from .outgoing_message import OutgoingMessage
 from .producer import PartitionProducer
-from .routing import OutgoingMessage, Router, make_router
+from .routing import Router, make_router
 
 
 class TopicProducer:

@@ -112,7 +112,21 @@ def _is_behind(last: MessageId, place: MessageId) -> bool:
     return place.batch_index() >= 0 and last.batch_index() > place.batch_index()
 
 
-class AsyncReader:
+class ReaderFacts:
+    """What a reader says about itself, the same in both faces."""
+
+    _reader: TopicReader
+
+    def topic(self) -> str:
+        """The topic in full."""
+        return self._reader.consumer.topic.full
+
+    def is_connected(self) -> bool:
+        """Whether the reader is connected to every partition's broker."""
+        return self._reader.consumer.is_connected
+
+
+class AsyncReader(ReaderFacts):
     """Reads one topic from a given position. Made by `AsyncClient.create_reader`."""
 
     def __init__(self, core: Core, reader: TopicReader) -> None:
@@ -137,11 +151,3 @@ class AsyncReader:
     async def close(self) -> None:
         """Close. May be called twice."""
         await self._consumer.close()
-
-    def topic(self) -> str:
-        """The topic in full."""
-        return self._consumer.topic()
-
-    def is_connected(self) -> bool:
-        """Whether the reader is connected to every partition's broker."""
-        return self._consumer.is_connected()

@@ -3,7 +3,8 @@
 import pytest
 
 from magnetar.client.configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
-from magnetar.client.routing import OutgoingMessage, Router, make_router
+from magnetar.client.outgoing_message import OutgoingMessage
+from magnetar.client.routing import Router, make_router
 from magnetar.protocol.errors import InvalidMessage
 from magnetar.runtime.environment import SeededChance
 
