@@ -1,32 +1,25 @@
 """Managed ledgers over scripted bookies: opening, ownership, rollover, failures, reading, trimming, pins."""
 
 import asyncio
-import itertools
 
 import pytest
-from fake_bookies import Adds, FakeBookie, FakeCluster, until
+from fake_bookies import Adds, FakeCluster, until
+from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 from magnetar.protocol import metadata_keys
-from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (
     AlreadyClosed,
-    LedgerError,
     LedgerFenced,
-    MessageTooBig,
     MetadataError,
     MetadataUnavailable,
     NoSuchLedger,
-    NotEnoughBookies,
     OutcomeUnknown,
     StaleEpoch,
 )
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.storage.managed_ledger import ManagedLedger
-
-NAME = "persistent/public/default/t"
+from magnetar.storage.ledger_metadata import LedgerState
 
 
 @pytest.fixture
@@ -36,36 +29,6 @@ async def cluster():
     )
     yield cluster
     await cluster.close()
-
-
-async def open_(cluster, epoch=1, ledgers=None, name=NAME, keep=False):
-    """`keep`: with a durable cursor at the beginning, so that nothing is trimmed."""
-    managed = await ManagedLedger.open(
-        cluster.env, ledgers or cluster.ledgers, cluster.metadata, name, epoch, cluster.settings
-    )
-    if keep:
-        await managed.open_cursor("keep", "earliest")
-    return managed
-
-
-async def append(managed, bodies):
-    adds = Adds()
-    for body in bodies:
-        managed.append(body, adds.callback)
-    await adds.wait(len(bodies))
-    return adds
-
-
-async def read_all(managed, first=(-1, -1)):
-    found = []
-    while batch := await managed.read(first, 1000, 1 << 20):
-        found += batch
-        first = (batch[-1][0][0], batch[-1][0][1] + 1)
-    return found
-
-
-def bodies(count, start=0):
-    return [b"body %d" % number for number in range(start, start + count)]
 
 
 async def test_an_idle_topic_costs_one_record_and_no_ledger(cluster):
@@ -175,179 +138,6 @@ async def test_every_open_ledger_of_the_chain_is_recovered(cluster):
     assert (await cluster.ledgers.records.get(first)).metadata.last_entry == 9
     assert [body for _, body in await read_all(new)] == bodies(10)
     await new.close()
-    await managed.close()
-
-
-async def test_a_rollover_waits_for_the_metadata_store_while_appends_go_on(cluster):
-    managed = await open_(cluster, keep=True)
-    await append(managed, bodies(5))
-
-    async def away(*arguments):
-        raise MetadataUnavailable("the coordinator is away")
-
-    put, cluster.metadata.put = cluster.metadata.put, away
-    await append(managed, bodies(35, 5))
-    assert len(managed.ledger_infos) == 1
-    cluster.metadata.put = put
-    await until(lambda: len(managed.ledger_infos) == 2)
-    await append(managed, bodies(5, 40))
-    assert [body for _, body in await read_all(managed)] == bodies(45)
-    await managed.close()
-
-
-async def test_after_a_publish_failure_the_next_append_settles_the_old_ledger_first(cluster):
-    managed = await open_(cluster, keep=True)
-    await append(managed, bodies(3))
-    cluster[1].hang()
-    cluster[2].crash()
-    adds = await append(managed, bodies(4, 3))
-    assert len(adds.errors) == 4 and all(isinstance(error, NotEnoughBookies) for error in adds.errors)
-    cluster[1].wake()
-    cluster[2].restart()
-    await until(lambda: len(cluster.client.usable()) == 3)
-    adds = await append(managed, bodies(2, 100))
-    assert not adds.errors
-    found = await read_all(managed)
-    assert [body for _, body in found][:3] == bodies(3) and [body for _, body in found][-2:] == bodies(2, 100)
-    assert adds.positions[0][0] > found[0][0][0], "a new ledger"
-    middle = [body for _, body in found][3:-2]
-    assert middle == bodies(4, 3)[: len(middle)], "what was unknown is there as a prefix or not at all"
-    await managed.close()
-
-
-async def test_a_start_after_a_failure_does_not_fence_the_ledger_that_is_closed_behind_a_rollover(cluster, monkeypatch):
-    """Recovering it while its writer was closing it looked to that writer like another owner."""
-    managed = await open_(cluster, keep=True)
-    put, gate, closing = cluster.metadata.put, asyncio.Event(), asyncio.Event()
-
-    async def hold_the_close(key, value, version):
-        is_first = key == metadata_keys.ledger(managed.ledger_infos[0].ledger_id)
-        if is_first and LedgerMetadata.unpack(value).closed and not gate.is_set():
-            closing.set()
-            await gate.wait()
-        return await put(key, value, version)
-
-    await append(managed, bodies(1))
-    monkeypatch.setattr(cluster.metadata, "put", hold_the_close)
-    await append(managed, bodies(9, 1))
-    await asyncio.wait_for(closing.wait(), 5)
-    await append(managed, bodies(3, 10))
-    for number in (1, 2):
-        cluster[number].forced[BookieOp.ADD] = BookieStatus.IO_ERROR
-    assert isinstance((await append(managed, bodies(1, 13))).outcomes[0], NotEnoughBookies)
-    recover_chain = managed._writer._recover_chain
-
-    async def recover():
-        asyncio.get_running_loop().call_later(0.05, gate.set)  # in the middle of the recovery's first answers
-        await recover_chain()
-
-    monkeypatch.setattr(managed._writer, "_recover_chain", recover)
-    for bookie in cluster.bookies.values():
-        bookie.forced.clear()
-        bookie.delay_s = 0.1
-    fenced = []
-    managed.on_fenced.append(fenced.append)
-    assert not (await append(managed, bodies(1, 14))).errors and not fenced
-    assert [body for _, body in await read_all(managed)][:13] == bodies(13)
-    assert all(info.closed for info in managed.ledger_infos[:-1])
-    await managed.close()
-
-
-async def test_an_error_that_nobody_expected_at_a_start_is_told_and_the_next_append_tries_again(cluster, monkeypatch):
-    managed = await open_(cluster)
-
-    async def broken(**arguments):
-        raise ValueError("a bug")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(cluster.ledgers, "create", broken)
-        assert isinstance((await append(managed, bodies(1))).outcomes[0], LedgerError)
-    assert not (await append(managed, bodies(1))).errors
-    await managed.close()
-
-
-async def test_too_few_bookies_are_said_at_once_and_nothing_is_stuck(cluster):
-    cluster.list_all(without=["bookie-1", "bookie-2"])
-    managed = await open_(cluster)
-    adds = await append(managed, bodies(3))
-    assert all(isinstance(error, NotEnoughBookies) for error in adds.errors) and managed.pending_entries == 0
-    cluster.list_all()
-    assert not (await append(managed, bodies(3))).errors
-    await managed.close()
-
-
-@pytest.mark.parametrize("trouble", ["no ledger can be created", "no entry can be stored"])
-async def test_a_topic_that_cannot_store_begins_anew_ever_more_slowly_until_a_success(cluster, monkeypatch, trouble):
-    """A client that sends again at once must not make it create, recover and close ledgers without a pause."""
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 0.02)
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_MAX_S", 0.08)
-    if trouble == "no ledger can be created":
-        cluster.list_all(without=["bookie-1", "bookie-2"])
-    for number in (1, 2):
-        cluster[number].forced[BookieOp.ADD] = BookieStatus.IO_ERROR
-    managed = await open_(cluster)
-    failed_at: list[float] = []
-    for _ in range(5):
-        adds = await append(managed, bodies(1))
-        assert isinstance(adds.outcomes[0], LedgerError) and managed.pending_entries == 0
-        failed_at.append(asyncio.get_running_loop().time())
-    for (before, after), delay_s in zip(itertools.pairwise(failed_at), (0.02, 0.04, 0.08, 0.08), strict=True):
-        assert after - before >= 0.8 * delay_s - 0.001
-    cluster.list_all()
-    for number in (1, 2):
-        cluster[number].forced.clear()
-    assert not (await append(managed, bodies(1))).errors
-    assert not (await append(managed, bodies(1))).errors, "and the delay is forgotten"
-    assert managed._writer._backoff.next_delay_s() <= 0.02
-    await managed.close()
-
-
-async def test_a_topic_that_waits_to_begin_anew_can_be_closed(cluster, monkeypatch):
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 1000.0)
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_MAX_S", 1000.0)
-    cluster.list_all(without=["bookie-1", "bookie-2"])
-    managed = await open_(cluster)
-    assert isinstance((await append(managed, bodies(1))).outcomes[0], NotEnoughBookies)
-    adds = Adds()
-    managed.append(b"waits", adds.callback)
-    await asyncio.sleep(0)
-    await managed.close()
-    assert isinstance(adds.outcomes[0], AlreadyClosed)
-
-
-async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, monkeypatch):
-    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
-    cluster.list_all(without=["bookie-3"])
-    managed = await open_(cluster, keep=True)
-    await append(managed, bodies(2))
-    cluster.list_all()
-    await until(lambda: len(managed.ledger_infos) == 2)
-    await append(managed, bodies(2, 2))
-    metadata = (await cluster.ledgers.records.get(managed.last_confirmed[0])).metadata
-    assert metadata.write_quorum == 3 and not metadata.under_replicated
-    await managed.close()
-
-
-async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypatch):
-    """Nobody appends, so no failed add says that a copy is gone; the auditor repairs only what is closed."""
-    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
-    monkeypatch.setattr(cluster.client.lost, "_grace_s", 0.05)
-    cluster.bookies["bookie-4"] = FakeBookie("bookie-4")
-    managed = await open_(cluster, keep=True)
-    cursor = await managed.open_cursor("reader")
-    await append(managed, bodies(2))
-    cursor.acknowledge([(managed.last_confirmed[0], 0)])
-    await cursor.flush()
-    before = cursor._writer
-    assert before is not None and "bookie-3" in before.metadata.bookies
-    cluster.list_all(without=["bookie-3"])
-    await until(lambda: len(managed.ledger_infos) == 2 and managed.ledger_infos[0].closed)
-    await until(lambda: cursor._writer is not before)
-    assert cursor._writer is not None and "bookie-3" not in cursor._writer.metadata.bookies
-    assert cursor.mark_delete_position >= (managed.last_confirmed[0], 0)
-    await append(managed, bodies(2, 2))
-    metadata = (await cluster.ledgers.records.get(managed.last_confirmed[0])).metadata
-    assert "bookie-3" not in metadata.bookies and not metadata.under_replicated
     await managed.close()
 
 
@@ -512,28 +302,6 @@ async def test_deleting_a_topic_leaves_nothing(cluster):
         managed.append(b"x", Adds().callback)
 
 
-async def test_an_entry_above_the_limit_is_refused(cluster):
-    managed = await open_(cluster)
-    big = bytes(cluster.settings.bookie_frame_size_max_bytes)
-    with pytest.raises(MessageTooBig):
-        managed.append(big, Adds().callback)
-    await append(managed, bodies(1))
-    with pytest.raises(MessageTooBig):
-        managed.append(big, Adds().callback)
-    await managed.close()
-
-
-async def test_closing_with_appends_under_way_fails_them(cluster):
-    managed = await open_(cluster)
-    await append(managed, bodies(1))
-    for bookie in cluster.bookies.values():
-        bookie.hang()
-    adds = Adds()
-    managed.append(b"pending", adds.callback)
-    await managed.close()
-    assert len(adds.errors) == 1
-
-
 async def test_find_by_publish_time(cluster):
     managed = await open_(cluster)
     await managed.open_cursor("s", "earliest")
@@ -550,22 +318,12 @@ async def test_find_by_publish_time(cluster):
     await managed.close()
 
 
-async def test_a_lost_answer_to_the_chains_compare_and_set_is_settled(cluster):
-    managed = await open_(cluster)
-    write_many = cluster.metadata.write_many
-    lost = []
-
-    async def lossy(writes, guard=None):
-        result = await write_many(writes, guard)
-        if writes[0].key not in lost:
-            lost.append(writes[0].key)
-            raise OutcomeUnknown("the answer was lost")
-        return result
-
-    cluster.metadata.write_many = lossy
-    adds = await append(managed, bodies(3))
-    assert not adds.errors and lost == [metadata_keys.ledger(1), metadata_keys.managed_ledger(NAME)]
-    await managed.close()
+async def test_opening_a_thousand_idle_topics_is_fast(cluster):
+    names = [f"persistent/public/default/t{number}" for number in range(1000)]
+    started = asyncio.get_running_loop().time()
+    opened = await asyncio.gather(*(open_(cluster, name=name) for name in names))
+    assert asyncio.get_running_loop().time() - started < 3
+    await asyncio.gather(*(managed.close() for managed in opened))
 
 
 async def test_a_new_ledger_that_the_next_owner_has_taken_over_is_not_deleted(cluster):
@@ -589,11 +347,3 @@ async def test_a_new_ledger_that_the_next_owner_has_taken_over_is_not_deleted(cl
     again = await open_(cluster, epoch=3)
     assert await read_all(again) == []
     await again.close()
-
-
-async def test_opening_a_thousand_idle_topics_is_fast(cluster):
-    names = [f"persistent/public/default/t{number}" for number in range(1000)]
-    started = asyncio.get_running_loop().time()
-    opened = await asyncio.gather(*(open_(cluster, name=name) for name in names))
-    assert asyncio.get_running_loop().time() - started < 3
-    await asyncio.gather(*(managed.close() for managed in opened))
