@@ -10,8 +10,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 _RUN = [sys.executable, "-P", str(_ROOT / "tests" / "fuzz" / "run.py"), "--targets", "fuzz_standins", "--seed", "1"]
 
 
-def fuzz(target: str, *options: str) -> tuple[int, str]:
-    command = [*_RUN, "--target", target, "--minutes", "0.05", "--engine", "hypothesis", *options]
+def fuzz(target: str, minutes: float, *options: str) -> tuple[int, str]:
+    command = [*_RUN, "--target", target, "--minutes", str(minutes), "--engine", "hypothesis", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout
 
@@ -32,7 +32,7 @@ def fuzz(target: str, *options: str) -> tuple[int, str]:
     ],
 )
 def test_a_target_that_is_wrong_is_noticed(target: str, outcome: str, told: str) -> None:
-    code, printed = fuzz(target, "--hang-seconds", "1")
+    code, printed = fuzz(target, 0.12, "--hang-seconds", "1")
     assert code == 1, printed
     assert told in printed
     assert printed.split("growth")[1].split("\n")[1].split()[-1] == outcome
@@ -40,7 +40,7 @@ def test_a_target_that_is_wrong_is_noticed(target: str, outcome: str, told: str)
 
 
 def test_an_input_that_was_found_is_shrunk_and_can_be_taken_again() -> None:
-    _, printed = fuzz("misjudge")
+    _, printed = fuzz("misjudge", 0.5)
     path = Path(printed.split("--replay ")[1].split()[0])
     assert path.read_bytes()[:1] == b"\x05"
     again = subprocess.run([*_RUN, "--target", "misjudge", "--replay", str(path)], capture_output=True, check=False)
@@ -48,7 +48,7 @@ def test_an_input_that_was_found_is_shrunk_and_can_be_taken_again() -> None:
 
 
 def test_a_target_that_is_right_is_left_in_peace() -> None:
-    code, printed = fuzz("behave")
+    code, printed = fuzz("behave", 0.04)
     assert code == 0, printed
     row = printed.split("growth")[1].split("\n")[1].split()
-    assert row[0] == "behave" and row[-1] == "ok" and int(row[1].replace(",", "")) > 100
+    assert row[0] == "behave" and row[-1] == "ok" and int(row[1].replace(",", "")) > 20
