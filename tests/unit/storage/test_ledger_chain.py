@@ -67,7 +67,9 @@ RULE = RolloverRule(100, 1000, 60.0, 600.0, 3)
 @pytest.mark.parametrize(
     ("entries", "size", "age", "degraded", "usable", "due"),
     [
-        (0, 0, 9999, True, 9, None),
+        (0, 0, 9999, False, 9, None),
+        (0, 0, 9999, True, 2, None),
+        (0, 0, 9999, True, 9, 0),
         (1, 1, 0, False, 3, 600),
         (1, 1, 600, False, 3, 0),
         (100, 1, 10, False, 3, 50),
