@@ -14,7 +14,7 @@ from ..protocol.errors import (
     ServiceUnitNotReady,
     server_error_code,
 )
-from ..protocol.message_id import MessageId, Position, position_of
+from ..protocol.message_id import MessageId, Position, position_of, signed64
 from ..protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -113,7 +113,7 @@ class ConsumerCommands:
             command.consumer_name or host.env.random.hex(5),
             priority_level=command.priority_level,
             partition=name.partition,
-            epoch=command.consumer_epoch,
+            epoch=_epoch_of(command),
             metadata={item.key: item.value for item in command.metadata},
             connected_since_ms=host.env.clock.now_ms(),
             now_s=topic.now_s(),
@@ -196,8 +196,9 @@ class ConsumerCommands:
         if attached is None:
             return
         consumer, subscription = attached
-        if command.HasField("consumer_epoch"):
-            consumer.epoch = max(consumer.epoch, command.consumer_epoch)
+        epoch = _epoch_of(command)
+        if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
+            consumer.epoch = epoch
         positions = [position_of(item) for item in command.message_ids] or None
         subscription.redeliver(consumer, positions)
 
@@ -316,3 +317,9 @@ def _done_up_to(data: Any) -> Position:
 async def _then_success(work: Any, request_id: int) -> bytes:
     await work
     return encode(CommandSuccess(request_id=request_id))
+
+
+def _epoch_of(command: CommandSubscribe | CommandRedeliverUnacknowledgedMessages) -> int | None:
+    """The consumer's epoch; None if it has none: absent, or the Java client's −1. From 0 on its messages carry it."""
+    epoch = signed64(command.consumer_epoch) if command.HasField("consumer_epoch") else -1
+    return epoch if epoch >= 0 else None

@@ -49,7 +49,7 @@ class Consumer:
         *,
         priority_level: int = 0,
         partition: int = -1,
-        epoch: int = 0,
+        epoch: int | None = None,
         metadata: Mapping[str, str] | None = None,
         connected_since_ms: int = 0,
         now_s: float = 0.0,
@@ -109,7 +109,7 @@ class Consumer:
         """Write the entries to the connection, as the producers sent them."""
         parts: list[bytes] = []
         size = 0
-        consumer_id, partition, epoch = self.consumer_id, self._partition, self.epoch or None
+        consumer_id, partition, epoch = self.consumer_id, self._partition, self.epoch
         for (ledger_id, entry_id), body, count, redeliveries in delivery.entries:
             header = message_header(
                 consumer_id, ledger_id, entry_id, partition, redeliveries, None, len(body), consumer_epoch=epoch

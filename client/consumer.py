@@ -80,6 +80,9 @@ class PartitionConsumer:
         self._refill = max(1, queue_size // 2)
         self._durable = start is None
         self._ordered = configuration.consumer_type is not ConsumerType.Shared
+        self._epoch = 1
+        """Of an ordered subscription: counts our requests for redelivery; the broker says with a message what it knew
+        of them when it sent that. Not 0: a broker may leave that out, and one without epochs leaves out all."""
         self._filter = start
         self._seeking = False
         """Whether a seek has not been answered yet."""
@@ -177,6 +180,8 @@ class PartitionConsumer:
             command.consumer_name = self.name
         if not self._durable:
             command.start_message_id.CopyFrom(self._start())
+        if self._ordered:
+            command.consumer_epoch = self._epoch
         connection.consumers[consumer_id] = self
         try:
             await connection.request(command, request_id, core.timeout_s)
@@ -266,6 +271,11 @@ class PartitionConsumer:
 
     def message(self, command: CommandMessage, entry: bytes) -> None:
         """An entry came."""
+        if self._ordered and command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
+            # Sent before the broker knew of the redelivery. What was thrown away for that lies before it and comes
+            # later: an application that went on here and acknowledged cumulatively would never see it.
+            self._pass_over(entry)
+            return
         where = command.message_id
         position = (signed64(where.ledgerId), signed64(where.entryId))
         try:
@@ -305,6 +315,10 @@ class PartitionConsumer:
         self.report_corrupt(
             position, CommandAck.ChecksumMismatch if checksum else CommandAck.BatchDeSerializeError, error
         )
+        self._pass_over(entry)
+
+    def _pass_over(self, entry: bytes) -> None:
+        """An entry came, perhaps unreadable, that goes no further."""
         try:
             count = max(1, parse_metadata(entry).num_messages_in_batch)
         except ProtocolError:
@@ -373,7 +387,9 @@ class PartitionConsumer:
         if self.connection is None:
             return  # the next subscription begins with it anyway
         dropped = self._void_queue()
-        self.acks.send_redelivery(())
+        if self._ordered:
+            self._epoch += 1
+        self.acks.send_redelivery((), self._epoch if self._ordered else None)
         if dropped:
             self._grant(dropped, self._subscriptions)
 

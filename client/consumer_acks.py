@@ -154,8 +154,8 @@ class ConsumerAcks:
         if self._negative_timer is not None:
             self._negative_timer.cancel()
 
-    def send_redelivery(self, positions: Sequence[Position]) -> None:
-        """Ask for entries again; for all if none is named."""
+    def send_redelivery(self, positions: Sequence[Position], epoch: int | None = None) -> None:
+        """Ask for entries again; for all if none is named. What is sent again carries `epoch` (PIP 84)."""
         connection = self._consumer.connection
         if connection is None:
             return
@@ -169,6 +169,8 @@ class ConsumerAcks:
                     for position in positions[start : start + ENTRIES_PER_COMMAND_MAX]
                 ],
             )
+            if epoch is not None:
+                command.consumer_epoch = epoch
             connection.write(encode(command))
 
     def _start_timer(self) -> None:

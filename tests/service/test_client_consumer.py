@@ -282,6 +282,26 @@ async def test_everything_unacknowledged_again(broker: FakeBroker, client: Async
     assert await receive(consumer, 18) == numbers(18, 2)
 
 
+@pytest.mark.parametrize("has_epochs", [True, False])
+async def test_what_was_on_its_way_before_a_redelivery_is_not_taken_for_it(
+    broker: FakeBroker, client: AsyncClient, has_epochs: bool
+) -> None:
+    """Else 4 came behind 1, and a cumulative acknowledgement of it acknowledged 2 and 3, which nobody had seen."""
+    broker.has_epochs = has_epochs
+    await publish(client, numbers(4))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=10)
+    assert await receive(consumer, 2) == numbers(2)
+    await broker.until(lambda: subscription(broker).next_entry == 4)
+    broker.dispatching = False
+    await publish(client, numbers(6, 4))
+    consumer.redeliver_unacknowledged_messages()
+    under_way = [] if has_epochs else numbers(6, 4)  # a broker that knows no epochs cannot tell
+    assert await receive(consumer, 10 + len(under_way)) == [*under_way, *numbers(10)]
+    await publish(client, numbers(30, 10))
+    assert await receive(consumer, 30) == numbers(30, 10), "no permit was lost"
+    assert await nothing_more(consumer)
+
+
 # ---- Reconnecting ----
 
 

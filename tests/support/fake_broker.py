@@ -61,7 +61,7 @@ class Subscription:
         self._turn = 0
 
     def dispatch(self) -> None:
-        while True:
+        while all(consumer.connection.broker.dispatching for consumer in self.consumers):
             ready = [consumer for consumer in self.consumers if consumer.permits > 0]
             if not ready:
                 return
@@ -99,6 +99,7 @@ class Consumer:
     consumer_id: int
     subscription: Subscription
     permits: int = 0
+    epoch: int | None = None
     unacked: set[int] = field(default_factory=set)
     redeliveries: dict[int, int] = field(default_factory=dict)
 
@@ -113,7 +114,9 @@ class Consumer:
         self.unacked.add(entry_id)
         count = self.redeliveries.get(entry_id, 0)
         self.redeliveries[entry_id] = count + 1
-        header = message_header(self.consumer_id, topic.ledger_id, entry_id, -1, count, None, len(body))
+        header = message_header(
+            self.consumer_id, topic.ledger_id, entry_id, -1, count, None, len(body), consumer_epoch=self.epoch
+        )
         self.connection.write(header, body)
 
 
@@ -127,6 +130,9 @@ class FakeBroker:
         self.log: list[tuple[str, Any]] = []
         self.lookup_errors: list[int] = []
         self.redirects: list[str] = []
+        self.has_epochs = True
+        self.dispatching = True
+        """Until a redelivery is asked for: before it is heeded all that was not dispatched is on its way."""
         self.receipts_lost = 0
         self.receipt_delay_s = 0.0
         self.send_errors: list[int] = []
@@ -347,6 +353,8 @@ class Connection(asyncio.Protocol):
             self.error(command.request_id, 5)
             return
         consumer = Consumer(self, command.consumer_id, subscription)
+        if self.broker.has_epochs and command.HasField("consumer_epoch"):
+            consumer.epoch = command.consumer_epoch
         subscription.consumers.append(consumer)
         self.consumers[command.consumer_id] = (command.subscription, consumer)
         self.success(command.request_id)
@@ -378,6 +386,11 @@ class Connection(asyncio.Protocol):
 
     def on_redeliver_unacknowledged_messages(self, command: Any, _: Any) -> None:
         _, consumer = self.consumers[command.consumer_id]
+        if not self.broker.dispatching:
+            self.broker.dispatching = True
+            consumer.subscription.dispatch()
+        if self.broker.has_epochs and command.HasField("consumer_epoch"):
+            consumer.epoch = command.consumer_epoch
         ids = [position_of(place)[1] for place in command.message_ids]
         consumer.subscription.rewind(consumer, ids or None)
         consumer.subscription.dispatch()

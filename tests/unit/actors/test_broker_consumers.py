@@ -289,6 +289,21 @@ async def test_exclusive_redelivers_everything_from_the_first_unacknowledged_on_
         await peer.close()
 
 
+@pytest.mark.parametrize(("subscribed_with", "sent"), [(None, None), ((1 << 64) - 1, None), (0, 0), (3, 3)])
+async def test_messages_carry_the_epoch_that_their_consumer_subscribed_with(subscribed_with, sent):
+    """Also 0: else a client could not tell what was sent before its first redelivery. −1 is the Java client's none."""
+    epoch = {} if subscribed_with is None else {"consumer_epoch": subscribed_with}
+    async with broker_front() as front:
+        peer = await filled(front, 1)
+        await peer.subscribe(TOPIC, "s", **epoch)
+        peer.flow(100)
+        message = (await peer.expect(BaseCommand.MESSAGE)).command.message
+        assert (message.consumer_epoch if message.HasField("consumer_epoch") else None) == sent
+        peer.send(CommandRedeliverUnacknowledgedMessages(consumer_id=1, consumer_epoch=5))
+        assert (await peer.expect(BaseCommand.MESSAGE)).command.message.consumer_epoch == 5
+        await peer.close()
+
+
 async def test_a_lost_consumers_messages_go_to_the_others_in_order():
     async with broker_front() as front:
         one, two = await filled(front, 10), await front.peer()
