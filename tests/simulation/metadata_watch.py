@@ -2,10 +2,13 @@
 
 - I2: epochs never fall: of a topic's chain, of its cursors, of its assignment (there each change raises it); the ids of
   a chain ascend, and the highest one is never forgotten.
+- I2, where topics have records: nothing is assigned that does not exist, no chain begins that is not assigned.
 - I9: no ledger's record is deleted while a chain or a cursor names it, and neither ever names one that is not there.
 
 I3 is `History`'s.
 """
+
+import re
 
 from magnetar.protocol import metadata_keys
 from magnetar.storage.cursor import CursorRecord
@@ -15,13 +18,16 @@ from magnetar.storage.metadata_store import Versioned, unpack
 
 from .history import History
 
+PARTITION_ENDING = re.compile("-partition-[0-9]+$")
+
 
 class MetadataWatch:
-    """See the module."""
+    """See the module. `topics`: whether topics have records here."""
 
-    def __init__(self, history: History, records: MemoryRecords) -> None:
+    def __init__(self, history: History, records: MemoryRecords, *, topics: bool = False) -> None:
         self._history = history
         self._records = records
+        self._topics = topics
         self._named: dict[str, tuple[int, ...]] = {}
         """Key of a chain or cursor → the ledgers that it names."""
         self._assigned: dict[str, int] = {}
@@ -40,6 +46,12 @@ class MetadataWatch:
             if epoch <= self._assigned.get(key, -1):
                 self._history.violated(f"I2: {key} is assigned under epoch {epoch} after {self._assigned[key]}")
             self._assigned[key] = epoch
+            self._exists(key, key.removeprefix(metadata_keys.ASSIGNMENTS_PREFIX))
+
+    def _exists(self, key: str, path: str) -> None:
+        topic = path if metadata_keys.topic(path) in self._records.by_key else PARTITION_ENDING.sub("", path)
+        if self._topics and metadata_keys.topic(topic) not in self._records.by_key:
+            self._history.violated(f"I2: {key} is written for a topic that does not exist")
 
     def _ledger_deleted(self, ledger_id: int) -> None:
         for key, named in self._named.items():
@@ -54,6 +66,9 @@ class MetadataWatch:
                 left = [info.ledger_id for info in old.ledgers]
                 self._history.violated(f"I9: {key} is deleted, and its ledgers {left} are not")
             return
+        path = key.removeprefix(metadata_keys.MANAGED_PREFIX)
+        if self._topics and before is None and metadata_keys.assignment(path) not in self._records.by_key:
+            self._history.violated(f"I2: {key} is made for a topic that nobody owns")
         new = ManagedLedgerRecord.unpack(after.value)
         ids = [info.ledger_id for info in new.ledgers]
         if ids != sorted(dict.fromkeys(ids)):

@@ -1,8 +1,9 @@
 """A topic that is filled, deleted with everything in it, and made again, over and over.
 
 What was told to be deleted must never be seen again: the payloads name their generation, and only the last one may be
-in the log in the end (I2: a phantom otherwise). What was acknowledged in it has to be there (I1), unless a deletion
-before it had an unknown outcome: such a one may still take effect, at any time.
+in the log in the end (I2: a phantom otherwise). Nothing of it may be left in the metadata either. What was acknowledged
+in the last one has to be there (I1), unless a deletion before it had an unknown outcome: such a one may still take
+effect, at any time.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Any
 
 import magnetar
 from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MagnetarError, TopicNotFound
 from magnetar.protocol.names import ROLE_ADMIN
 from magnetar.runtime.rpc_handshake import Identity
@@ -121,6 +123,16 @@ class Recreating(Workload):
         lost = [payload for payload in self._acknowledged if payload not in found]
         if lost and not self._doubtful:
             self.history.violated(f"I1: {lost} of {self.topic}, acknowledged after its last deletion, are lost")
+        await self.client.close()
+        await self._delete()
+        records, topic = self.cluster.records, f"/{self.topic}"
+
+        def consistent() -> bool:
+            """It is gone with all that belongs to it, or somebody who was under way has made it anew."""
+            found = [key for key in records.by_key if topic in key]
+            return not found or any(key.startswith(metadata_keys.TOPICS_PREFIX) for key in found)
+
+        await self.cluster.until(consistent, 5.0, f"I2: {self.topic} is deleted, and parts of it are not")
 
     async def close(self) -> None:
         await self._admin.close()

@@ -247,7 +247,7 @@ def simulate(
 
 def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, stack: ExitStack) -> None:
     """Put the checkers beside the nodes until the stack is left."""
-    metadata = MetadataWatch(history, cluster.records)
+    metadata = MetadataWatch(history, cluster.records, topics=True)
 
     def changed(key: str, before: Versioned | None, after: Versioned | None) -> None:
         history.metadata_changed(key, before, after)
