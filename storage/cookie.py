@@ -72,7 +72,8 @@ async def claim_directory(
     found, has_data = await env.offload.run(_look, env.files, directory)
     record = await metadata.get(key)
     known = cookie_of_record(record.value) if record is not None else None
-    accept_lost_disk = accept_lost_disk or (known is not None and known.instance == lost_instance)
+    if lost_instance and known is not None and known.instance == lost_instance:
+        accept_lost_disk = True
     if found is not None and (found.id, found.cluster_id) != (bookie_id, cluster_id):
         raise CookieMismatch(
             f"{directory} belongs to bookie {found.id} of cluster {found.cluster_id}, "

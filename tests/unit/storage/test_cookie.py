@@ -9,6 +9,7 @@ from faulty_files import FaultyFiles
 
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import CookieMismatch, MetadataUnavailable
+from magnetar.runtime.rpc_messages import pack
 from magnetar.storage.checkpoint import Checkpoint
 from magnetar.storage.cookie import claim_directory, read_cookie
 from magnetar.storage.metadata_memory import MemoryMetadataStore
@@ -167,6 +168,14 @@ async def test_an_unreadable_cookie_is_refused(files, metadata, content):
 async def test_an_unreadable_cookie_in_the_metadata_is_refused(files, metadata, content):
     await metadata.put(metadata_keys.bookie("bookie-1"), content, None)
     with pytest.raises(CookieMismatch, match="malformed"):
+        await claim(files, metadata)
+
+
+async def test_no_loss_is_accepted_unless_somebody_said_so(files, metadata):
+    """Found by `tests/fuzz` (target records): an instance without a name was the one whose loss nobody had accepted."""
+    record = {"id": "bookie-1", "cluster_id": "c", "instance": ""}
+    await metadata.put(metadata_keys.bookie("bookie-1"), pack(record), None)
+    with pytest.raises(CookieMismatch, match="lost its disk"):
         await claim(files, metadata)
 
 
