@@ -15,12 +15,13 @@ from typing import Any
 
 from magnetar.actors.broker import BrokerService
 from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
 
 from . import publish_watch
-from .cluster import SimCluster, draw_settings
+from .cluster import Node, SimCluster, draw_settings
 from .cluster_faults import ClusterFaults
 from .consuming import Consuming
 from .delivery_watch import DeliveryWatch
@@ -38,6 +39,7 @@ from .workloads import Publishing, Workload
 SAFETY_S = 8.0
 REPAIR_LIMIT_S = 90.0
 """I8: a bookie lost for good is in no record any more so long after its grace."""
+COLLECT_LIMIT_S = 30.0
 LOOK_AGAIN_S = 1.0
 
 
@@ -188,8 +190,7 @@ class Scenario:
         if gone:
             await self._repaired(gone[0])
         for node in here:
-            assert node.process is not None
-            await node.process.spawn(node.service.collect(True), "collect")
+            await self._collect(node)
         ledgers = [
             LedgerMetadata.unpack(record.value)
             for key, record in sorted(cluster.records.by_key.items())
@@ -198,6 +199,18 @@ class Scenario:
         stores = {node.name: node.service.store for node in here}
         for sentence in await missing_copies(ledgers, stores, faults.harmed if faults is not None else ()):
             self._history.violated(sentence)
+
+    async def _collect(self, node: Node) -> None:
+        """Let a bookie collect its garbage; the coordinator may just be changing."""
+        assert node.process is not None
+        end = self._cluster.loop.now + COLLECT_LIMIT_S
+        while True:
+            try:
+                await node.process.spawn(node.service.collect(True), "collect")
+                return
+            except MetadataUnavailable as error:
+                assert self._cluster.loop.now < end, f"I8: {node.name} cannot collect garbage: {error}"
+                await asyncio.sleep(0.1)
 
     async def _repaired(self, gone: str) -> None:
         cluster = self._cluster

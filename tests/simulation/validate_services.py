@@ -60,7 +60,8 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     acknowledged is with exactly one consumer or waits in the replay set."""
     dispatcher, cursor = subscription._dispatcher, subscription.cursor
     if not subscription.durable:
-        yield from validate_cursor_state(cursor._state, subscription.host.ledger._chain)
+        ledger = subscription.host.ledger
+        yield from validate_cursor_state(cursor._state, ledger._chain, ledger._owned.record.highest_ledger_id)
     if dispatcher is None:
         return
     if not dispatcher.consumers or subscription.closed:

@@ -93,12 +93,15 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
     if direct and (writer._waiting or writer._ended is not None):
         yield f"{ledger.name}: entries wait, or it ended, while others go straight to the ledger"
     for cursor in ledger.cursors.values():
-        for problem in validate_cursor(cursor, chain):
+        for problem in validate_cursor(cursor, chain, owned.record.highest_ledger_id):
             yield f"{ledger.name}, cursor {cursor.name}: {problem}"
 
 
-def validate_cursor_state(state: CursorState, chain: LedgerChain) -> Iterator[str]:
-    """Ranges disjoint, apart, sorted and beyond the mark; the mark as far as it can be, and no further."""
+def validate_cursor_state(state: CursorState, chain: LedgerChain, highest_ledger_id: int = 0) -> Iterator[str]:
+    """Ranges disjoint, apart, sorted and beyond the mark; the mark as far as it can be, and no further.
+
+    The chain may be empty, as after a deletion that was cut short: `highest_ledger_id` is the last one it ever had.
+    """
     mark = state.mark_delete
     for ledger_id, ranges in state._ranges.items():
         flat = [edge for span in ranges for edge in span]
@@ -119,12 +122,12 @@ def validate_cursor_state(state: CursorState, chain: LedgerChain) -> Iterator[st
         yield f"the mark {mark} could go on: {behind} is acknowledged"
     if any(position <= mark for position in state._batches):
         yield f"parts of batches up to the mark {mark} are kept: {list(state._batches)}"
-    if mark > max(chain.last_confirmed, (max(chain.last_ledger_id, 0), -1)):
+    if mark > max(chain.last_confirmed, (max(chain.last_ledger_id, highest_ledger_id, 0), -1)):
         yield f"the mark {mark} is beyond the end {chain.last_confirmed}"
 
 
-def validate_cursor(cursor: Cursor, chain: LedgerChain) -> Iterator[str]:
-    yield from validate_cursor_state(cursor._state, chain)
+def validate_cursor(cursor: Cursor, chain: LedgerChain, highest_ledger_id: int) -> Iterator[str]:
+    yield from validate_cursor_state(cursor._state, chain, highest_ledger_id)
     if not cursor.durable or cursor._closed or cursor._ended is not None:
         return
     idle = cursor._writing is None
