@@ -37,7 +37,7 @@ class ClusterFaults(Faults):
             self.crash, self.pause, self.partition, self.isolate, self.reset, self.slow, self.metadata, self.full_disk,
             self.failing_sync, self.power_loss, self.usurp, self.damage, self.strike, self.zombie, self.restart_race,
             self.close_in_order, self.unload, self.rebalance, self.crash_at_write, self.wipe, self.lose_for_good,
-            self.crash_client, self.delay, self.crash_amid_writes, self.misread,
+            self.crash_client, self.pause_client, self.delay, self.crash_amid_writes, self.misread,
         ]  # fmt: skip
         share = random.choice((0.15, 0.4, 0.7))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
@@ -114,6 +114,13 @@ class ClusterFaults(Faults):
             workload = self._random.choice(candidates)
             workload.crash()
             await self._for_a_while(f"client-crash of {workload.name}", 3.0, workload.revive)
+
+    async def pause_client(self) -> None:
+        """A client sleeps for longer than anybody waits for it, perhaps, and goes on as if nothing had been."""
+        process = self._random.choice(self.workloads).process
+        if process.alive and not process.paused:
+            process.pause()
+            await self._for_a_while(f"client-pause of {process.name}", 2 * self.pause_max_s, process.resume)
 
     async def crash_at_write(self) -> None:
         """A node dies when a compare-and-set has landed and nobody has heard of it: the coordinator, or any other."""
