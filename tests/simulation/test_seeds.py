@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.run import simulate
+
 RUN = Path(__file__).with_name("run.py")
 
 
@@ -34,3 +36,10 @@ def test_a_seed_decides_everything(seed: str) -> None:
     unseeds = [result.stdout.splitlines()[-1] for result in (first, second)]
     assert unseeds[0].startswith("unseed"), first.stdout + first.stderr
     assert unseeds[0] == unseeds[1]
+
+
+def test_a_run_does_not_depend_on_what_its_process_ran_before() -> None:
+    """Else a seed of a sweep could not be replayed by itself."""
+    after_others = [simulate(seed, None) for seed in (1181, 1178, 1174)][-1]
+    alone = run("--seed", "1174", "--quiet").stdout.splitlines()[-1]
+    assert alone == f"unseed 1174 {after_others.unseed:08x}"
