@@ -19,8 +19,6 @@ from .workloads import Workload
 
 logger = logging.getLogger("magnetar.simulation")
 
-STRIKE_AFTER_MAX = 400
-"""Handles of a process, within which it is struck."""
 TRAPPED_PREFIXES = ("", "ledgers/", "managed/", "cursors/", "assignments/", "topics/", "coordinator/")
 
 
@@ -59,14 +57,6 @@ class ClusterFaults(Faults):
             trap[1]()
 
     # -- processes -------------------------------------------------------------------------------------------------
-
-    async def strike(self) -> None:
-        """A process dies between two of its next handles, that is at any await; the supervisor begins it anew."""
-        node = self._node()
-        if node.process is not None and node.process.alive:
-            self._history.counts["strike"] += 1
-            node.process.kill_after(self._random.randint(1, STRIKE_AFTER_MAX))
-            logger.info("fault: %s will be struck", node.name)
 
     async def zombie(self) -> None:
         """A broker or bookie sleeps until its session is over and its work is others', and wakes up."""

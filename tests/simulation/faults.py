@@ -12,6 +12,9 @@ from .history import History
 
 logger = logging.getLogger("magnetar.simulation")
 
+STRIKE_AFTER_MAX = 400
+"""Handles of a process, within which it is struck."""
+
 
 class Faults:
     """One kind of trouble after the other, some at the same time, until `heal`.
@@ -89,6 +92,14 @@ class Faults:
         node = self._node()
         self._cluster.stop(node)
         await self._for_a_while(f"crash of {node.name}", self.down_max_s, lambda: self._cluster.begin(node))
+
+    async def strike(self) -> None:
+        """A process dies between two of its next handles, that is at any await; the supervisor begins it anew."""
+        node = self._node()
+        if node.process is not None and node.process.alive:
+            self._history.counts["strike"] += 1
+            node.process.kill_after(self._random.randint(1, STRIKE_AFTER_MAX))
+            logger.info("fault: %s will be struck", node.name)
 
     async def power_loss(self) -> None:
         """All bookies, or everything, at once."""

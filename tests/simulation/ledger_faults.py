@@ -1,12 +1,22 @@
 """What goes wrong in a `LedgerWorld`: the faults of a whole cluster, faster and shorter, and held-up streams."""
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from random import Random
+from typing import Any
+from unittest.mock import patch
 
-from .cluster import BOOKIE, Node
+from magnetar.storage import bookie
+from magnetar.storage.bookie_client import BookieClient
+
+from .cluster import BOOKIE, BROKER, Node
 from .faults import Faults
 from .ledger_history import LedgerHistory
 from .ledger_world import LedgerWorld
+from .loop import PROCESS
+
+logger = logging.getLogger("magnetar.simulation")
 
 
 class LedgerFaults(Faults):
@@ -21,11 +31,48 @@ class LedgerFaults(Faults):
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.crash, self.crash_bookie, self.pause, self.partition, self.isolate, self.reset, self.slow, self.hold,
             self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage,
-            self.delay, self.crash_amid_writes, self.misread,
+            self.delay, self.crash_amid_writes, self.misread, self.strike, self.rot,
         ]  # fmt: skip
         share = random.choice((0.2, 0.5))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
         self._pace_s = random.choice((0.05, 0.15, 0.4))
+        self._rotting: dict[str, int] = {}
+
+    def install(self, stack: ExitStack) -> None:
+        """Be able to mangle entries on their way, until the stack is left."""
+        encode, add = bookie.encode_read_answer, BookieClient.add
+
+        def encode_read_answer(next_entry: int, entries: Sequence[Any]) -> Any:
+            if entries and self._is_rotten():
+                at = self._random.randrange(len(entries))
+                entries = [*entries[:at], self._mangled(entries[at]), *entries[at + 1 :]]
+            return encode(next_entry, entries)
+
+        def adding(client: BookieClient, bookie_id: str, parts: Sequence[bytes], callback: Any) -> None:
+            if self._is_rotten():
+                parts = [*parts[:-1], self._mangled(parts[-1])]
+            add(client, bookie_id, parts, callback)
+
+        stack.enter_context(patch.object(bookie, "encode_read_answer", encode_read_answer))
+        stack.enter_context(patch.object(BookieClient, "add", adding))
+
+    def _is_rotten(self) -> bool:
+        owner = PROCESS.get()
+        left = self._rotting.get(owner.name, 0) if owner is not None else 0
+        if left:
+            assert owner is not None
+            self._rotting[owner.name] = left - 1
+        return left > 0
+
+    def _mangled(self, entry: Any) -> bytes:
+        data = bytearray(entry)
+        if data:
+            data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+        return bytes(data)
+
+    async def heal(self) -> None:
+        self._rotting.clear()
+        await super().heal()
 
     @property
     def damaged(self) -> Node:
@@ -41,3 +88,11 @@ class LedgerFaults(Faults):
         """What one node sends to another is held up for a moment, as by a lost packet; the other direction is not."""
         source, target = self._random.sample([node.name for node in self._cluster.nodes], 2)
         await self._cut([(source, target)], f"hold-up from {source} to {target}", self.hold_max_s)
+
+    async def rot(self) -> None:
+        """Memory flips a bit of entries on their way: of those that a host sends, or that the bookie reads which may be
+        damaged. The digest is made before and looked at behind it."""
+        node = self._random.choice([self._damaged, self._node(BROKER)])
+        self._rotting[node.name] = self._random.randint(1, 3)
+        self._history.counts["rot"] += 1
+        logger.info("fault: entries rot at %s", node.name)

@@ -8,12 +8,16 @@ import asyncio
 import dataclasses
 import logging
 from contextlib import ExitStack
+from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+from magnetar.actors import bookie
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings import Settings
+from magnetar.storage.bookie import BookieStore
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
 
@@ -39,6 +43,9 @@ JUDGE_LIMIT_S = 10.0
 """A recovery with all bookies but one has to come to its end much sooner than a time-out of `HANGING_READ_S`."""
 HANGING_READ_S = 60.0
 WHOLE_LIMIT_S = 120.0
+
+SEGMENT_BYTES = (4 << 10, 32 << 10, 1 << 20)
+"""Small files are full, sealed and compacted often."""
 
 QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2))
 
@@ -68,7 +75,10 @@ def draw_settings(random: Random) -> Settings:
         "ack_quorum": ack_quorum,
         "segment_size_mb": 1,
         "disk_check_interval_s": 0.5,
+        "bookie_pending_bytes_max": random.choice((1 << 16, 64 << 20)),
     }
+    if random.random() < 0.2:
+        drawn |= {"max_message_size_bytes": 30_000, "bookie_frame_size_max_bytes": 32_768}
     hostile.pop("session_timeout_s", None)
     return Settings(**{**hostile, **drawn})
 
@@ -80,13 +90,13 @@ class LedgerScenario:
         self.history = history
         self.random = random
         self.settings = settings = draw_settings(random)
-        bookies = max(settings.ensemble_size, 3) + random.choice((0, 0, 1, 2))
+        count = max(settings.ensemble_size, 3) + random.choice((0, 0, 1, 2))
         self.audited = random.random() < 0.4
         self.world = LedgerWorld(
             loop,
             random,
             settings,
-            bookies,
+            count,
             random.choice((2, 3)),
             auditor=self.audited,
             disk_delay_s=random.choice((0.0005, 0.0005, 0.005, 0.03)),
@@ -104,6 +114,9 @@ class LedgerScenario:
             metadata.changed(key, before, after)
 
         records.watcher = changed
+        self.faults.install(stack)
+        small = partial(BookieStore, segment_bytes=self.random.choice(SEGMENT_BYTES))
+        stack.enter_context(patch.object(bookie, "BookieStore", small))
         StoreWatch(self.history, records).install(stack)  # type: ignore[arg-type]
 
     async def run(self) -> None:

@@ -6,13 +6,14 @@ end looks like: so there are zombies whenever the seed makes a pause or a partit
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
 
-from magnetar.protocol.errors import LedgerFenced, MagnetarError, NoSuchEntry, NoSuchLedger, StaleEpoch
+from magnetar.protocol.errors import LedgerFenced, MagnetarError, MessageTooBig, NoSuchEntry, NoSuchLedger, StaleEpoch
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.managed_ledger import ManagedLedger
@@ -39,7 +40,7 @@ class Usage:
         return Usage(
             burst_max=random.choice((1, 3, 10)),
             pace_s=random.choice((0.005, 0.02, 0.1)),
-            body_size_max=random.choice((8, 8, 8, 200, 60_000)),
+            body_size_max=random.choice((8, 8, 200, 2_000, 60_000)),
             entries_max=random.choice((2, 10, 40)),
             life_s=random.choice((0.05, 0.3, 1.0)),
         )
@@ -160,17 +161,18 @@ class LedgerLife(Life):
         one.ledger_id = writer.ledger_id
         self.history.used[writer.ledger_id] = None
         number = 0
-        while writer.ended is None and not (one.told or self.stopping):
-            for _ in range(random.randint(1, self.usage.burst_max) if number < self.usage.entries_max else 1):
-                body = f"ledger#{writer.ledger_id}:{self.padding()}:{number}".encode()
-                self.history.written[body] = None
-                try:
-                    writer.add(body, partial(self._answered, (writer.ledger_id, number), body))
-                except MagnetarError:
-                    break  # it has ended
-                number += 1
-            pace_s = self.usage.pace_s if number < self.usage.entries_max else 0.3
-            await asyncio.sleep(random.random() * 2 * pace_s)
+        try:
+            while not (one.told or self.stopping):
+                for _ in range(random.randint(1, self.usage.burst_max) if number < self.usage.entries_max else 1):
+                    body = f"ledger#{writer.ledger_id}:{self.padding()}:{number}".encode()
+                    self.history.written[body] = None
+                    with contextlib.suppress(MessageTooBig):
+                        writer.add(body, partial(self._answered, (writer.ledger_id, number), body))
+                        number += 1
+                pace_s = self.usage.pace_s if number < self.usage.entries_max else 0.3
+                await asyncio.sleep(random.random() * 2 * pace_s)
+        except MagnetarError as error:
+            self.history.counts[f"writer ended: {type(error).__name__}"] += 1
         try:
             if one.told == "close":
                 await writer.close()
@@ -186,6 +188,8 @@ class LedgerLife(Life):
         if place != expected:
             self.history.violated(f"I4: {body[:40]!r} was acknowledged at {place} instead of {expected}")
         self.history.was_acknowledged(place, body)
+        if self.random.random() < 0.01:
+            raise MagnetarError("what a writer is told may fail at the one who is told, and must not harm the others")
 
     async def _recover(self, host: Host, ledger_id: int) -> LedgerMetadata | None:
         for _ in range(10):
