@@ -40,11 +40,15 @@ async def plan_read(topic: Topic, start: Point, end: Point, ttl_s: float) -> dic
 
 
 def position_of_point(place: str | list[int]) -> Position:
-    """Raises InvalidConfiguration."""
+    """Raises InvalidConfiguration for what is none: a cursor may be put there, and stored."""
     if place == "earliest":
         return EARLIEST_POSITION
     if place == "latest":
         return LATEST_POSITION
-    if isinstance(place, list) and len(place) == 2 and all(isinstance(part, int) for part in place):
+    if (
+        isinstance(place, list)
+        and len(place) == 2
+        and all(type(part) is int and -1 <= part < 1 << 63 for part in place)
+    ):
         return (place[0], place[1])
     raise InvalidConfiguration(f"not a place in a topic: {place!r}")
