@@ -2,6 +2,7 @@
 
 import fuzz_admin
 import fuzz_broker
+import fuzz_broker_rpc
 import fuzz_client
 import fuzz_coordinator
 import fuzz_cursors
@@ -19,6 +20,7 @@ _MODULES = (
     fuzz_records,
     fuzz_cursors,
     fuzz_broker,
+    fuzz_broker_rpc,
     fuzz_client,
     fuzz_rpc,
     fuzz_coordinator,

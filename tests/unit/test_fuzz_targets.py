@@ -11,6 +11,7 @@ SLOW = {
     "blocks": 100,
     "bookie": 60,
     "broker": 150,
+    "broker-rpc": 40,
     "client": 150,
     "coordinator": 60,
     "messages": 60,

@@ -1,0 +1,164 @@
+"""Target: a broker's internal methods, over a real managed ledger on bookies in memory, asked by a proven peer that
+says anything: subscriptions, places, plans of bulk reads, unloading.
+
+Each call is answered; what is stored, and where the subscription is that nobody named, stay as they were, also for the
+next owner of the topic.
+"""
+
+import asyncio
+import copy
+from collections import Counter
+from random import Random
+from typing import Any
+
+from fake_bookies import Adds, FakeCluster
+from fuzz_loop import MemoryTransport, make_env, run, turns
+from fuzz_mutation import make_odd, mutate
+from fuzz_records import pack_odd
+from fuzz_rpc import SECRET, frame, shake
+from fuzz_target import Target, Wrong
+from fuzz_wire import make_entry
+
+from magnetar.actors.broker_rpc import BrokerRpc
+from magnetar.actors.topics import Topics
+from magnetar.protocol.errors import MagnetarError
+from magnetar.protocol.message_id import EARLIEST_POSITION
+from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
+from magnetar.protocol.topics import TopicName
+from magnetar.runtime.rpc import Identity, RpcConnection
+from magnetar.runtime.rpc_messages import pack
+from magnetar.runtime.settings import Settings
+from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.managed_ledger import ManagedLedger
+
+_TOPIC = TopicName.parse("persistent://public/default/t")
+_OTHER = "persistent://public/default/other"
+_KEEPER = "keeper"
+_BODIES = [make_entry(Random(number)) for number in range(5)]
+_SETTINGS = Settings()
+_ANSWER_S = 60.0
+_FORGIVEN = ("method ", "notification ")
+"""A member's nonsense is logged where it was met, and answered."""
+
+
+class _Broker:
+    """Two topics; `t` holds `_BODIES` and two subscriptions."""
+
+    def __init__(self) -> None:
+        self._bookies = FakeCluster(settings=_SETTINGS)
+        self._bookies.env.close()  # its threads; the ones below run on the loop
+        self._bookies.env = self._env = make_env()
+        self._ledgers = Ledgers(self._env, self._bookies.metadata, self._bookies.new_client(), _SETTINGS)
+        self.topics = Topics(self._env, _SETTINGS, self._open_ledger)  # type: ignore[arg-type]
+        self.rpc = BrokerRpc(self.topics, self._bookies.directory.bookies.values)
+
+    async def _open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
+        return await ManagedLedger.open(self._env, self._ledgers, self._bookies.metadata, name.path, epoch, _SETTINGS)
+
+    async def start(self) -> None:
+        self.topics.assign(_TOPIC.full, 1, load=False)
+        self.topics.assign(_OTHER, 1, load=False)
+        topic = await self.topics.get(_TOPIC)
+        adds = Adds()
+        for body in _BODIES:
+            topic.ledger.append(body, adds.callback)
+        await adds.wait(len(_BODIES))
+        for name in (_KEEPER, "s"):
+            await self.rpc.rpc_create_subscription(None, _TOPIC.full, name, "earliest")  # type: ignore[arg-type]
+
+    async def check(self) -> None:
+        """Of the topic, as its next owner finds it."""
+        self.topics.assign(_TOPIC.full, 2, load=False)
+        topic = await self.topics.get(_TOPIC)
+        found = [body for _, body in await topic.ledger.read(EARLIEST_POSITION, 100, 1 << 24)]
+        if found != _BODIES:
+            raise Wrong(f"{len(found)} of {len(_BODIES)} entries are what they were")
+        stats = await self.rpc.rpc_topic_stats(None, _TOPIC.full)  # type: ignore[arg-type]
+        pack(stats)
+        if stats["subscriptions"][_KEEPER]["msgBacklog"] != len(_BODIES):
+            raise Wrong(f"a subscription that nobody named has moved: {stats['subscriptions'][_KEEPER]}")
+        for name, one in stats["subscriptions"].items():
+            if not 0 <= one["msgBacklog"] <= len(_BODIES):
+                raise Wrong(f"the subscription {name} has a backlog of {one['msgBacklog']}")
+
+    async def close(self) -> None:
+        await self.topics.close()
+        await self._bookies.close()
+
+
+async def _main(data: bytes) -> None:
+    stream = data[1:]
+    broker = _Broker()
+    answers: Counter[int] = Counter()
+    decoder = RpcFrameDecoder(1 << 26)
+
+    def heard(chunk: bytes) -> None:
+        answers.update(request_id for kind, _, request_id, _ in decoder.feed(chunk) if kind == KIND_RESPONSE)
+
+    try:
+        await broker.start()
+        connection = RpcConnection(
+            make_env(), Identity("c", "broker", "k1", "i"), SECRET, broker.rpc, initiator=False, frame_size_max=1 << 20
+        )
+        transport = MemoryTransport(connection, heard)
+        shake(connection, transport, initiator=False, theirs=Identity("c", "admin", "a", "i"))
+        transport.feed(stream)
+        asked = _requests(stream)
+        waited = 0.0
+        while not transport.closing and asked - answers:
+            if waited > _ANSWER_S:
+                raise Wrong(f"calls {list(asked - answers)} were not answered")
+            waited += 0.5
+            await asyncio.sleep(0.5)
+        await turns(50)
+        transport.close()
+        await connection.wait_closed()
+        await broker.check()
+    finally:
+        await broker.close()
+
+
+def _requests(stream: bytes) -> Counter[int]:
+    """Ids of the requests in a stream that is right to its end, nothing otherwise: the connection then ends."""
+    try:
+        found = RpcFrameDecoder(1 << 20).feed(stream)
+    except MagnetarError:
+        return Counter()
+    return Counter(request_id for kind, _, request_id, _ in found if kind == KIND_REQUEST)
+
+
+_T = _TOPIC.full
+_CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("topic_stats", {"topic": _T}),
+    ("internal_stats", {"topic": _T}),
+    ("last_message_id", {"topic": _T}),
+    ("create_subscription", {"topic": _T, "subscription": "new", "position": "latest"}),
+    ("create_subscription", {"topic": _T, "subscription": "time", "position": 1}),
+    ("create_subscription", {"topic": _T, "subscription": "place", "position": [1, 2]}),
+    ("delete_subscription", {"topic": _T, "subscription": "s", "force": True}),
+    ("reset_cursor", {"topic": _T, "subscription": "s", "position": [1, 3]}),
+    ("reset_cursor", {"topic": _T, "subscription": "s", "position": [(1 << 63) - 1, (1 << 63) - 1]}),
+    ("reset_cursor", {"topic": _T, "subscription": "s", "position": 1}),
+    ("skip_all", {"topic": _T, "subscription": "s"}),
+    ("unload", {"topic": _T}),
+    ("delete_topic", {"topic": _OTHER, "force": True}),
+    ("plan_read", {"topic": _T, "start": "earliest", "end": "latest", "ttl_s": 60.0}),
+    ("plan_read", {"topic": _T, "start": [1, 1], "end": 1, "ttl_s": 60.0}),
+    ("unpin", {"topic": _T, "pin": "0123"}),
+]
+
+
+def make(random: Random) -> bytes:
+    stream = b""
+    for number in range(random.randint(1, 10)):
+        method, arguments = copy.deepcopy(random.choice(_CALLS))
+        for _ in range(random.choice((0, 1, 1, 2))):
+            make_odd(arguments, random)
+        payload = pack_odd([method, arguments])
+        if random.random() < 0.05:
+            payload = mutate(payload, random)
+        stream += frame(KIND_NOTIFY if random.random() < 0.1 else KIND_REQUEST, 0, number, payload)
+    return b"\0" + (mutate(stream, random) if random.random() < 0.05 else stream)
+
+
+TARGETS = [Target("broker-rpc", make, lambda data: run(_main(data), forgiven=_FORGIVEN))]
