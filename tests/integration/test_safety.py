@@ -82,3 +82,22 @@ def test_everything_killed_at_once_and_restarted(start_cluster, tmp_path):
     client = cluster.client()
     check_history(publisher.history, read_log(client, "payments"))
     client.close()
+
+
+def test_a_coordinator_that_was_stopped_goes_on_with_the_sessions_it_had(start_cluster, tmp_path):
+    """Found by chaos, seed 7: its members had given it up, and every living broker lost its session and its topics."""
+    cluster = start_cluster(tmp_path / "data")
+    create_partitioned(cluster, "orders", 4)
+    keep(cluster, "orders")
+    before = members(cluster)
+    assert sum(topics for _, topics in before.values()) == 4
+    with ray_nodes.Stopped(COORDINATOR_ID):
+        past_the_session()
+    past_the_session()  # by when whoever had not come back would have been ended
+    assert members(cluster) == before
+
+
+def members(cluster):
+    """Incarnation and number of topics of every broker and bookie."""
+    found = cluster.status()["members"]
+    return {one["id"]: (one["incarnation"], one["topics"]) for one in found if one["role"] in ("broker", "bookie")}
