@@ -256,4 +256,4 @@ def take(data: bytes) -> None:
     web_app._cached_build_middleware.cache_clear()  # it keeps the last thousand applications, each input's own
 
 
-TARGETS = [Target("admin", make, take)]
+TARGETS = [Target("admin", make, take, share=3)]

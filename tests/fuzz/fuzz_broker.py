@@ -116,4 +116,4 @@ def make(random: Random) -> bytes:
     return bytes([mode]) + make_stream(random, FROM_CLIENTS)
 
 
-TARGETS = [Target("broker", make, take)]
+TARGETS = [Target("broker", make, take, share=3)]

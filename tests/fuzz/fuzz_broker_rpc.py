@@ -161,4 +161,4 @@ def make(random: Random) -> bytes:
     return b"\0" + (mutate(stream, random) if random.random() < 0.05 else stream)
 
 
-TARGETS = [Target("broker-rpc", make, lambda data: run(_main(data), forgiven=_FORGIVEN))]
+TARGETS = [Target("broker-rpc", make, lambda data: run(_main(data), forgiven=_FORGIVEN), share=3)]

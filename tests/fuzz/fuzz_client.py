@@ -194,4 +194,4 @@ def make(random: Random) -> bytes:
     return random.randbytes(1) + make_stream(random, FROM_BROKERS, (1, 2, 3, 4, 5))
 
 
-TARGETS = [Target("client", make, take)]
+TARGETS = [Target("client", make, take, share=3)]

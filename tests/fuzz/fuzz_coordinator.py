@@ -233,4 +233,4 @@ def make(random: Random) -> bytes:
     return bytes([mode]) + (mutate(stream, random) if random.random() < 0.1 else stream)
 
 
-TARGETS = [Target("coordinator", make, lambda data: run(_main(data), forgiven=_FORGIVEN))]
+TARGETS = [Target("coordinator", make, lambda data: run(_main(data), forgiven=_FORGIVEN), share=3)]

@@ -288,5 +288,5 @@ def make_requests(random: Random) -> bytes:
 
 TARGETS = [
     Target("rpc", make_stream, lambda data: run(_both_ends(data), forgiven=_FORGIVEN)),
-    Target("bookie", make_requests, lambda data: run(_bookie(data), forgiven=_FORGIVEN)),
+    Target("bookie", make_requests, lambda data: run(_bookie(data), forgiven=_FORGIVEN), share=3),
 ]

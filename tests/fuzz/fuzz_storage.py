@@ -454,6 +454,6 @@ def take_file(data: bytes) -> None:
 
 
 TARGETS = [
-    Target("storage", make, lambda data: run(_main(data))),
+    Target("storage", make, lambda data: run(_main(data)), share=3),
     Target("files", make_file, take_file),
 ]

@@ -16,6 +16,8 @@ class Target:
     name: str
     make: Callable[[Random], bytes]
     take: Callable[[bytes], None]
+    share: int = 1
+    """Of the time: more for those that take a whole service, whose inputs cost milliseconds."""
 
 
 class Wrong(AssertionError):

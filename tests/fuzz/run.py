@@ -44,9 +44,9 @@ def main() -> int:
         sys.exit(f"no target {', '.join(unknown)}; there are {', '.join(targets)}")
     engine = _choose_engine(arguments.engine)
     seed = arguments.seed if arguments.seed is not None else SystemRandom().randrange(1 << 31)
-    seconds = arguments.minutes * 60 / len(names)
-    print(f"{len(names)} targets, {seconds:.1f} s each, engine {engine}, seed {seed}", flush=True)
-    rows = [_run_target(arguments, name, engine, seconds, seed) for name in names]
+    share_s = arguments.minutes * 60 / sum(targets[name].share for name in names)
+    print(f"{len(names)} targets, {arguments.minutes * 60:.1f} s, engine {engine}, seed {seed}", flush=True)
+    rows = [_run_target(arguments, name, engine, share_s * targets[name].share, seed) for name in names]
     print(f"\n{'target':14}{'inputs':>10}{'a second':>10}{'memory MiB':>12}{'growth':>8}  outcome")
     for row in rows:
         print(f"{row.name:14}{row.inputs:>10,}{row.rate:>10,.0f}{row.mib:>12,.0f}{row.grown_mib:>8,.0f}  {row.outcome}")
