@@ -207,6 +207,8 @@ class ChainWriter:
     async def _start(self, *, recover: bool) -> None:
         try:
             await asyncio.sleep(max(0.0, self._start_not_before - self._loop.time()))
+            if self.state is not ChainWriterState.STARTING:  # fenced meanwhile, and whoever waited was told
+                return
             if recover:
                 await self._recover_chain()
             writer, info = await self._create_next(ROLLOVER_SETTLE_S)

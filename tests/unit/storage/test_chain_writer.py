@@ -16,6 +16,7 @@ from magnetar.protocol.errors import (
     MetadataUnavailable,
     NotEnoughBookies,
     OutcomeUnknown,
+    StaleEpoch,
 )
 from magnetar.storage.ledger_metadata import LedgerMetadata
 
@@ -164,6 +165,24 @@ async def test_a_topic_that_waits_to_begin_anew_can_be_closed(cluster, monkeypat
     await asyncio.sleep(0)
     await managed.close()
     assert isinstance(adds.outcomes[0], AlreadyClosed)
+
+
+async def test_a_topic_that_is_taken_over_while_it_waits_to_begin_anew_touches_no_ledger(cluster, monkeypatch):
+    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 0.05)
+    managed = await open_(cluster)
+    await append(managed, bodies(1))
+    for number in (1, 2):
+        cluster[number].forced[BookieOp.ADD] = BookieStatus.IO_ERROR
+    assert (await append(managed, bodies(1))).errors
+    touched = []
+    monkeypatch.setattr(cluster.ledgers, "recover", lambda *arguments: touched.append(arguments))
+    adds = Adds()
+    managed.append(b"waits", adds.callback)
+    await asyncio.sleep(0)
+    managed._writer.fence(StaleEpoch("another owner"))
+    await until(lambda: not len(managed._writer._tasks))
+    assert isinstance(adds.outcomes[0], StaleEpoch) and not touched
+    await managed.close()
 
 
 async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, monkeypatch):
