@@ -332,10 +332,14 @@ class EntryStore:
             for segment in [segment for segment in full if segment.synced_end == segment.end]:
                 table = await self._housekeeping_lane.run(_write_index, self.env.files, segment)
                 segment.become_sealed(table)
-                segment.live_bytes = sum(
-                    line.entry_bytes for ledger_id, line in table.items() if ledger_id in self.ledgers
-                )
+                self._count_live_bytes(segment)
                 _close_file(segment)
+
+    def _count_live_bytes(self, segment: Segment) -> None:
+        """Bytes of entries in a sealed segment whose ledgers are known."""
+        segment.live_bytes = sum(
+            line.entry_bytes for ledger_id, line in segment.table.items() if ledger_id in self.ledgers
+        )
 
     def _rebuild_soon(self, segment: Segment) -> None:
         if segment.file_id not in self._rebuilding and segment.file_id in self.segments:
@@ -355,6 +359,7 @@ class EntryStore:
                 return  # compacted in the meantime
             await self._housekeeping_lane.run(self.env.files.write_atomic, segment.index_path, index)
             segment.table = table
+            self._count_live_bytes(segment)
             await self.reads.forget(segment)
         except (OSError, DiskFull) as error:
             logger.warning("the index of %s could not be rebuilt: %s", segment.path, error)

@@ -56,6 +56,8 @@ async def test_while_an_index_is_rebuilt_nothing_lost_is_said_to_be_absent(caplo
     assert {(await bookie.answer(request))[0] for request in asked} <= {S.OK, S.IO_ERROR, S.UNKNOWN, S.CORRUPT}
     found = await check(bookie)
     assert bookie.store.limbo and S.IO_ERROR not in found.values() and S.UNKNOWN in found.values()
+    segments = [segment for segment in bookie.store.entries.segments.values() if segment.sealed]
+    assert [segment.live_bytes for segment in segments] == [segment.ledger_bytes(1) for segment in segments]
     await bookie.store.close()
 
 
