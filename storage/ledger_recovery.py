@@ -205,8 +205,7 @@ class LedgerRecovery:
                 logger.warning("bookie %s gave a damaged entry of ledger %d: %s", bookie, self._ledger_id, error)
                 doubtful = max(given, default=first - 1) + 1
                 for entry_id in range(doubtful, last + 1):
-                    if entry_id not in given:
-                        reading.failed(entry_id, bookie)
+                    reading.failed(entry_id, bookie)
                 for other in answer.entries[number + 1 :]:
                     self._take_one(reading, other, first, last)
                 return last + 1
