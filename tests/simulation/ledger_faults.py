@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_add, encode_entry_header
 from magnetar.storage import bookie
 from magnetar.storage.bookie_client import BookieClient
 
@@ -17,6 +18,9 @@ from .ledger_world import LedgerWorld
 from .loop import PROCESS
 
 logger = logging.getLogger("magnetar.simulation")
+
+LARGE_BYTES = 1 << 20
+"""Nonsense is not made larger than this."""
 
 
 class LedgerFaults(Faults):
@@ -32,11 +36,13 @@ class LedgerFaults(Faults):
             self.crash, self.crash_bookie, self.pause, self.partition, self.isolate, self.reset, self.slow, self.hold,
             self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage,
             self.delay, self.crash_amid_writes, self.misread, self.strike, self.rot,
+            self.babble,
         ]  # fmt: skip
         share = random.choice((0.2, 0.5))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
         self._pace_s = random.choice((0.05, 0.15, 0.4))
         self._rotting: dict[str, int] = {}
+        self._world = world
 
     def install(self, stack: ExitStack) -> None:
         """Be able to mangle entries on their way, until the stack is left."""
@@ -44,8 +50,7 @@ class LedgerFaults(Faults):
 
         def encode_read_answer(next_entry: int, entries: Sequence[Any]) -> Any:
             if entries and self._is_rotten():
-                at = self._random.randrange(len(entries))
-                entries = [*entries[:at], self._mangled(entries[at]), *entries[at + 1 :]]
+                entries = [self._mangled(entry) if self._random.random() < 0.5 else entry for entry in entries]
             return encode(next_entry, entries)
 
         def adding(client: BookieClient, bookie_id: str, parts: Sequence[bytes], callback: Any) -> None:
@@ -96,3 +101,39 @@ class LedgerFaults(Faults):
         self._rotting[node.name] = self._random.randint(1, 3)
         self._history.counts["rot"] += 1
         logger.info("fault: entries rot at %s", node.name)
+
+    async def babble(self) -> None:
+        """A proven client asks what makes no sense, as one of another version might. It must get an error."""
+        hosts = self._world.hosts()
+        if not hosts:
+            return
+        host, name = self._random.choice(hosts), self._node(BOOKIE).name
+        op, payload = self._random.choice(self._nonsense())
+
+        def answered(status: int, answer: bytes) -> None:
+            if status == BookieStatus.OK:
+                self._history.violated(f"I2: {name} carried out nonsense: {op} {payload[:40]!r}")
+
+        async def ask() -> None:
+            channel = host.client._channels.get(name)
+            if channel is not None and channel.connection is not None:
+                channel.connection.request(op, (payload,), answered)
+
+        self._history.counts["babble"] += 1
+        host.process.spawn(ask(), "babble")
+
+    def _nonsense(self) -> list[tuple[int, bytes]]:
+        entry = b"".join(encode_add(encode_entry_header(1, 0, -1, 1, b"x"), b"x"))
+        size_max = self._world.settings.bookie_frame_size_max_bytes
+        asked = [
+            (99, b""),
+            (BookieOp.READ, b"?"),
+            (BookieOp.FENCE, b""),
+            (BookieOp.READ_LAC, b"???"),
+            (BookieOp.ADD, entry[:9]),
+            (BookieOp.ADD, b"\xff" + entry[1:]),
+            (BookieOp.ADD, entry[:-1] + b"y"),
+        ]
+        if size_max < LARGE_BYTES:
+            asked.append((BookieOp.ADD, entry.ljust(size_max + 1)))
+        return asked

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors import bookie
+from magnetar.actors import auditor, bookie, orphan_ledgers
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings import Settings
@@ -92,6 +92,7 @@ class LedgerScenario:
         self.settings = settings = draw_settings(random)
         count = max(settings.ensemble_size, 3) + random.choice((0, 0, 1, 2))
         self.audited = random.random() < 0.4
+        self.orphans_hurried = self.audited and random.random() < 0.3
         self.world = LedgerWorld(
             loop,
             random,
@@ -117,6 +118,11 @@ class LedgerScenario:
         self.faults.install(stack)
         small = partial(BookieStore, segment_bytes=self.random.choice(SEGMENT_BYTES))
         stack.enter_context(patch.object(bookie, "BookieStore", small))
+        if self.random.random() < 0.5:
+            stack.enter_context(patch.object(auditor, "FIRST_ROUND_DELAY_S", 0.2))
+        if self.orphans_hurried:  # its safety does not rest on any of these times
+            stack.enter_context(patch.object(orphan_ledgers, "ORPHAN_AFTER_S", 0.1))
+            stack.enter_context(patch.object(orphan_ledgers, "SEARCH_PAUSE_S", 0.05))
         StoreWatch(self.history, records).install(stack)  # type: ignore[arg-type]
 
     async def run(self) -> None:
@@ -150,13 +156,14 @@ class LedgerScenario:
 
     def _draw_lives(self) -> list[Life]:
         world, history, random = self.world, self.history, self.random
-        topics = random.choice((0, 0, 1))
+        topics = 1 if self.orphans_hurried else random.choice((0, 0, 1))
         lives: list[Life] = []
         for number in range(topics):
             chance = Random(random.getrandbits(64))
             topic = f"persistent/public/default/topic-{number}"
             lives.append(TopicLife(world, history, chance, Usage.draw(random), topic, random.randint(1, 2)))
-        for _ in range(random.choice((0, 1)) if topics else random.choice((1, 2, 3))):
+        ledgers = random.choice((0, 1)) if topics else random.choice((1, 2, 3))
+        for _ in range(0 if self.orphans_hurried else ledgers):  # nothing names theirs
             lives.append(LedgerLife(world, history, Random(random.getrandbits(64)), Usage.draw(random)))
         return lives
 

@@ -184,10 +184,10 @@ class LedgerLife(Life):
     def _answered(self, expected: Place, body: bytes, place: Place | None, error: MagnetarError | None) -> None:
         if place is None:
             self.history.counts[f"not added: {type(error).__name__}"] += 1
-            return
-        if place != expected:
-            self.history.violated(f"I4: {body[:40]!r} was acknowledged at {place} instead of {expected}")
-        self.history.was_acknowledged(place, body)
+        else:
+            if place != expected:
+                self.history.violated(f"I4: {body[:40]!r} was acknowledged at {place} instead of {expected}")
+            self.history.was_acknowledged(place, body)
         if self.random.random() < 0.01:
             raise MagnetarError("what a writer is told may fail at the one who is told, and must not harm the others")
 
