@@ -121,12 +121,16 @@ def check_entry(record: memoryview, seed: int, ledger_id: int, entry_id: int) ->
 @dataclass(frozen=True, slots=True)
 class Record:
     """One record met by a scan. `intact` is False for an ENTRY whose content does not match its digest; its identity
-    is then still certain."""
+    is then still certain. `whole` has the header, too."""
 
     kind: int
     offset: int
-    body: memoryview
+    whole: memoryview
     intact: bool = True
+
+    @property
+    def body(self) -> memoryview:
+        return self.whole[RECORD_HEADER_SIZE:]
 
 
 class _Header(NamedTuple):
@@ -215,9 +219,10 @@ class Scan:
         header = self._header_at(offset)
         if header is None:
             return None
-        body = self._view(offset, RECORD_HEADER_SIZE + header.body_size)[RECORD_HEADER_SIZE:]
+        whole = self._view(offset, RECORD_HEADER_SIZE + header.body_size)
+        body = whole[RECORD_HEADER_SIZE:]
         intact = header.kind != KIND_ENTRY or ENTRY_HEAD.unpack_from(body)[5] == digest_of(body)
-        return Record(header.kind, offset, body, intact)
+        return Record(header.kind, offset, whole, intact)
 
     def _judge(self, offset: int, bad: Record | None) -> int | None:
         """What a bad record at `offset` means: the offset to go on from, or None at the end of the log.

@@ -1,8 +1,8 @@
 """Finding out, at start, what a bookie's directory holds: load the checkpoint, replay the journals behind it, judge.
 
 Sealed segments cost one small read each (the table of their index). Unsealed journals are scanned record by record,
-then cut off behind their last good record and given an index, so that the next start need not scan them again; every
-start begins a new journal. Nothing that is rubbish is deleted here: the caller does that once a new checkpoint is
+then written again, cut off behind their last good record and given an index, so that the next start need not scan them;
+every start begins a new journal. Nothing that is rubbish is deleted here: the caller does that once a new checkpoint is
 durable, so a crash in the middle of all this just does it again.
 
 What counts as damage (`LoadedStore.damage`, and then the bookie goes into limbo): a record that cannot be told any
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..protocol.errors import CookieMismatch, EntryCorrupt
-from ..runtime.files import Files
+from ..runtime.files import File, Files
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .records import (
     BEGIN_BODY,
@@ -29,6 +29,7 @@ from .records import (
     KIND_TOMBSTONE,
     LEDGER_BODY,
     LOST_BODY,
+    Record,
     Scan,
 )
 from .segment import (
@@ -41,6 +42,9 @@ from .segment import (
     segment_name,
 )
 from .segment_index import Rows, TableLine, decode_table, encode_index
+
+WRITTEN_AGAIN_BYTES = 1 << 20
+"""About so much is written at once."""
 
 
 @dataclass
@@ -214,9 +218,12 @@ def _replay(files: Files, directory: str, loaded: LoadedStore, journals: list[in
         file = files.open(segment.path)
         try:
             scan = Scan(file.read_at, file.size(), file_id, segment.seed)
-            rows = _Rows()
+            rows, again = _Rows(), _WritingAgain(file)
             for record in scan:
                 rows.take(record.kind, record.offset, record.body)
+                if record.intact:
+                    again.take(record)
+            again.flush()
             ended[file_id] = scan.end
             if scan.damaged:
                 loaded.damage.append(f"journal {segment.name} is damaged")
@@ -244,6 +251,34 @@ def _replay(files: Files, directory: str, loaded: LoadedStore, journals: list[in
         segment.become_sealed(table)
         loaded.segments.append(segment)
     loaded.checkpoint.fenced = list(fenced)
+
+
+class _WritingAgain:
+    """Writes intact records where they are, so that the next sync covers them.
+
+    When a sync fails, Linux takes the pages that it could not write for clean: they are read back as if they were
+    stored, and no later sync writes them. The process before this one may have ended with such a failure. Only what
+    has just been checked is written, from the bytes that were checked, so that a bit misread now is not made to stay.
+    """
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._start = 0
+        self._size = 0
+        self._parts: list[memoryview] = []
+
+    def take(self, record: Record) -> None:
+        if record.offset != self._start + self._size or self._size >= WRITTEN_AGAIN_BYTES:
+            self.flush()
+            self._start = record.offset
+        self._parts.append(record.whole)
+        self._size += len(record.whole)
+
+    def flush(self) -> None:
+        if self._parts:
+            self._file.write_at(self._start, self._parts)
+            self._size = 0
+            self._parts = []
 
 
 def _listed(loaded: LoadedStore, file_id: int) -> bool:

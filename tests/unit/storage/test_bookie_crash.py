@@ -262,3 +262,81 @@ async def test_a_missing_file_leads_to_limbo(caplog, which):
     assert await bookie.read_all(1, 0, 99) == bodies(1, range(40))
     assert await bookie.add(1, 40) == S.FENCED
     await bookie.store.close()
+
+
+async def test_what_a_start_finds_after_a_failed_sync_is_durable_when_it_serves(caplog):
+    """The cache shows what the failed sync did not store, and holds it for stored: it has to be written again."""
+    caplog.set_level("CRITICAL", "magnetar.storage")
+    lost_without_a_start = 0
+    for seed in range(30):
+        files = FaultyFiles(seed)
+        bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
+        await bookie.add_many(1, range(5))
+        files.fail_next("sync")
+        assert await bookie.add(1, 5) == S.IO_ERROR and bookie.fatal
+        await bookie.store.close()
+        files.process_died()
+        lost_without_a_start += b"<1:5>" not in durable(files)
+        second = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
+        seen = await second.read_all(1, 0, 99)
+        assert await second.add(1, 5, recovery=True) == S.OK, "it has it already, or stores it now"
+        files.crash()
+        third = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
+        assert third.store.limbo == ""
+        assert await third.read_all(1, 0, 99) == {**seen, **bodies(1, range(6))}
+        await third.store.close()
+    assert lost_without_a_start > 5
+
+
+def durable(files: FaultyFiles) -> bytes:
+    """All that a power loss could not take."""
+    contents = [inode.durable for inode in files._durable_names.values()]
+    return b"".join(content.read(0, content.size) for content in contents)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_power_loss_after_the_death_of_a_process(caplog, seed):
+    """What the first process had told, and what the second one read from what the first had not synced, survives."""
+    caplog.set_level("CRITICAL", "magnetar.storage")
+    for first_dies_at in range(1, 60, 5):
+        for step in (1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 1000):
+            files = FaultyFiles(seed * 100_000 + first_dies_at * 1000 + step)
+            told = await live_until(files, first_dies_at)
+            files.process_died()
+            files.power_off_after(step)
+            second, seen = Bookie(files, segment_bytes=SEGMENT_BYTES), {}
+            try:
+                await second.store.open()
+                seen = await everything(second)
+                await second.store.close()
+            except OSError:
+                await second.store.close()
+            files.crash()
+            third = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
+            assert third.store.limbo == ""
+            assert {entry_id: body for entry_id, body in told.items() if entry_id >= 0} | seen == {
+                entry_id: body
+                for entry_id, body in (await everything(third)).items()
+                if entry_id in told or entry_id in seen
+            }
+            if -1 in told:
+                assert await third.add(2, 0) == S.FENCED
+            await third.store.close()
+
+
+async def live_until(files, dies_at):
+    """Add and fence until a change of the disk; returns the bodies of ledger 1 that were told, under −1 the fence."""
+    bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
+    files.power_off_after(dies_at)
+    told = {}
+    for entry_id in range(40):
+        if await bookie.add(1, entry_id) == S.OK:
+            told[entry_id] = bodies(1, [entry_id])[entry_id]
+        if entry_id == 16 and (await bookie.fence(2))[0] == S.OK:
+            told[-1] = b""
+    await bookie.store.close()
+    return told
+
+
+async def everything(bookie):
+    return await bookie.read_all(1, 0, 99) if 1 in bookie.store.entries.ledgers else {}
