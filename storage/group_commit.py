@@ -175,6 +175,8 @@ class Journal:
     def _batch_for(self, size: int, *, reserve: bool) -> _Batch:
         if self.failed is not None:
             raise self.failed
+        if self._closed:  # a lookup on a lane ended only now; nobody would write what it appends
+            raise StorageFailed("the journal is closed")
         segment = self.active
         limit = self._segment_bytes - RECORD_HEADER_SIZE
         if self.out_of_space and reserve:
@@ -246,7 +248,7 @@ class Journal:
             raise DiskFull("the journal is full and the disk has no room for the next one")
         self.prepare_spare()
         following = self._next_spare()
-        assert following is not None, "a closed journal was asked to append"
+        assert following is not None, "there is always one to be had unless the disk is full, or the journal closed"
         self._spare = None
         full = self.active
         if full is not None:

@@ -10,6 +10,7 @@ from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger,
 from magnetar.protocol.errors import BadVersion, NoSuchLedger, StorageFailed
 from magnetar.runtime.files import DiskUsage
 from magnetar.runtime.settings import Settings
+from magnetar.storage.entry_reads import READER_LANES
 
 S = BookieStatus
 
@@ -371,6 +372,28 @@ async def test_waiting_bytes_are_bounded(files):
     for request in set(requests) - set(refused):
         assert (await bookie.answer(request))[0] == S.OK
     assert await bookie.add(1, 8) == S.OK
+    await bookie.store.close()
+
+
+async def test_an_add_that_is_looked_up_while_the_store_closes_is_refused(files):
+    """Its entry would stand in the index of a journal that nobody writes any more, as if it had been stored."""
+    bookie = await Bookie.started(files)
+    await bookie.add_many(1, [*range(3), *range(4, 10)])
+    bookie = await bookie.restarted()
+    for number in range(READER_LANES):
+        lane(bookie, f"read-{number}").hold()
+    looked_up, fence = bookie.send(BookieOp.ADD, add_payload(1, 3)), bookie.send(BookieOp.FENCE, encode_ledger(2))
+    await bookie.answer(fence)
+    closing = asyncio.ensure_future(bookie.store.close())
+    await turns(lambda: bookie.store.entries.journal._closed)
+    for number in range(READER_LANES):
+        lane(bookie, f"read-{number}").release()
+    assert (await bookie.answer(looked_up))[0] == S.IO_ERROR
+    late = bookie.send(BookieOp.FENCE, encode_ledger(3))
+    assert (await bookie.answer(late))[0] == S.IO_ERROR
+    await closing
+    bookie = await Bookie.started(files)
+    assert bookie.store.limbo == "" and await bookie.read_all(1, 0, 9) == bodies(1, [*range(3), *range(4, 10)])
     await bookie.store.close()
 
 
