@@ -19,6 +19,8 @@ from .workloads import Workload
 
 logger = logging.getLogger("magnetar.simulation")
 
+HARM = ("bit-flip", "misread", "disk-loss", "lost for good")
+"""What is counted when a bookie's copies suffer."""
 TRAPPED_PREFIXES = ("", "ledgers/", "managed/", "cursors/", "assignments/", "topics/", "coordinator/")
 
 
@@ -42,8 +44,8 @@ class ClusterFaults(Faults):
 
     @property
     def harmed(self) -> list[str]:
-        """The bookie whose disk may have lost or mangled what was synced."""
-        return [self._damaged.name]
+        """The bookie whose disk has lost or mangled what was synced, if one has."""
+        return [self._damaged.name] if any(self._history.counts[what] for what in HARM) else []
 
     async def heal(self) -> None:
         await super().heal()
