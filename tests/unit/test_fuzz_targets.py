@@ -1,5 +1,7 @@
 """Every fuzz target takes some hundred inputs from fixed seeds; `make fuzz` goes on from there."""
 
+import importlib
+from pathlib import Path
 from random import Random
 
 import fuzz_loop  # pyright: ignore[reportMissingImports]
@@ -18,6 +20,13 @@ SLOW = {
     "settings": 100,
     "storage": 60,
 }
+
+
+def test_every_target_of_every_module_is_listed() -> None:
+    directory = Path(fuzz_loop.__file__).parent
+    modules = [path.stem for path in directory.glob("fuzz_*.py") if path.stem not in ("fuzz_targets", "fuzz_standins")]
+    found = [getattr(importlib.import_module(module), "TARGETS", []) for module in modules]
+    assert sorted(target.name for targets in found for target in targets) == sorted(TARGETS)
 
 
 @pytest.mark.parametrize("name", TARGETS)
