@@ -276,7 +276,7 @@ class _WritingAgain:
 
     def flush(self) -> None:
         if self._parts:
-            self._file.write_at(self._start, self._parts)
+            self._file.write_at(self._start, [b"".join(self._parts)])
             self._size = 0
             self._parts = []
 
