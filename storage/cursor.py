@@ -5,9 +5,8 @@ is created with the first write; at creation and on a clean close a small state 
 no ledger, so that idle topics have nothing to recover.
 
 Writing: at most once in `cursor_flush_interval_s` by itself; at once for `flush`, whose concurrent callers share one
-write. A write that fails is repeated with the next; callers of `flush` hear of it. The switch to a new ledger (the old
-one is full or failed) is one compare-and-set, made when a complete snapshot is in the new ledger; the old one is then
-deleted.
+write. A write that fails is repeated with the next; callers of `flush` hear of it. The switch from a full or failed
+ledger is one compare-and-set, made when a complete snapshot is in the new one; the old one is then deleted.
 
 Guarantees: what `flush` returned for survives the broker; `durable_mark_delete` is never ahead of what is stored; once
 another owner has opened the topic no write succeeds here (its ledger is fenced and its record has a higher epoch),
@@ -87,6 +86,7 @@ class CursorHome(NamedTuple):
     topic_path: str
     epoch: int
     chain: LedgerChain
+    record_lock: asyncio.Lock
 
 
 class Cursor:
@@ -170,10 +170,10 @@ class Cursor:
     async def reset(self, position: Position) -> None:
         """Go to a place: `position` is the next to deliver. Durable when this returns; raises like `flush`."""
         self._check()
-        end = self._home.chain.next_position(self._home.chain.last_confirmed)
-        self._state.reset(min(position, end))
-        self._state.skip_missing()
+        self._state.reset(min(position, self._home.chain.next_position(self._home.chain.last_confirmed)))
         self._moved()
+        async with self._home.record_lock:  # what a trim that is being stored takes is gone; from now on all else stays
+            self._state.skip_missing()
         await self.flush()
 
     def ledgers_trimmed(self) -> None:

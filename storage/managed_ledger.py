@@ -99,7 +99,7 @@ class ManagedLedger:
         self._writer.on_bookies_changed = self._bookies_changed
         self._reads = ChainReads(ledgers, chain, cache, lambda: self._writer.current_metadata)
         self._pins = Pins(env, metadata, owned.name)
-        self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain)
+        self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
         self._tasks = Tasks()
         self._notify_scheduled = False
         self._ended: MagnetarError | None = None

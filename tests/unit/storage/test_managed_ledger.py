@@ -218,6 +218,32 @@ async def test_a_trim_that_is_under_way_sees_a_cursor_go_back(cluster, monkeypat
     await managed.close()
 
 
+async def test_a_seek_returns_when_a_trim_that_does_not_know_of_it_is_over(cluster, monkeypatch):
+    """Else the trim takes what the cursor has durably gone back to."""
+    managed = await open_(cluster, keep=True)
+    adds = await append(managed, bodies(30))
+    cursor = managed.cursors["keep"]
+    await asyncio.sleep(0.05)
+    cursor.acknowledge_cumulative(adds.positions[-1])
+    await cursor.flush()
+    change = managed._owned.change
+    going_back = []
+
+    async def slow(transform, **options):
+        if not going_back:
+            going_back.append(asyncio.create_task(cursor.reset(adds.positions[0])))
+            returned, _ = await asyncio.wait(going_back, timeout=0.2)
+            assert not returned
+        return await change(transform, **options)
+
+    monkeypatch.setattr(managed._owned, "change", slow)
+    gone = await managed.trim()
+    assert gone
+    await going_back[0]
+    assert cursor.first_unacknowledged == managed.first_position > (gone[-1], 0)
+    await managed.close()
+
+
 async def test_without_durable_cursors_nothing_is_kept_but_the_current_ledger(cluster):
     managed = await open_(cluster)
     await append(managed, bodies(10))
