@@ -37,6 +37,8 @@ class CursorHistory:
     """Acknowledgements that a successful `flush` covered."""
     skipped: tuple[Place, int] = ((-1, -1), 0)
     """A seek forward passed everything before this place, seen or not; with the epoch."""
+    sought: list[Place] = field(default_factory=list)
+    """Where seeks went to. One that meets a trim may end in front of what that took."""
 
     def may_pass(self, place: Place) -> bool:
         return place in self.acknowledged or place < self.skipped[0]
@@ -46,6 +48,7 @@ class CursorHistory:
         for other in [one for one, by in self.stored.items() if one >= place and by <= epoch]:
             del self.stored[other]
         self.skipped = max(self.skipped, (place, epoch))
+        self.sought.append(place)
 
     def has_sought(self, place: Place, epoch: int) -> None:
         """It took place, durably: what lies behind is not acknowledged any more."""
@@ -153,11 +156,9 @@ class LedgerHistory:
                 self.violated(f"I1: {cursor.name} of {topic} has lost its stored acknowledgement of {place}")
         for ledger_id in known.trimmed:
             last = max((entry for ledger, entry in known.seen if ledger == ledger_id), default=-1)
-            if last >= 0 and cursor.mark_delete_position < (ledger_id, last):
-                self.violated(
-                    f"I9: ledger {ledger_id} was trimmed, and {cursor.name} of {topic} is stored at "
-                    f"{cursor.mark_delete_position}"
-                )
+            mark = cursor.mark_delete_position
+            if last >= 0 and mark < (ledger_id, last) and (mark[0], mark[1] + 1) not in history.sought:
+                self.violated(f"I9: ledger {ledger_id} was trimmed, and {cursor.name} of {topic} is stored at {mark}")
 
     def check_log(self, topic: str, log: Iterable[tuple[Place, bytes]]) -> None:
         """All that a topic holds was read, in order."""
