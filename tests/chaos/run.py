@@ -200,7 +200,7 @@ def run(cluster: Cluster, kept: Path, logs: Path, outcome: Outcome) -> None:
         events = count_events(logs)
         events.subtract(before)
         outcome.events = dict(events)
-        measure(outcome, list(histories.values()), (begin, middle, end))
+        measure(outcome, histories, (begin, middle, end))
         with cluster.client() as client:
             logs_read = {
                 name: {partition: list(read_all(client, partition)) for partition in partitions_of(client, name)}
@@ -232,22 +232,23 @@ def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float
     return over, begin + seconds + FAULT_EVERY_S
 
 
-def measure(outcome: Outcome, histories: list[Any], times: tuple[float, float, float]) -> None:
+def measure(outcome: Outcome, histories: dict[str, Any], times: tuple[float, float, float]) -> None:
     """Rates and stalls, from what the publishers' callbacks noted."""
     begin, middle, end = times
     per_second: Counter[int] = Counter()
-    for history in histories:
+    for history in histories.values():
         for second, count in history["per_second"].items():
             per_second[int(second)] += count
         outcome.acknowledged += sum(map(len, history["acknowledged"].values()))
         outcome.failed_sends += len(history["failed"])
     outcome.reference_rate = _rate(per_second, begin, middle)
     outcome.rate = _rate(per_second, middle, end)
-    for history in histories:
+    for name, history in histories.items():
         gaps = [(gap_begin, gap_end) for gap_begin, gap_end in history["gaps"] if gap_end > middle]
         outcome.longest_stall_s = max(outcome.longest_stall_s, longest(gaps))
-        for last, following in outcome.lasts:
-            outcome.stall_after_last_fault_s = max(outcome.stall_after_last_fault_s, stall_after(gaps, last, following))
+        outcome.stalls_after_last_fault_s[name] = max(
+            (stall_after(gaps, last, following) for last, following in outcome.lasts), default=0.0
+        )
 
 
 def _rate(per_second: Counter[int], begin: float, end: float) -> float:

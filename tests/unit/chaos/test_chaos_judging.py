@@ -196,7 +196,7 @@ def test_what_comes_twice_is_counted_and_forgiven() -> None:
     [
         ({"rate": 29.0}, "publish rate over the fault-free one"),
         ({"rate": 0.0, "reference_rate": 0.0}, "publish rate over the fault-free one"),
-        ({"stall_after_last_fault_s": 10.1}, "longest stall after a round's last fault"),
+        ({"stalls_after_last_fault_s": {"a": 1.0, "b": 10.1}}, "longest stall after a round's last fault"),
         *[({"events": {**ENOUGH, name: 4}}, name) for name in ("failovers", "recoveries", "writes refused by a fence")],
         ({"events": {**ENOUGH, "ensemble changes": 14}}, "ensemble changes or too few bookies"),
         ({"events": {}}, "failovers"),
