@@ -139,10 +139,16 @@ async def test_a_topic_that_cannot_store_begins_anew_ever_more_slowly_until_a_su
         cluster[number].forced[BookieOp.ADD] = BookieStatus.IO_ERROR
     managed = await open_(cluster)
     failed_at: list[float] = []
+    delay_next_start = managed._writer._delay_next_start
+
+    def note_failure():
+        failed_at.append(asyncio.get_running_loop().time())
+        delay_next_start()
+
+    monkeypatch.setattr(managed._writer, "_delay_next_start", note_failure)
     for _ in range(5):
         adds = await append(managed, bodies(1))
         assert isinstance(adds.outcomes[0], LedgerError) and managed.pending_entries == 0
-        failed_at.append(asyncio.get_running_loop().time())
     for (before, after), delay_s in zip(itertools.pairwise(failed_at), (0.02, 0.04, 0.08, 0.08), strict=True):
         assert after - before >= 0.8 * delay_s - 0.001
     cluster.list_all()
