@@ -235,10 +235,11 @@ class Auditor:
                     record = settled
                 checked += 1
                 await asyncio.sleep(1 / LEDGERS_PER_S_MAX)
-                settled = await self._settle(record)
+                filled, settled = await self._settle(record)
+                if not filled:
+                    holding_back.update(dict.fromkeys(bookies))
                 if settled is None:
                     incomplete += 1
-                    holding_back.update(dict.fromkeys(bookies))
                 else:
                     whole[ledger_id] = (settled.version, settled.metadata.bookies)
             if len(page) < LEDGERS_PER_PAGE:
@@ -278,12 +279,15 @@ class Auditor:
             self._fail(f"ledger {metadata.ledger_id}", error)
             return None
 
-    async def _settle(self, record: LedgerRecord) -> LedgerRecord | None:
-        """Check and repair one closed ledger. Returns the record when it is whole, None when something remains."""
+    async def _settle(self, record: LedgerRecord) -> tuple[bool, LedgerRecord | None]:
+        """Check and repair one closed ledger. Returns whether each live bookie that its record names has all that it
+        should, and the record when the ledger is whole, None when something remains."""
+        filled = False
         try:
-            if not await self._fill(record.metadata):
-                if not self._lost:
-                    return None
+            all_live = await self._fill(record.metadata)
+            filled = True
+            if not all_live and not self._lost:
+                return filled, None
             spares = [info.id for info in self._directory.bookies.values() if info.writable]
             change = replace_lost(record.metadata, self._lost, spares, self._copies_given)
             if change is not None:
@@ -293,12 +297,12 @@ class Auditor:
                 record = await self._carry_out(record, change)
         except (BadVersion, NoSuchKey) as error:
             logger.debug("ledger %d changed while it was repaired: %s", record.metadata.ledger_id, error)
-            return None
+            return False, None
         except MagnetarError as error:
             self._fail(f"ledger {record.metadata.ledger_id}", error)
-            return None
+            return filled, None
         absent = [bookie for bookie in record.metadata.bookies if bookie not in self._directory.bookies]
-        return None if absent or record.metadata.under_replicated else record
+        return filled, None if absent or record.metadata.under_replicated else record
 
     async def _fill(self, metadata: LedgerMetadata) -> bool:
         """Copy what is missing on live bookies; answers whether all bookies of the ledger are live."""

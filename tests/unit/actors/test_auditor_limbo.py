@@ -86,6 +86,28 @@ async def test_and_again_when_it_loses_more_before_it_is_let_out(made):
     assert sorted(checks.looked_at) == list(BOOKIES) and checks.let_out == [("bookie-2", "a loss; another loss")]
 
 
+async def test_a_ledger_that_waits_for_it_as_a_spare_keeps_no_bookie_in_limbo(made):
+    """Too few copies, and the only bookie for one more is in limbo and holds other entries of it: the two must not wait
+    for each other."""
+    auditor, checks, limbo = made
+    cluster_wide = await auditor._records.get(1)
+    thin = replace(
+        cluster_wide.metadata,
+        ensemble_size=2,
+        write_quorum=2,
+        fragments=(Fragment(0, ("bookie-3", "bookie-1")), Fragment(1, ("bookie-3", "bookie-2"))),
+        under_replicated=True,
+    )
+    await auditor._records.replace(thin, cluster_wide.version)
+    infos = auditor._directory.bookies.values()
+    auditor._directory.update([info._replace(writable=info.id != "bookie-2") for info in infos])
+    auditor._changed = False
+    limbo["bookie-2"] = "a loss"
+    await auditor.round()
+    assert checks.let_out == [("bookie-2", "a loss")]
+    assert not auditor.status()["whole"]
+
+
 async def test_a_ledger_that_its_broker_never_named_keeps_no_bookie_in_limbo(made, monkeypatch):
     auditor, checks, limbo = made
     monkeypatch.setattr(orphan_ledgers, "SEARCH_PAUSE_S", 0.0)
