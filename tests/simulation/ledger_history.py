@@ -83,7 +83,9 @@ class LedgerHistory:
         self.used: dict[int, None] = {}
         """Ledgers that were written for themselves, not for a topic or a cursor."""
         self.deleted: dict[int, None] = {}
-        """Ledgers that their user asked to delete: nothing of them has to be readable any more."""
+        """Ledgers that their user asked to delete, or left without a name: nothing of them has to be readable."""
+        self.unnamed_go = False
+        """Whether ledgers in `used`, which nothing names, are soon deleted by the auditor."""
         self.topics: dict[str, TopicHistory] = defaultdict(TopicHistory)
         self._closed: dict[int, int] = {}
         self._highest: dict[int, int] = {}
@@ -190,6 +192,8 @@ class LedgerHistory:
         if after is None:
             self.counts["ledgers deleted"] += 1
             self._gone[ledger_id] = None
+            if self.unnamed_go:
+                self.deleted[ledger_id] = None
             return
         if (
             ledger_id in self._gone

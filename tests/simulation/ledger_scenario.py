@@ -92,7 +92,7 @@ class LedgerScenario:
         self.settings = settings = draw_settings(random)
         count = max(settings.ensemble_size, 3) + random.choice((0, 0, 1, 2))
         self.audited = random.random() < 0.4
-        self.orphans_hurried = self.audited and random.random() < 0.3
+        self.orphans_hurried = history.unnamed_go = self.audited and random.random() < 0.3
         self.world = LedgerWorld(
             loop,
             random,
@@ -156,14 +156,13 @@ class LedgerScenario:
 
     def _draw_lives(self) -> list[Life]:
         world, history, random = self.world, self.history, self.random
-        topics = 1 if self.orphans_hurried else random.choice((0, 0, 1))
+        topics = random.choice((0, 0, 1))
         lives: list[Life] = []
         for number in range(topics):
             chance = Random(random.getrandbits(64))
             topic = f"persistent/public/default/topic-{number}"
             lives.append(TopicLife(world, history, chance, Usage.draw(random), topic, random.randint(1, 2)))
-        ledgers = random.choice((0, 1)) if topics else random.choice((1, 2, 3))
-        for _ in range(0 if self.orphans_hurried else ledgers):  # nothing names theirs
+        for _ in range(random.choice((0, 1)) if topics else random.choice((1, 2, 3))):
             lives.append(LedgerLife(world, history, Random(random.getrandbits(64)), Usage.draw(random)))
         return lives
 
