@@ -145,6 +145,9 @@ class Auditor:
                 await self.round()
             except MagnetarError as error:
                 self._fail("the round", error)
+            except Exception as error:  # whatever it was: nobody else would notice lost copies
+                logger.exception("the auditor met an unexpected error")
+                self._fail("the round", error)
             finally:
                 self._progress.running = False
             if self._changed or repaired != self._progress.repaired_total:
@@ -336,7 +339,7 @@ class Auditor:
         self._progress.copied_entries_total += entries
         self._progress.copied_bytes_total += size_bytes
 
-    def _fail(self, what: str, error: MagnetarError) -> None:
+    def _fail(self, what: str, error: Exception) -> None:
         self._progress.failures_total += 1
         self._progress.last_failure = f"{what}: {error}"
         logger.warning("the auditor could not finish %s: %s", what, error)

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from fake_bookies import FakeCluster
+from fake_bookies import FakeCluster, until
 
+from magnetar.actors import auditor as auditor_module
 from magnetar.actors import orphan_ledgers
 from magnetar.actors.auditor import Auditor
 from magnetar.protocol import metadata_keys
 from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.rpc_messages import pack
 from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
@@ -122,3 +124,18 @@ async def test_a_ledger_that_its_broker_never_named_keeps_no_bookie_in_limbo(mad
     assert checks.let_out == [("bookie-2", "a loss")]
     assert auditor.status()["orphans_deleted_total"] == 2
     assert await auditor._store.get(metadata_keys.ledger(2)) is None
+
+
+async def test_an_error_that_nobody_expected_does_not_end_the_auditor(made, monkeypatch):
+    """Found by `tests/fuzz` (target coordinator): a spoilt counter ended it for good, and repair with it."""
+    auditor, checks, limbo = made
+    for name in ("FIRST_ROUND_DELAY_S", "CHANGE_DELAY_S"):
+        monkeypatch.setattr(auditor_module, name, 0.01)
+    limbo["bookie-2"] = "a loss"
+    counter = metadata_keys.counter(metadata_keys.LEDGER_COUNTER)
+    version = await auditor._store.put(counter, pack({"next": float("nan")}), None)
+    auditor.start()
+    await until(lambda: auditor.status()["failures_total"] >= 2)
+    assert not checks.let_out and "NaN" in auditor.status()["last_failure"]
+    await auditor._store.put(counter, pack({"next": 8}), version)
+    await until(lambda: ("bookie-2", "a loss") in checks.let_out)
