@@ -7,13 +7,12 @@ call wants. Only acknowledged entries are ever asked for.
 """
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..protocol.bookie_wire import LedgerEntry
-from ..protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
+from ..protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
 from ..protocol.message_id import Position
 from ..runtime.tasks import Tasks
 from .entry_cache import EntryCache
@@ -21,8 +20,6 @@ from .ledger_chain import LedgerChain
 from .ledger_metadata import LedgerMetadata
 from .ledger_reader import LedgerReader
 from .ledgers import Ledgers
-
-logger = logging.getLogger(__name__)
 
 PIECE_ENTRIES_MAX = 1000
 PIECE_SIZE_BYTES = 1 << 20
@@ -36,7 +33,8 @@ class _Piece:
     ledger_id: int
     first: int
     last: int
-    task: "asyncio.Task[list[LedgerEntry]]"
+    task: "asyncio.Task[list[LedgerEntry] | MagnetarError]"
+    """Its error is its result: whoever waits raises it, and a read ahead that failed is nobody's concern."""
     followed: bool = False
 
 
@@ -132,7 +130,10 @@ class ChainReads:
         await asyncio.wait([piece.task])  # not cancelled with its waiter: others may wait too
         if piece.task.cancelled():
             raise EntryUnknown(f"reading ledger {piece.ledger_id} was given up", ledger_id=piece.ledger_id)
-        return piece.task.result()
+        result = piece.task.result()
+        if isinstance(result, MagnetarError):
+            raise result
+        return result
 
     def _fetch(self, ledger_id: int, first: int, last: int, bytes_max: int) -> _Piece:
         piece = self._under_way.get((ledger_id, first))
@@ -143,7 +144,13 @@ class ChainReads:
             task.add_done_callback(lambda _: self._under_way.pop((ledger_id, first), None))
         return piece
 
-    async def _run(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[LedgerEntry]:
+    async def _run(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[LedgerEntry] | MagnetarError:
+        try:
+            return await self._get(ledger_id, first, last, bytes_max)
+        except MagnetarError as error:
+            return error
+
+    async def _get(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[LedgerEntry]:
         reader = await self._reader(ledger_id)
         size = max(1, min(PIECE_SIZE_BYTES, bytes_max, self._ledgers.settings.bookie_read_bytes_max))
         try:
@@ -184,7 +191,10 @@ class ChainReads:
             return
         if piece.task.cancelled() or piece.task.exception() is not None:
             return
-        got_last = piece.first + len(piece.task.result()) - 1
+        result = piece.task.result()
+        if isinstance(result, MagnetarError):
+            return
+        got_last = piece.first + len(result) - 1
         info = self._chain.get(ledger_id)
         if info is None or entry_id < (piece.first + got_last) // 2 or got_last + 1 >= info.entries:
             return

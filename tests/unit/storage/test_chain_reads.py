@@ -4,6 +4,7 @@ import pytest
 from fake_bookies import Adds, FakeCluster
 
 from magnetar.protocol.bookie_wire import BookieOp
+from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage import ledger_reader
 from magnetar.storage.ledgers import Ledgers
 from magnetar.storage.managed_ledger import ManagedLedger
@@ -75,3 +76,14 @@ async def test_every_entry_is_read_from_bookies_and_decoded_about_once(reads, en
 async def test_a_bound_of_bytes_bounds_what_is_fetched_too(reads):
     assert len(await reads.everything(1000, bytes_max=30)) == ENTRIES
     assert reads.decoded <= 1.5 * ENTRIES
+
+
+async def test_a_read_that_fails_tells_its_caller_and_nobody_else(reads, caplog):
+    """A coordinator that is away made a broker log a traceback for every fetch (seen in a chaos run)."""
+    metadata = reads.cluster.metadata
+    metadata._closed = True
+    with pytest.raises(MetadataUnavailable):
+        await reads.everything(10)
+    assert not [record for record in caplog.records if record.exc_info]
+    metadata._closed = False
+    assert len(await reads.everything(10)) == ENTRIES
