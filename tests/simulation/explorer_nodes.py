@@ -9,6 +9,7 @@ two coroutines `LedgerWriter._change_while_needed`/`close` and `LedgerRecovery.r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus, decode_read
@@ -48,6 +49,8 @@ class Outcome:
     frozen: Frozen
     sends: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
     forget: set[int] = field(default_factory=set)
+    over: bool = False
+    """Whether nobody waits for the answers to `sends` either."""
     store: Frozen | None = None
     """The new record, when a compare-and-set landed."""
 
@@ -146,7 +149,11 @@ def freeze_writer_state(state: LedgerWriterState, bookies: int) -> Frozen:
     return (state.phase.value, state.lac, state.last_added), tuple(infos)
 
 
-def thaw_writer_state(frozen: Frozen, metadata: LedgerMetadata, flip: bool) -> LedgerWriterState:
+SLOT_ORDERS = tuple(permutations(range(ENSEMBLE)))
+"""Which of the bookies that hold a slot holds which: where production code picks the lowest slot, all are tried."""
+
+
+def thaw_writer_state(frozen: Frozen, metadata: LedgerMetadata, order: Sequence[int]) -> LedgerWriterState:
     (phase, lac, last_added), infos = frozen
     state = LedgerWriterState(metadata)
     state.lac, state.last_added = lac, last_added
@@ -155,8 +162,7 @@ def thaw_writer_state(frozen: Frozen, metadata: LedgerMetadata, flip: bool) -> L
         return state
     state.phase = WriterPhase(phase)
     holders = [i for i, (slot, _) in enumerate(infos) if slot]
-    if flip:
-        holders.reverse()
+    holders = [holders[place] for place in order]
     state.ensemble = [NAMES[i] for i in holders]
     state.slots = [SlotState(infos[i][0]) for i in holders]
     for e in range(lac + 1, last_added + 1):

@@ -14,6 +14,7 @@ from .explorer_nodes import (
     LEDGER,
     NAMES,
     READ_WINDOW,
+    SLOT_ORDERS,
     FirstChance,
     Frozen,
     Outcome,
@@ -49,12 +50,12 @@ class _Client:
 
 
 class Recoverer:
-    """`LedgerRecovery` with its waiting taken out. Core: (phase, fresh, time-outs, base record, own record, own state,
+    """`LedgerRecovery` with its waiting taken out. Core: (phase, fresh, base record, own record, own state,
     lac of entry 1); info: (base bits, own bits, what is kept about the bookie)."""
 
     def __init__(self, frozen: Frozen, bookies: int) -> None:
         core, infos = frozen
-        self.phase, self.fresh, self.timeouts, base, own, kept, self.lac_of_1 = core
+        self.phase, self.fresh, base, own, kept, self.lac_of_1 = core
         self.kept: Any = kept
         self.bookies = bookies
         self.base: Frozen = base, tuple(info[0] for info in infos)
@@ -65,24 +66,24 @@ class Recoverer:
         self.stored: Frozen | None = None
 
     @staticmethod
-    def initial(bookies: int, timeouts: int) -> Frozen:
-        return (IDLE, False, timeouts, None, None, None, -1), ((0, 0, None),) * bookies
+    def initial(bookies: int) -> Frozen:
+        return (IDLE, False, None, None, None, -1), ((0, 0, None),) * bookies
 
     @staticmethod
     def retired(bookies: int) -> Frozen:
         """One that does nothing any more."""
-        return (FAILED, False, 0, None, None, None, -1), ((0, 0, None),) * bookies
+        return (FAILED, False, None, None, None, -1), ((0, 0, None),) * bookies
 
     def freeze(self) -> Outcome:
         if self.phase in (DONE, FAILED, CLAIMING):
             self.own, self.notes = (None, (0,) * self.bookies), [None] * self.bookies
         if self.phase in (DONE, FAILED):
-            self.base, self.fresh, self.timeouts, self.lac_of_1 = self.own, False, 0, -1
+            self.base, self.fresh, self.lac_of_1 = self.own, False, -1
         elif self.phase == CLOSING:
-            self.timeouts, self.notes = self.timeouts, [None] * self.bookies
-        core = (self.phase, self.fresh, self.timeouts, self.base[0], self.own[0], self.kept, self.lac_of_1)
+            self.notes, self.lac_of_1 = [None] * self.bookies, -1
+        core = (self.phase, self.fresh, self.base[0], self.own[0], self.kept, self.lac_of_1)
         infos = tuple(zip(self.base[1], self.own[1], self.notes, strict=True))
-        return Outcome((core, infos), self.sends, self.forget, self.stored)
+        return Outcome((core, infos), self.sends, self.forget, store=self.stored)
 
     @staticmethod
     def choices(core: Any) -> list[str]:
@@ -90,15 +91,15 @@ class Recoverer:
             return ["reads the record"]
         if core[0] in (CLAIMING, CLOSING):
             return ["cas arrives"]
-        if core[0] == WRITING and core[5][0][0] == WriterPhase.NEEDS_CHANGE.value:
+        if core[0] == WRITING and core[4][0][0] == WriterPhase.NEEDS_CHANGE.value:
             return ["replaces a bookie"]
         return []
 
-    def happen(self, choice: str, store: Frozen, flip: bool = False) -> Outcome:
+    def happen(self, choice: str, store: Frozen, order: Sequence[int] = SLOT_ORDERS[0]) -> Outcome:
         if choice == "reads the record":
             self.meet(store)
         elif choice == "replaces a bookie":
-            back, client = self.thaw_write_back(flip)
+            back, client = self.thaw_write_back(order)
             before = list(back._state.ensemble), list(back._state.tenures)
             back._change_ensemble()
             self.forget = lost_interest(before, back._state)
@@ -152,10 +153,8 @@ class Recoverer:
 
     def hear(self, bookie: int, reply: tuple[Any, ...]) -> Outcome:
         """An answer, or ("lost",) or ("late",) when none came."""
-        if reply[0] == "late":
-            self.timeouts -= 1
-            if self.phase != WRITING:
-                self.forget.add(bookie)
+        if reply[0] == "late" and self.phase != WRITING:
+            self.forget.add(bookie)
         if self.phase == FENCING:
             self.hear_fence(bookie, reply)
         elif self.phase == READING:
@@ -206,23 +205,24 @@ class Recoverer:
                     reading.denied(entry, NAMES[i])
         reading.judge()
         self.kept = start, reading.next_entry
-        if reading.phase is ReadingPhase.GIVEN_UP:
-            self.fail()
-        elif reading.phase is ReadingPhase.ENDED:
+        if reading.phase is not ReadingPhase.READING:
             self.forget = set(range(self.bookies))
-            self.write_back(metadata, start, reading.next_entry)
+            self.write_back(metadata, start, reading.next_entry, reading.phase is ReadingPhase.GIVEN_UP)
 
     # -- writing back
 
-    def write_back(self, metadata: LedgerMetadata, start: int, end: int) -> None:
-        """`WriteBack.write` up to its first wait."""
+    def write_back(self, metadata: LedgerMetadata, start: int, end: int, given_up: bool) -> None:
+        """`WriteBack.write` up to its first wait. Entries that were found are saved also when the end was not."""
         self.notes = [(0, 0)] * self.bookies
+        self.kept = None, start, end, given_up
+        if end <= 1:
+            self.lac_of_1 = -1
         if start == end:
-            self.propose_closing(metadata, end - 1)
+            self.conclude(metadata)
             return
         client = _Client(self.bookies)
         back = self.make_write_back(client, metadata, start)
-        self.phase, self.kept = WRITING, (None, start, end)
+        self.phase = WRITING
         for entry in range(start, end):
             pending = back._state.add(b"x")
             pending.parts = (pending.entry_id,)  # type: ignore[assignment]
@@ -235,18 +235,18 @@ class Recoverer:
         env: Any = SimpleNamespace(random=FirstChance())
         return ledger_recovery.WriteBack(env, client, None, metadata, start)  # type: ignore[arg-type]
 
-    def thaw_write_back(self, flip: bool = False) -> tuple[ledger_recovery.WriteBack, _Client]:
-        state, start, _ = self.kept
+    def thaw_write_back(self, order: Sequence[int] = SLOT_ORDERS[0]) -> tuple[ledger_recovery.WriteBack, _Client]:
+        state, start, *_ = self.kept
         client = _Client(self.bookies)
         back = self.make_write_back(client, thaw_metadata(self.base), start)
-        back._state = thaw_writer_state((state, tuple(self.notes)), thaw_metadata(self.own), flip)
+        back._state = thaw_writer_state((state, tuple(self.notes)), thaw_metadata(self.own), order)
         back.metadata = thaw_metadata(self.own, back._state.ensemble)
         for entry in back._state.pending.values():
             entry.parts = (entry.entry_id,)  # type: ignore[assignment]
         return back, client
 
     def keep_write_back(self, back: ledger_recovery.WriteBack, client: _Client) -> None:
-        _, start, end = self.kept
+        _, start, end, given_up = self.kept
         state = back._state
         for bookie, entry in client.sent:
             self.sends.append((bookie, ("add", entry, self.lac_of_1 if entry else -1, 1)))
@@ -254,10 +254,10 @@ class Recoverer:
             self.fail()
         elif not state.pending:
             self.forget = set(range(self.bookies))
-            self.propose_closing(back.metadata, end - 1)
+            self.conclude(back.metadata)
         else:
             core, infos = freeze_writer_state(state, self.bookies)
-            self.kept, self.notes = (core, start, end), list(infos)
+            self.kept, self.notes = (core, start, end, given_up), list(infos)
             self.own = freeze_metadata(back.metadata, self.bookies)
 
     def hear_add(self, bookie: int, reply: tuple[Any, ...]) -> None:
@@ -278,6 +278,11 @@ class Recoverer:
         self.forget |= lost_interest(before, state)
         self.keep_write_back(back, client)
 
-    def propose_closing(self, metadata: LedgerMetadata, last_entry: int) -> None:
-        self.own = freeze_metadata(metadata.close(last_entry, last_entry + 1), self.bookies)
-        self.phase, self.kept = CLOSING, None
+    def conclude(self, metadata: LedgerMetadata) -> None:
+        """`_settle` after its loop."""
+        _, _, end, given_up = self.kept
+        if given_up:
+            self.fail()
+        else:
+            self.own = freeze_metadata(metadata.close(end - 1, end), self.bookies)
+            self.phase, self.kept = CLOSING, None

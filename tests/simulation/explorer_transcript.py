@@ -22,11 +22,8 @@ def describe_state(record: LedgerMetadata, bookies: Sequence[tuple[Any, ...]], a
 def describe(label: Any) -> str:
     """One line for an action."""
     if isinstance(label[0], int):
-        bookie, (verb, *details) = label
-        words = [_word(detail) for detail in details]
-        if verb == "serves":
-            return f"{NAMES[bookie]} serves {words[0]}: {words[1]} → {words[2]}"
-        return f"{NAMES[bookie]} {verb} {' '.join(words)}"
+        bookie, verb, request = label
+        return f"{NAMES[bookie]} {verb}: {_word(request)}"
     client, event, bookie = label
     if bookie < 0:
         return f"{client}: {event}"

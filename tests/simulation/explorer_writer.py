@@ -1,5 +1,6 @@
 """The explorer's writer: `LedgerWriter` with its waiting taken out. See `explorer_nodes`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus
@@ -10,6 +11,7 @@ from magnetar.storage.ledger_writer_state import LedgerWriterState, WriterPhase
 
 from .explorer_nodes import (
     NAMES,
+    SLOT_ORDERS,
     FirstChance,
     Frozen,
     Outcome,
@@ -21,18 +23,19 @@ from .explorer_nodes import (
     thaw_metadata,
     thaw_writer_state,
 )
+from .explorer_report import Options
 
 
 class Writer:
     """`LedgerWriter` with its waiting taken out. `cas`: (kind, status); status is sent, ok or bad."""
 
-    def __init__(self, frozen: Frozen, bookies: int, flip: bool = False) -> None:
+    def __init__(self, frozen: Frozen, bookies: int, order: Sequence[int] = SLOT_ORDERS[0]) -> None:
         core, infos = frozen
-        state, self.known_core, self.fresh, self.timeouts, self.lac_of_1, self.cas, target, late = core
+        state, self.known_core, self.fresh, self.lac_of_1, self.cas, target, late = core
         self.bookies = bookies
         self.known_bits = [info[2] for info in infos]
         record = self.known_core, self.known_bits
-        self.state = thaw_writer_state((state, tuple(info[0] for info in infos)), thaw_metadata(record), flip)
+        self.state = thaw_writer_state((state, tuple(info[0] for info in infos)), thaw_metadata(record), order)
         self.changing = [i for i, info in enumerate(infos) if info[1] & 1]
         self.leaves = [i for i, info in enumerate(infos) if info[1] & 2]
         self.joins = [i for i, info in enumerate(infos) if info[1] & 4]
@@ -43,22 +46,20 @@ class Writer:
         self.sends: list[tuple[int, tuple[Any, ...]]] = []
 
     @staticmethod
-    def initial(bookies: int, timeouts: int) -> Frozen:
+    def initial(bookies: int) -> Frozen:
         record = freeze_metadata(first_record(), bookies)
         state = freeze_writer_state(LedgerWriterState(first_record()), bookies)
-        core = (state[0], record[0], True, timeouts, -1, None, None, None)
+        core = (state[0], record[0], True, -1, None, None, None)
         return core, tuple((state[1][i], 0, record[1][i], 0, 0) for i in range(bookies))
 
     def freeze(self) -> Outcome:
         state = freeze_writer_state(self.state, self.bookies)
         if self.state.phase is WriterPhase.ENDED and self.cas is None and self.late[0] is None:
-            self.fresh, self.timeouts = False, 0
+            self.known_core, self.known_bits, self.fresh, self.lac_of_1 = None, [0] * self.bookies, False, -1
         if self.cas is None:
             self.target = None, (0,) * self.bookies
             self.changing = self.leaves = self.joins = []
-        core = (
-            state[0], self.known_core, self.fresh, self.timeouts, self.lac_of_1, self.cas, self.target[0], self.late[0],
-        )  # fmt: skip
+        core = state[0], self.known_core, self.fresh, self.lac_of_1, self.cas, self.target[0], self.late[0]
         infos = tuple(
             (
                 state[1][i],
@@ -69,27 +70,28 @@ class Writer:
             )
             for i in range(self.bookies)
         )
-        return Outcome((core, infos), self.sends, lost_interest(self.before, self.state))
+        over = self.state.phase is WriterPhase.ENDED
+        return Outcome((core, infos), self.sends, lost_interest(self.before, self.state), over)
 
     # -- what may happen on its own
 
     @staticmethod
-    def choices(core: Any) -> list[str]:
-        (phase, _, last_added), _, _, timeouts, _, cas, _, late = core
+    def choices(core: Any, options: Options) -> list[str]:
+        (phase, _, last_added), _, _, _, cas, _, late = core
         choices: list[str] = []
         if phase != WriterPhase.ENDED.value:
-            if last_added < 1:
+            if last_added + 1 < options.entries:
                 choices.append("add")
             if phase == WriterPhase.NEEDS_CHANGE.value and not cas:
                 choices.append("begin change")
-            if not (cas and late):
+            if options.writer_closes and not (cas and late):
                 choices.append("close")
         if cas:
             if cas[1] == "sent":
                 choices.append("cas arrives")
             else:
                 choices.append("cas answered")
-            if cas[0] == "change" and timeouts and late is None:
+            if cas[0] == "change" and options.store_timeouts and late is None:
                 choices.append("cas times out")
         if late is not None:
             choices.append("late cas arrives")
@@ -120,7 +122,6 @@ class Writer:
         elif choice == "cas times out":
             slots = self.slots_of(self.changing)
             self.let_go()
-            self.timeouts -= 1
             if state.end_error is None:
                 state.abandon_change(slots)
         else:
@@ -236,7 +237,6 @@ class Writer:
         state = self.state
         slot = state.ensemble.index(NAMES[bookie])
         if reply[0] != "add":
-            self.timeouts -= reply[0] == "late"
             state.slot_failed(slot, state.tenures[slot])
         elif reply[2] == BookieStatus.OK:
             state.added(reply[1], slot, state.tenures[slot])

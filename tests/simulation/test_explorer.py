@@ -1,26 +1,61 @@
-"""The explorer in small: reduced configurations hold, and the mutants that it is for are found in them."""
+"""The explorer in small: what it explores holds, its reductions lose nothing, it finds the mutants that it is for."""
+
+import random
 
 import pytest
 
 from magnetar.storage.ledger_recovery_state import FencingState
 from simulation import mutants
 from simulation.explore import hunt
-from simulation.explorer import Explorer, Options
+from simulation.explorer import Explorer
+from simulation.explorer_plain import PlainExplorer
+from simulation.explorer_report import Options
 
 SMALL = (
-    Options(bookies=3, recoverers=1, entries=1, crashes_max=1, timeouts=0),
-    Options(bookies=3, recoverers=2, entries=1, crashes_max=0, timeouts=0),
-    Options(bookies=4, recoverers=1, entries=1, crashes_max=1, timeouts=0),
+    Options(bookies=3, recoverers=2, entries=2, breaks=False, store_timeouts=False),
+    Options(bookies=3, recoverers=2, entries=1, breaks=True, store_timeouts=True),
+    Options(bookies=4, recoverers=2, entries=1, breaks=True, store_timeouts=True),
+)
+
+CALM = Options(bookies=3, recoverers=1, entries=1, breaks=False, store_timeouts=False)
+COMPARED = (
+    CALM,
+    Options(bookies=3, recoverers=0, entries=1, breaks=True, store_timeouts=True),
+    Options(bookies=3, recoverers=0, entries=2, breaks=True, store_timeouts=False),
 )
 
 BROKEN = {"#2614": "I3", "#2615": "out of order", "#1591": "I1"}
+LOSSES = ("lost",), ("late",), "cas times out"
 
 
 @pytest.mark.parametrize("options", SMALL, ids=str)
 def test_no_interleaving_breaks_an_invariant(options):
     report = Explorer(options).run()
     assert report.complete, "\n".join([report.violation, *report.transcript])
-    assert report.states > 1000
+    assert report.states > 100
+
+
+@pytest.mark.parametrize("options", COMPARED, ids=str)
+def test_reductions_change_no_outcome(options):
+    plain, reduced = PlainExplorer(options).run(), Explorer(options).run()
+    assert plain.complete
+    assert reduced.complete
+    assert reduced.outcomes == plain.outcomes
+    assert reduced.states * 20 < plain.states
+
+
+def test_reductions_lose_no_outcome_of_random_schedules():
+    options, chance = SMALL[-1], random.Random(1)
+    plain, found = PlainExplorer(options), set()
+    for _ in range(80):
+        state, losses = plain.initial(), chance.choice((0.0, 0.1, 0.3))
+        while ways := list(plain.successors(state)):
+            calm = [after for (label,), after in ways if label[1] not in LOSSES]
+            state = chance.choice(calm if calm and chance.random() >= losses else [after for _, after in ways])
+            assert not plain.check(state)
+            found.add(plain.outcome(state))
+    assert len(found) > 5
+    assert found <= Explorer(options).run().outcomes
 
 
 @pytest.mark.parametrize("name", mutants.EXPLORED)
@@ -28,6 +63,13 @@ def test_a_mutant_is_found(name):
     report = hunt(name)
     assert BROKEN[name] in report.violation
     assert report.transcript
+
+
+def test_a_mutant_is_found_without_reductions_too():
+    with mutants.active("#2614"):
+        report = PlainExplorer(CALM).run()
+    assert BROKEN["#2614"] in report.violation
+    assert len(report.transcript) == report.depth
 
 
 def test_a_search_is_the_same_every_time():
