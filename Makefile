@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: chaos explore fuzz mutants simulate demo test check bench clean help lock
+.PHONY: chaos coverage explore fuzz mutants simulate demo test check bench clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
@@ -16,7 +16,7 @@ test: ## all tests: unit, simulation, service, integration (Ray, Spark, the offi
 check: ## the inner loop: ruff, pyright, unit tests, a few seeds of the simulator
 	@$(ENVIRONMENT) .ci/check
 
-explore: ## every interleaving of fencing and recovery, small; then known bugs, found with a counter-example
+explore: ## every interleaving of fencing and recovery by few nodes; then known bugs, found with a counter-example
 	@$(ENVIRONMENT) python tests/simulation/explore.py
 
 simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript (of some: NODE=)
@@ -24,6 +24,9 @@ simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays o
 
 mutants: ## known bugs, switched on one by one: seeds have to find each, and nothing without them; about 5 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py
+
+coverage: ## branches of fencing and recovery that seeds go through: SEEDS=1000, half of them whole clusters
+	@$(ENVIRONMENT) python tests/simulation/coverage_report.py --seeds $(SEEDS)
 
 chaos: ## a cluster on Ray, harmed every 5 s: ROUNDS=10 of a minute; SEED=n draws the same faults
 	@$(ENVIRONMENT) python tests/chaos/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))

@@ -5,6 +5,17 @@
 Seeds are swept as `run.py` does it (even: a whole cluster, odd: ledgers), in processes that count lines and branches.
 Counted are the files of `WHOLE` from end to end, and of others (`PARTS`) the members that decide on fences, limbo,
 tombstones and repeated adds. What was not reached is listed. Exit status 1 below 95% of the branches.
+
+What no seed can reach, and why:
+
+- guards against our own mistakes: the ValueErrors of `LedgerWriterState`, `ReadingState.asked_all` before any answer,
+  the last `except` of `LedgerWriter._change_ensembles`, a watch begun after the end or on a slot that is not live;
+- what no writer of this project provokes: a fatal status as the answer to its add, CONFLICT in `_add_again`;
+- what no bookie of it does: to answer with an intact entry of another ledger, or without getting any further
+  (`LedgerRecovery._take`, `_take_one`, `_length_at`);
+- what nobody does to a record: to change the last fragment of an OPEN ledger but its writer (`plan_change`), or of one
+  IN_RECOVERY (`LedgerRecovery.run`);
+- to bury no ledger at all, or one that is unknown (`BookieStore.bury`): garbage collection does not ask for it.
 """
 
 import argparse

@@ -43,6 +43,8 @@ JUDGE_LIMIT_S = 10.0
 """A recovery with all bookies but one has to come to its end much sooner than a time-out of `HANGING_READ_S`."""
 HANGING_READ_S = 60.0
 WHOLE_LIMIT_S = 120.0
+HANDLES_MAX = 200_000
+"""A run takes some 6,000, a long one 40,000."""
 
 SEGMENT_BYTES = (4 << 10, 32 << 10, 1 << 20)
 """Small files are full, sealed and compacted often."""
@@ -126,7 +128,15 @@ class LedgerScenario:
         StoreWatch(self.history, records).install(stack)  # type: ignore[arg-type]
 
     async def run(self) -> None:
-        """Raises AssertionError, beginning with the invariant, where a wait is in vain."""
+        """Raises AssertionError, beginning with the invariant, where a wait is in vain, or work leads nowhere."""
+        loop = self.world.loop
+        going = loop.create_task(self._run())
+        while not going.done():
+            await asyncio.wait([going], timeout=0.25)
+            assert loop.handles_run < HANDLES_MAX, f"I8: {HANDLES_MAX} handles have run, and it goes on and on"
+        await going
+
+    async def _run(self) -> None:
         world, random = self.world, self.random
         await world.start()
         lives = self._draw_lives()

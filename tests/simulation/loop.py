@@ -244,6 +244,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 if timers[0][0] > self.now:
                     self.now = timers[0][0]
                     handles_max = handles + HANDLES_WITHOUT_TIME_MAX
+                    self.handles_run = handles  # for whoever watches
                 now = self.now
                 while timers and timers[0][0] <= now:
                     handle = heappop(timers)[2]
