@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -36,6 +37,9 @@ PLAIN = (
 )
 """Explored with the reductions and without them: the reductions may lose no outcome (see `Report.outcomes`)."""
 
+SCHEDULES = 1500
+"""Of the largest configuration, which has too many states without the reductions."""
+
 HUNTS = {
     "#2614": Options(bookies=3, recoverers=1, entries=1, breaks=False, store_timeouts=False),
     "#2615": Options(bookies=4, recoverers=1, entries=1, breaks=True, store_timeouts=False),
@@ -52,6 +56,11 @@ def explore(options: Options) -> Report:
 def explore_plainly(options: Options) -> Report:
     """Without."""
     return PlainExplorer(options).run()
+
+
+def wander(options: Options) -> set[Any]:
+    """The outcomes of random schedules without reductions."""
+    return PlainExplorer(options).wander(SCHEDULES, seed=1)
 
 
 def hunt(name: str) -> Report:
@@ -77,6 +86,7 @@ def main(arguments: list[str]) -> int:
 def _explore_all(processes: Executor) -> bool:
     reduced = [processes.submit(explore, options) for options in CONFIGURATIONS]
     plain = [processes.submit(explore_plainly, options) for options in PLAIN]
+    wandering = processes.submit(wander, CONFIGURATIONS[0])
     states, sound = 0, True
     for options, report in zip(CONFIGURATIONS, (future.result() for future in reduced), strict=True):
         print(f"{options}\n    {report}", flush=True)
@@ -85,7 +95,10 @@ def _explore_all(processes: Executor) -> bool:
     print(f"together {states:,} distinct states\n\nwithout any reduction, where there is time for that:")
     for options, report in zip(PLAIN, (future.result() for future in plain), strict=True):
         sound = _compare(options, report) and sound
-    return sound
+    seen, whole = wandering.result(), reduced[0].result().outcomes
+    print(f"{CONFIGURATIONS[0]}\n    {SCHEDULES:,} random schedules: {len(seen)} of its {len(whole)} outcomes")
+    print(f"    {len(seen - whole)} others, lost by the reductions", flush=True)
+    return sound and not seen - whole
 
 
 def _compare(options: Options, plain: Report) -> bool:

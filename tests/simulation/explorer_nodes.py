@@ -1,10 +1,11 @@
 """The nodes of the exhaustive explorer: a writer, recoverers and bookies around the production decisions.
 
-Each node is frozen into small tuples between two events and thawed for one: `step` builds the production object anew
+Each node is frozen into small tuples between two events and thawed for one: that builds the production object anew
 (`LedgerWriterState`, `FencingState`, `ReadingState`, `WriteBack`, `LedgerMetadata`, `bookie_rules`), lets it decide,
 and freezes what became of it. A frozen node is a *core* without names of bookies and one *info* per bookie, so that
 bookies can be renamed by permuting infos. What is mirrored here instead of driven is only the order of calls in the
-two coroutines `LedgerWriter._change_while_needed`/`close` and `LedgerRecovery.run`.
+two coroutines `LedgerWriter._change_while_needed`/`close` and `LedgerRecovery.run`; `explorer_shadow` compares it with
+the coroutines themselves.
 """
 
 from collections.abc import Sequence

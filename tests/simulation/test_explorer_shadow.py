@@ -19,7 +19,7 @@ from simulation.explorer_shadow_writer import WriterShadow
 from simulation.explorer_system import State
 
 WHOLE = Options(bookies=4, recoverers=2, entries=2, breaks=True, store_timeouts=True)
-SCHEDULES = 200
+SCHEDULES = 150
 RARE = "cas times out", "close", LOST, LATE_ANSWER
 
 
