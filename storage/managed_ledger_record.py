@@ -120,7 +120,8 @@ class OwnedRecord:
         """
         claimed = replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers))
         try:
-            await self._put(claimed, SETTLE_LIMIT_S, self._assignment)
+            # Only a record that is not there yet needs it: one that is refuses whoever did not see it last.
+            await self._put(claimed, SETTLE_LIMIT_S, self._assignment if self._version is None else None)
             return True
         except (BadVersion, NoSuchKey, ConditionFailed):
             return False
