@@ -47,6 +47,7 @@ class LedgerWorld(SimCluster):
         super().__init__(loop, random, settings, bookies, hosts)
         self._disk_delay_s = disk_delay_s
         self._session_s = random.choice((0.1, 1.0, 3.0))
+        self._metadata_delay_s = random.choice((0.002, 0.002, 0.05))
         self._listed: dict[str, Link] = {}
         self._readers: list[tuple[BookieDirectory, Context]] = []
         if not auditor:
@@ -62,7 +63,7 @@ class LedgerWorld(SimCluster):
 
     def _store(self, process: Process, random: Random) -> SimMetadataStore:
         store = SimMetadataStore(process, self.records, random)
-        store.trouble = self.metadata_trouble
+        store.trouble, store.delay_s = self.metadata_trouble, self._metadata_delay_s
         self._stores.append(store)
         return store
 

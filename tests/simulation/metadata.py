@@ -52,6 +52,7 @@ class SimMetadataStore:
 
     def __init__(self, process: Process, records: WatchedRecords, random: Random) -> None:
         self.trouble = 0.0
+        self.delay_s = 0.002
         self._process = process
         self._inner = MemoryMetadataStore(records)
         self._random = random
@@ -82,7 +83,7 @@ class SimMetadataStore:
         await self._inner.close()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._random.random() * 0.002)
+        await asyncio.sleep(self._random.random() * self.delay_s)
         if not self._process.alive:
             raise MetadataUnavailable("this process has ended")
 
