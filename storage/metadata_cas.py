@@ -8,7 +8,15 @@ ledger ids, epochs or closing positions).
 
 import asyncio
 
-from ..protocol.errors import BadVersion, ConditionFailed, MagnetarError, NoSuchKey, OutcomeUnknown, StaleEpoch
+from ..protocol.errors import (
+    BadVersion,
+    ConditionFailed,
+    MagnetarError,
+    MetadataUnavailable,
+    NoSuchKey,
+    OutcomeUnknown,
+    StaleEpoch,
+)
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from .metadata_store import Guard, MetadataStore, Write, one_result
@@ -76,21 +84,31 @@ def _still_in_doubt(doubt: OutcomeUnknown | None, refusal: MagnetarError) -> Out
 async def delete_certain(env: Environment, store: MetadataStore, key: str) -> bool:
     """Delete a record of whatever version. Returns whether it was there (True when in doubt).
 
-    Raises MetadataUnavailable when nothing was executed, OutcomeUnknown like `put_certain`.
+    Each try names the version that it found: one that is carried out late, behind a deletion and a new beginning, then
+    finds another version and does no harm.
+
+    Raises MetadataUnavailable when nothing was executed, OutcomeUnknown like `put_certain`, BadVersion when the record
+    changes all the time.
     """
     backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, SETTLE_LIMIT_S)
     doubt: OutcomeUnknown | None = None
+    changed: BadVersion | None = None
     while True:
         try:
-            await store.delete(key, None)
+            found = await store.get(key)
+            if found is None:
+                return doubt is not None
+            await store.delete(key, found.version)
             return True
         except NoSuchKey:
             return doubt is not None
+        except BadVersion as error:
+            changed = error  # since it was read: look again
         except OutcomeUnknown as error:
             doubt = error
         except MagnetarError as error:
             doubt = _still_in_doubt(doubt, error)
         delay_s = backoff.next_delay_s()
         if delay_s is None:
-            raise doubt
+            raise doubt or changed or MetadataUnavailable(f"{key} could not be deleted in time")
         await asyncio.sleep(delay_s)
