@@ -61,6 +61,7 @@ class Placement:
         self._push = push
         self._wanted: dict[str, None] = {}
         self._waiting: dict[str, None] = {}  # for a broker, or for the end of the grace
+        self._doubtful: dict[str, None] = {}  # whose record may not be what the table says
         self._held: dict[str, int] = {}
         self._forced: dict[str, str | None] = {}
         self._askers: dict[str, list[asyncio.Future[Assignment]]] = {}
@@ -157,7 +158,12 @@ class Placement:
         self.refuse(topics)
         async with self._rounds:  # none that still writes one of them is under way
             for topic in topics:
-                await delete_certain(self._env, self._store, _key_of(topic))
+                try:
+                    await delete_certain(self._env, self._store, _key_of(topic))
+                except BaseException:  # whatever it was: it may be gone, and its owner then cannot load it any more
+                    self._doubtful[topic] = None
+                    self._want((topic,))
+                    raise
                 assignment = self.table.remove(topic)
                 self._forced.pop(topic, None)
                 if assignment is not None:
@@ -173,26 +179,25 @@ class Placement:
 
     async def _run(self) -> None:
         backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
-        doubtful: dict[str, None] = {}
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._wanted or doubtful:
+            while self._wanted or self._doubtful:
                 batch, self._wanted = self._wanted, {}
                 try:
                     async with self._rounds:
-                        if doubtful:
-                            await self._refresh(list(doubtful))
-                            doubtful = {}
-                        doubtful = await self._round(batch)
-                    if not doubtful:
+                        if self._doubtful:
+                            await self._refresh(list(self._doubtful))
+                            self._doubtful = {}
+                        self._doubtful |= await self._round(batch)
+                    if not self._doubtful:
                         backoff.reset()
                         continue
                 except MagnetarError as error:
                     logger.warning("assignments cannot be written now: %s", error)
-                    doubtful.update(batch)
+                    self._doubtful.update(batch)
                 # Whatever went wrong with these records, they are read again and then looked at afresh.
-                self._wanted.update(doubtful)
+                self._wanted.update(self._doubtful)
                 delay_s = backoff.next_delay_s()
                 assert delay_s is not None
                 await asyncio.sleep(delay_s)
@@ -291,7 +296,8 @@ class Placement:
             before = self.table.get(topic)
             after = _assignment_of(record)
             if after is None:
-                self.table.remove(topic)
+                if self.table.remove(topic) is not None:  # it was deleted, and the answer lost
+                    changes.append({"topic": topic, "broker": None, "incarnation": "", "epoch": self._take_epoch()})
             else:
                 self.table.set(topic, after)
                 self._next_epoch = max(self._next_epoch, after.epoch)

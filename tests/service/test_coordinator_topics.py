@@ -5,16 +5,20 @@ import asyncio
 import pytest
 from coordination import PREFIX, assign_all, coordination, create, eventually
 
+from magnetar.actors import placement
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     CookieMismatch,
     KeyExists,
     NotAllowedError,
+    OutcomeUnknown,
     ServiceUnitNotReady,
     TopicNotFound,
 )
 from magnetar.protocol.topics import TopicName
-from magnetar.storage.metadata_store import pack
+from magnetar.runtime.environment import Environment
+from magnetar.storage import metadata_cas as cas
+from magnetar.storage.metadata_store import MetadataStore, pack
 
 
 async def test_topics_exist_as_they_were_created() -> None:
@@ -85,12 +89,12 @@ async def test_who_asks_for_a_topic_while_it_is_deleted_does_not_bring_it_back(m
     async with coordination() as cluster:
         one = await cluster.broker(1)
         await one.client.call("assign", topic=PREFIX + "t")
-        registry, placement = cluster.coordinator.registry, cluster.coordinator.placement
+        registry, places = cluster.coordinator.registry, cluster.coordinator.placement
         delete, asked = registry.delete, []
 
         async def delete_while_somebody_asks(topic: TopicName) -> None:
             asked.append(asyncio.create_task(one.client.call("assign", topic=topic.full)))
-            await eventually(lambda: topic.full in placement._askers)
+            await eventually(lambda: topic.full in places._askers)
             await delete(topic)
 
         monkeypatch.setattr(registry, "delete", delete_while_somebody_asks)
@@ -121,6 +125,29 @@ async def test_of_two_who_delete_a_topic_the_second_one_waits(monkeypatch: pytes
         with pytest.raises(TopicNotFound):
             await second
         assert len(one.rpc.deleted) == 1
+
+
+async def test_an_assignment_whose_deletion_is_in_doubt_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await one.client.call("assign", topic=PREFIX + "t")
+        plan = ["lost"]
+
+        async def delete_certain(env: Environment, store: MetadataStore, key: str) -> bool:
+            there = await cas.delete_certain(env, store, key)
+            if plan:
+                raise OutcomeUnknown(plan.pop())
+            return there
+
+        monkeypatch.setattr(placement, "delete_certain", delete_certain)
+        with pytest.raises(OutcomeUnknown):
+            await one.client.call("delete_topic", topic=PREFIX + "t")
+        # Its owner hears of it, and may be given it again, under another epoch.
+        await eventually(lambda: PREFIX + "t" not in cluster.coordinator.placement.table and not one.owned())
+        await one.client.call("assign", topic=PREFIX + "t")
+        assert len(await cluster.store.list("assignments/")) == 1
+        await one.client.call("delete_topic", topic=PREFIX + "t")
+        assert await cluster.store.list("assignments/") == await cluster.store.list("topics/") == []
 
 
 async def test_namespaces_and_tenants() -> None:
