@@ -31,6 +31,7 @@ from ..protocol.errors import (
     ProtocolError,
     RecoveryFailed,
 )
+from ..protocol.rpc_frames import STATUS_DISCONNECTED
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from .bookie_client import BookieClient, ReadAnswer
@@ -254,7 +255,11 @@ class LedgerRecovery:
 
 
 class WriteBack:
-    """Writes recovered entries back with the recovery flag. `metadata` carries the ensemble changes, in memory only."""
+    """Writes recovered entries back with the recovery flag. `metadata` carries the ensemble changes, in memory only.
+
+    It comes to an end: a bookie that refuses an entry gets no slot again, one that is late is suspect for a while; and
+    one that has buried the ledger says that it was deleted, which no other bookie can make good.
+    """
 
     def __init__(
         self, env: Environment, client: BookieClient, settings: Settings, metadata: LedgerMetadata, first_entry: int
@@ -264,6 +269,8 @@ class WriteBack:
         self._client = client
         self._settings = settings
         self._state = LedgerWriterState(metadata, first_entry)
+        self._refusing: dict[str, None] = {}
+        self._buried_at = ""
         self._progress = asyncio.Event()
 
     async def write(self, entries: list[LedgerEntry]) -> None:
@@ -278,6 +285,10 @@ class WriteBack:
                 self._send(pending, slot)
         deadline = loop.time() + self._settings.add_entry_timeout_s
         while state.pending:
+            if self._buried_at:
+                raise RecoveryFailed(
+                    f"ledger {self.metadata.ledger_id} was deleted during its recovery: {self._buried_at} has buried it"
+                )
             self._change_ensemble()
             if state.end_error is not None:
                 raise RecoveryFailed(f"cannot write ledger {self.metadata.ledger_id} back: {state.end_error}")
@@ -308,8 +319,14 @@ class WriteBack:
         elif status == BookieStatus.OVERLOADED:
             asyncio.get_running_loop().call_later(OVERLOADED_RETRY_S, self._send_again, entry, slot, tenure)
             return
-        elif not self._state.slot_failed(slot, tenure):
-            return
+        else:
+            bookie = self._state.ensemble[slot]
+            if not self._state.slot_failed(slot, tenure):
+                return
+            if status == BookieStatus.NO_SUCH_LEDGER:
+                self._buried_at = bookie
+            elif status != STATUS_DISCONNECTED:
+                self._refusing[bookie] = None
         self._progress.set()
 
     def _send_again(self, entry: PendingEntry, slot: int, tenure: int) -> None:
@@ -334,7 +351,7 @@ class WriteBack:
             return
         slots = state.begin_change()
         taken = [*state.ensemble, *self.metadata.last_fragment.bookies]
-        replaced = replace_slots(self._env.random, taken, slots, self._client.usable())
+        replaced = replace_slots(self._env.random, taken, slots, self._client.usable(), self._refusing)
         if not replaced:
             state.abandon_change(slots)
             return

@@ -354,6 +354,33 @@ async def test_overloaded_bookies_are_asked_again_and_keep_their_slots(cluster):
     assert metadata.last_entry == 1 and metadata.fragments == writer.metadata.fragments
 
 
+async def test_a_ledger_that_bookies_have_buried_is_not_offered_to_one_after_the_other_without_end(five):
+    """A zombie recovers what the next owner has deleted: the record that it holds says nothing of that."""
+    writer = await written(five, 1)
+    only_on(five, writer, 0, 1)
+    for bookie in five.bookies.values():
+        bookie.forced[BookieOp.ADD] = BookieStatus.NO_SUCH_LEDGER
+    with pytest.raises(RecoveryFailed, match="deleted"):
+        await asyncio.wait_for(five.new_ledgers().recover(writer.ledger_id), 10)
+    assert all(bookie.adds <= 4 for bookie in five.bookies.values())
+
+
+@pytest.mark.parametrize("status", [BookieStatus.IO_ERROR, BookieStatus.UNKNOWN, BookieStatus.TOO_LARGE])
+async def test_bookies_that_refuse_what_is_written_back_are_not_asked_again(five, status):
+    writer = await written(five, 1)
+    only_on(five, writer, 0, 1)
+    before = {name: bookie.adds for name, bookie in five.bookies.items()}
+    for bookie in five.bookies.values():
+        bookie.forced[BookieOp.ADD] = status
+    with pytest.raises(RecoveryFailed):
+        await asyncio.wait_for(five.new_ledgers().recover(writer.ledger_id), 10)
+    entries = 2
+    assert all(bookie.adds - before[name] <= entries for name, bookie in five.bookies.items())
+    for bookie in five.bookies.values():
+        bookie.forced.clear()
+    assert (await five.new_ledgers().recover(writer.ledger_id)).last_entry == 1
+
+
 async def test_few_entries_are_asked_for_where_a_ledger_ends_and_more_and_more_in_a_long_tail(cluster):
     def asked(bookie):
         reads = [decode_read(payload) for op, payload in bookie.log if op == BookieOp.READ]
