@@ -71,7 +71,7 @@ class Workload:
         return history.report()
 
     def _close(self, client: Any) -> None:
-        """Ours has to close. The official one was seen to hang in that, without any connection left: it gets a limit."""
+        """Ours has to close. The official one was seen to hang in that without any connection left: it gets a limit."""
         if self._peer != "official":
             client.close()
             return
