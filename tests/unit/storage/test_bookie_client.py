@@ -236,5 +236,10 @@ async def test_deletes_are_settled_too(cluster, script):
     assert await delete_certain(cluster.env, Lossy(cluster.metadata, script), "k")
     assert await cluster.metadata.get("k") is None
     assert not await delete_certain(cluster.env, cluster.metadata, "k")
+
+
+async def test_a_delete_that_was_never_sent_is_certain_too(cluster):
+    await cluster.metadata.put("k", b"1", None)
     with pytest.raises(MetadataUnavailable):
         await delete_certain(cluster.env, Lossy(cluster.metadata, ["away"]), "k")
+    assert await cluster.metadata.get("k") is not None
