@@ -1,4 +1,4 @@
-"""Targets that are wrong, each in its own way: what the runner must notice (`tests/unit/test_fuzz_harness.py`)."""
+"""Targets that are wrong, each in its own way: what the runner must notice (`tests/service/test_fuzz_harness.py`)."""
 
 import asyncio
 import itertools
