@@ -18,11 +18,25 @@ LaneCallback = Callable[[Any, BaseException | None], None]
 
 
 class Lane(Protocol):
-    """One thread of its own. Work runs in the order of submission, each piece after the one before it has ended."""
+    """One thread of its own. Work runs in the order of submission, each piece after the one before it has ended.
+
+    Implementations derive from this for `run`, which rests on their `submit`.
+    """
 
     def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
         """Await the result of `function(*arguments)`. A cancelled wait does not stop work that already runs."""
-        ...
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def finish(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(function, arguments, finish)
+        return future
 
     def submit(self, function: Callable[..., Any], arguments: tuple[Any, ...], callback: LaneCallback) -> None:
         """Run `function(*arguments)`, then call `callback(result, None)` or `callback(None, error)` on the loop."""
@@ -49,7 +63,7 @@ class Offload(Protocol):
         ...
 
 
-class ThreadLane:
+class ThreadLane(Lane):
     """A lane on a real thread."""
 
     def __init__(self, name: str) -> None:
@@ -60,20 +74,6 @@ class ThreadLane:
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=f"magnetar-{name}", daemon=True)
         self._thread.start()
-
-    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
-        future: asyncio.Future[T] = self._loop.create_future()
-
-        def finish(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.submit(function, arguments, finish)
-        return future
 
     def submit(self, function: Callable[..., Any], arguments: tuple[Any, ...], callback: LaneCallback) -> None:
         if self._closed:

@@ -106,8 +106,8 @@ class Arrival(SimHandle):
         self.count = count
 
 
-class SimTask(asyncio.Task[Any]):
-    """A task with a hash that does not depend on its address, but on when it was first asked for."""
+class _Numbered:
+    """A hash that does not depend on the address, but on when it was first asked for."""
 
     number: int
 
@@ -115,24 +115,16 @@ class SimTask(asyncio.Task[Any]):
         try:
             return self.number
         except AttributeError:
-            return _number(self)
+            self.number = next(self.get_loop()._numbers)  # type: ignore[attr-defined]
+            return self.number
 
 
-class SimFuture(asyncio.Future[Any]):
+class SimTask(_Numbered, asyncio.Task[Any]):
+    """A task with such a hash."""
+
+
+class SimFuture(_Numbered, asyncio.Future[Any]):
     """A future with such a hash."""
-
-    number: int
-
-    def __hash__(self) -> int:
-        try:
-            return self.number
-        except AttributeError:
-            return _number(self)
-
-
-def _number(hashed: SimTask | SimFuture) -> int:
-    hashed.number = next(hashed.get_loop()._numbers)  # type: ignore[attr-defined]
-    return hashed.number
 
 
 class SimLoop(asyncio.BaseEventLoop):

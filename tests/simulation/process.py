@@ -15,7 +15,7 @@ from faulty_files import FaultyFiles
 
 from magnetar.runtime.environment import Environment, SeededChance
 from magnetar.runtime.files import DiskUsage, File, Lock
-from magnetar.runtime.offload import LaneCallback
+from magnetar.runtime.offload import Lane, LaneCallback
 
 from .loop import PROCESS, TASKS_SWEPT_MIN, SimHandle, SimLoop
 from .network import Network
@@ -121,7 +121,7 @@ class SimClock:
         return EPOCH_MS + self._error_ms + int(self._loop.now * 1000)
 
 
-class SimLane:
+class SimLane(Lane):
     """A lane whose thread takes a drawn time for each piece of work."""
 
     def __init__(self, offload: "SimOffload") -> None:
@@ -129,20 +129,6 @@ class SimLane:
         self._work: deque[tuple[Callable[..., Any], tuple[Any, ...], LaneCallback]] = deque()
         self._busy = False
         self._closed = False
-
-    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def finish(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.submit(function, arguments, finish)
-        return future
 
     def submit(self, function: Callable[..., Any], arguments: tuple[Any, ...], callback: LaneCallback) -> None:
         if self._closed:

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from magnetar.runtime.offload import LaneCallback
+from magnetar.runtime.offload import Lane, LaneCallback
 
 T = TypeVar("T")
 
 
-class InlineLane:
+class InlineLane(Lane):
     """Runs one piece of work a turn of the loop. `hold()` stops it, `release()` goes on."""
 
     def __init__(self, name: str) -> None:
@@ -22,20 +22,6 @@ class InlineLane:
         self._held = False
         self._scheduled = False
         self._closed = False
-
-    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def finish(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.submit(function, arguments, finish)
-        return future
 
     def submit(self, function: Callable[..., Any], arguments: tuple[Any, ...], callback: LaneCallback) -> None:
         if self._closed:
