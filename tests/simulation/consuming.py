@@ -6,6 +6,7 @@ acknowledgement has no receipt here, so whatever was about to be acknowledged co
 """
 
 import asyncio
+from collections import deque
 from functools import partial
 from random import Random
 from typing import Any
@@ -190,7 +191,14 @@ class Consuming(Workload):
     async def drain(self, logs: dict[str, Log], *, acknowledge: bool) -> None:
         """I7: a new consumer is given everything that was not acknowledged; it acknowledges that, or nothing."""
         consumer = await self.again(self._subscribe)
-        while any(self.history.missing_deliveries(topic, self.name, log) for topic, log in logs.items()):
+        owed = deque[Place]()
+        for topic, log in logs.items():
+            owed.extend(self.history.missing_deliveries(topic, self.name, log))
+        while True:
+            while owed and not self.history.owes(self.name, owed[0]):
+                owed.popleft()
+            if not owed:
+                break
             message = await self._receive(consumer, 200)
             if message is not None and acknowledge:
                 self.history.will_acknowledge(message.topic_name(), self.name, message.message_id())

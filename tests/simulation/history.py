@@ -158,6 +158,10 @@ class History:
         seen = self.subscriptions[topic, subscription]
         return [place for message in log if seen.owes(place := place_of(topic, message.message_id))]
 
+    def owes(self, subscription: str, place: Place) -> bool:
+        """Whether a subscription still has to deliver one of those."""
+        return self.subscriptions[place[0], subscription].owes(place)
+
     def _saw(self, place: Place, payload: bytes, by: str) -> None:
         before = self.places.setdefault(place, payload)
         if before != payload:

@@ -75,6 +75,8 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
         return
     holders: dict[Position, str] = {}
     bound = dispatcher._limits.unacked_messages_max
+    chain, state = subscription.host.ledger._chain, cursor._state
+    read, mark, ranges = dispatcher.read_position, state.mark_delete, state._ranges
     for consumer in dispatcher.consumers:
         if consumer.unacked_messages != sum(consumer.pending.values()):
             yield f"{consumer.name} holds {sum(consumer.pending.values())} messages, {consumer.unacked_messages} count"
@@ -84,23 +86,22 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
             if position in holders:
                 yield f"{position} is with {holders[position]} and with {consumer.name}"
             holders[position] = consumer.name
-            if position >= dispatcher.read_position or cursor.is_acknowledged(position):
+            if position >= read or position <= mark or (ranges and state.is_acknowledged(position)):
                 yield f"{consumer.name} holds {position}, which is acknowledged or not yet read"
     replay = dispatcher._replay
     if both := [position for position in replay if position in holders]:
         yield f"{both} wait for a replay, and are with consumers"
-    chain, state = subscription.host.ledger._chain, cursor._state
-    end = in_front_of(dispatcher.read_position)
-    behind = chain.count_between(state.mark_delete, end)
+    end = in_front_of(read)
+    behind = chain.count_between(mark, end)
     done = sum(
         max(0, min(last, end[1] if ledger_id == end[0] else last) - first + 1)
-        for ledger_id, ranges in state._ranges.items()
+        for ledger_id, acknowledged in ranges.items()
         if ledger_id <= end[0]
-        for first, last in ranges
+        for first, last in acknowledged
     )
     if behind - done != len(holders) + len(replay):
         yield (
-            f"of {behind} entries between {state.mark_delete} and {dispatcher.read_position} {done} are acknowledged, "
+            f"of {behind} entries between {mark} and {read} {done} are acknowledged, "
             f"{len(holders)} with consumers, {len(replay)} to be replayed"
         )
 
