@@ -342,6 +342,8 @@ class EntryStore:
         )
 
     def _rebuild_soon(self, segment: Segment) -> None:
+        if self._closed:  # a read was under way; whoever asked is cut off soon, and the next start looks again
+            return
         if segment.file_id not in self._rebuilding and segment.file_id in self.segments:
             self._rebuilding[segment.file_id] = None
             self._tasks.spawn(self._rebuild(segment), f"rebuild the index of {segment.name}")

@@ -48,6 +48,10 @@ ENTRIES_PER_READ_FIRST = 4
 is read with ever larger questions."""
 ENTRIES_PER_READ_MAX = 256
 OVERLOADED_RETRY_S = 0.05
+PATIENCE_MAX = 4
+"""How many times the usual time-out bookies get at most, once they have been late again and again."""
+LATE_ROUNDS_MAX = 6
+"""So often in a row may the bookies be late before a recovery is given up."""
 
 
 class LedgerRecovery:
@@ -257,8 +261,10 @@ class LedgerRecovery:
 class WriteBack:
     """Writes recovered entries back with the recovery flag. `metadata` carries the ensemble changes, in memory only.
 
-    It comes to an end: a bookie that refuses an entry gets no slot again, one that is late is suspect for a while; and
-    one that has buried the ledger says that it was deleted, which no other bookie can make good.
+    It comes to an end: a bookie that refuses an entry gets no slot again, and one that has buried the ledger says that
+    it was deleted, which no other bookie can make good. One that is late is suspect for a while; each time that nothing
+    came of a wait the next one is longer, and they are numbered: what is sent anew to bookies that are late because
+    they have too much to do is one more thing to do.
     """
 
     def __init__(
@@ -283,7 +289,8 @@ class WriteBack:
             pending.parts = encode_add(header, entry.body, recovery=True)
             for slot in state.targets(pending.entry_id):
                 self._send(pending, slot)
-        deadline = loop.time() + self._settings.add_entry_timeout_s
+        patience, late = self._settings.add_entry_timeout_s, 0
+        deadline = loop.time() + patience
         while state.pending:
             if self._buried_at:
                 raise RecoveryFailed(
@@ -300,9 +307,18 @@ class WriteBack:
                 async with asyncio.timeout_at(deadline):
                     await self._progress.wait()
             except TimeoutError:
+                late += 1
+                if late == LATE_ROUNDS_MAX:
+                    raise RecoveryFailed(
+                        f"bookies do not answer in time: entry {lac + 1} of ledger {self.metadata.ledger_id} cannot be "
+                        "written back"
+                    ) from None
                 self._fail_late_slots()
+                patience = min(2 * patience, PATIENCE_MAX * self._settings.add_entry_timeout_s)
+            if state.lac != lac:
+                patience, late = self._settings.add_entry_timeout_s, 0
             if state.lac != lac or state.phase is WriterPhase.NEEDS_CHANGE:
-                deadline = loop.time() + self._settings.add_entry_timeout_s
+                deadline = loop.time() + patience
 
     def stop(self) -> None:
         """No answer counts any more."""

@@ -111,13 +111,6 @@ class ReadingState:
         """The bookies to ask for an entry, in the metadata that recovery began with."""
         return self._metadata.write_set(entry_id)
 
-    def asked_all(self, entry_id: int) -> bool:
-        """Whether the whole write set has answered for an entry."""
-        verdicts = self._verdicts.get(entry_id)
-        if verdicts is None:
-            return False
-        return len({**verdicts.denied, **verdicts.failed}) == self._metadata.write_quorum
-
     def found(self, entry: LedgerEntry) -> None:
         """A bookie gave an entry whose digest is valid."""
         if entry.entry_id >= self.next_entry:
@@ -147,7 +140,7 @@ class ReadingState:
                 break
             if len(verdicts.denied) >= self._denials_needed:
                 self.phase = ReadingPhase.ENDED
-            elif self.asked_all(self.next_entry):
+            elif len({**verdicts.denied, **verdicts.failed}) == self._metadata.write_quorum:  # nobody is left to ask
                 self.phase = ReadingPhase.GIVEN_UP
             else:
                 break

@@ -8,8 +8,8 @@ tombstones and repeated adds. What was not reached is listed. Exit status 1 belo
 
 What no seed can reach, and why:
 
-- guards against our own mistakes: the ValueErrors of `LedgerWriterState`, `ReadingState.asked_all` before any answer,
-  the last `except` of `LedgerWriter._change_ensembles`, a watch begun after the end or on a slot that is not live;
+- guards against our own mistakes: the ValueErrors of `LedgerWriterState`, the last `except` of
+  `LedgerWriter._change_ensembles`, a watch begun after the end or on a slot that is not live;
 - what no writer of this project provokes: a fatal status as the answer to its add, CONFLICT in `_add_again`;
 - what no bookie of it does: to answer with an intact entry of another ledger, or without getting any further
   (`LedgerRecovery._take`, `_take_one`, `_length_at`);
@@ -83,7 +83,7 @@ def measure(seeds: range, scenario: str | None, workers: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         spawning = multiprocessing.get_context("spawn")  # a fork would have imported the product already
         with ProcessPoolExecutor(workers, mp_context=spawning) as pool:
-            shares = [list(seeds[start::workers]) for start in range(workers)]
+            shares = [list(seeds[len(seeds) * n // workers : len(seeds) * (n + 1) // workers]) for n in range(workers)]
             for violations in pool.map(collect, [directory] * workers, shares, [scenario] * workers):
                 for violation in violations:
                     print(violation, flush=True)

@@ -7,6 +7,8 @@ from contextvars import Context
 from random import Random
 from typing import Any
 
+from magnetar.storage.cookie import COOKIE_NAME
+
 from .cluster import BOOKIE, BROKER, COORDINATOR, Node, SimCluster
 from .history import History
 
@@ -215,18 +217,16 @@ class Faults:
             self._cluster.lose_disk(node)
             await self._for_a_while(f"disk-loss of {node.name}", self.down_max_s, lambda: self._cluster.begin(node))
             return
-        paths = [path for path in node.disk.list("/data") if path.endswith((".journal", ".compacted"))]
-        if not paths:
-            return
-        path = "/data/" + self._random.choice(paths)
-        try:
-            used = len(node.disk.read_bytes(path).rstrip(b"\0"))
-        except OSError:  # a failure meant for the bookie has met this look instead
-            return
-        if used:
-            node.disk.flip_bit(path, self._random.randrange(used), self._random.randrange(8))
-            self._history.counts["bit-flip"] += 1
-            logger.info("a bit of %s flips at %s", path, node.name)
+        paths = [path for path in node.disk.list("/data") if path != COOKIE_NAME]  # without it a bookie never starts
+        for path in self._random.sample(paths, min(len(paths), self._random.choice((1, 1, 4)))):
+            try:
+                used = len(node.disk.read_bytes("/data/" + path).rstrip(b"\0"))
+            except OSError:  # a failure meant for the bookie has met this look instead
+                continue
+            if used:
+                node.disk.flip_bit("/data/" + path, self._random.randrange(used), self._random.randrange(8))
+                self._history.counts["bit-flip"] += 1
+                logger.info("a bit of %s flips at %s", path, node.name)
 
     async def crash_amid_writes(self) -> None:
         """A bookie dies inside what a thread of it does to the disk; the supervisor begins it anew."""

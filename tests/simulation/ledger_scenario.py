@@ -125,7 +125,7 @@ class LedgerScenario:
         if self.orphans_hurried:  # its safety does not rest on any of these times
             stack.enter_context(patch.object(orphan_ledgers, "ORPHAN_AFTER_S", 0.1))
             stack.enter_context(patch.object(orphan_ledgers, "SEARCH_PAUSE_S", 0.05))
-        StoreWatch(self.history, records).install(stack)  # type: ignore[arg-type]
+        StoreWatch(self.history, records, metadata.deleted).install(stack)  # type: ignore[arg-type]
 
     async def run(self) -> None:
         """Raises AssertionError, beginning with the invariant, where a wait is in vain, or work leads nowhere."""

@@ -31,6 +31,9 @@ class MetadataWatch:
         self._named: dict[str, tuple[int, ...]] = {}
         """Key of a chain or cursor → the ledgers that it names."""
         self._assigned: dict[str, int] = {}
+        self.deleted: dict[int, None] = {}
+        """Ledgers whose record was deleted once. A creation that is carried out late may bring the record back, but
+        nobody names it any more: the ledger is gone all the same."""
 
     def changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
         """A record was written, or (None) deleted."""
@@ -54,6 +57,7 @@ class MetadataWatch:
             self._history.violated(f"I2: {key} is written for a topic that does not exist")
 
     def _ledger_deleted(self, ledger_id: int) -> None:
+        self.deleted[ledger_id] = None
         for key, named in self._named.items():
             if ledger_id in named:
                 self._history.violated(f"I9: the record of ledger {ledger_id} is deleted, and {key} names it")

@@ -271,6 +271,6 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     stack.enter_context(warnings.catch_warnings())
     warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # what a killed process had not begun
     cluster.records.watcher = changed
-    StoreWatch(history, cluster.records).install(stack)
+    StoreWatch(history, cluster.records, metadata.deleted).install(stack)
     DeliveryWatch(history).install(stack)
     publish_watch.install(history, stack)

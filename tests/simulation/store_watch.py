@@ -11,7 +11,7 @@
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -59,12 +59,13 @@ def is_dead() -> bool:
 
 
 class StoreWatch:
-    """See the module. `records` is the metadata as it is."""
+    """See the module. `records` is the metadata as it is, `deleted` the ledgers that were deleted."""
 
-    def __init__(self, history: History, records: MemoryRecords) -> None:
+    def __init__(self, history: History, records: MemoryRecords, deleted: Container[int] = ()) -> None:
         self.accepted: dict[EntryKey, Accepted] = {}
         self._history = history
         self._records = records
+        self._deleted = deleted
         self._confirmed: dict[EntryKey, str] = {}
         """By which process."""
 
@@ -119,7 +120,7 @@ class StoreWatch:
 
     def _buries(self, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids if not is_dead() else ():
-            if metadata_keys.ledger(ledger_id) in self._records.by_key:
+            if metadata_keys.ledger(ledger_id) in self._records.by_key and ledger_id not in self._deleted:
                 self._history.violated(f"I9: {who()} buries ledger {ledger_id}, which the metadata knows")
 
     def _compacts(self, store: EntryStore, old: list[Segment], tables: list[dict[int, TableLine]]) -> None:

@@ -199,6 +199,8 @@ def test_a_bookie_that_takes_what_it_must_not() -> None:
     records.store(metadata_keys.ledger(7), Versioned(LEDGER.pack(), 0))
     watch._buries([7])
     assert broken(history)[2:] == ["I9"]
+    StoreWatch(history, records, deleted={7: None})._buries([7])  # its creation was carried out again, too late
+    assert broken(history)[2:] == ["I9"]
 
 
 async def test_copies_are_counted_where_the_record_says() -> None:

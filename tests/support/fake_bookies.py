@@ -44,7 +44,7 @@ class FakeLedger:
 
 
 class FakeBookie:
-    """One bookie. Knobs: `delay_s`, `hung`, `alive`, `forced` (op → status), `lose_answers`, `limbo`,
+    """One bookie. Knobs: `delay_s`, `add_delay_s`, `hung`, `alive`, `forced` (op → status), `lose_answers`, `limbo`,
     `fence_floor`."""
 
     def __init__(self, bookie_id: str) -> None:
@@ -52,7 +52,7 @@ class FakeBookie:
         self.ledgers: dict[int, FakeLedger] = {}
         self.alive = True
         self.hung = False
-        self.delay_s = 0.0
+        self.delay_s = self.add_delay_s = 0.0
         self.limbo = False
         self.fence_floor = 0
         """It was in limbo: it takes no ledger below that it does not know."""
@@ -106,8 +106,9 @@ class FakeBookie:
         else:
             self.log.append((op, payload))
             status, parts = self._other(op, payload)
-        if self.delay_s:
-            asyncio.get_running_loop().call_later(self.delay_s, answer, status, parts)
+        delay_s = self.delay_s + (self.add_delay_s if op == BookieOp.ADD else 0.0)
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, answer, status, parts)
         else:
             answer(status, parts)
 

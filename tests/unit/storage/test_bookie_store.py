@@ -437,6 +437,20 @@ async def test_a_damaged_index_is_rebuilt_and_never_hides_an_entry(files):
     await bookie.store.close()
 
 
+async def test_no_index_is_rebuilt_for_a_read_that_a_close_overtook(files):
+    bookie = await Bookie.started(files)
+    await bookie.add_many(1, range(10))
+    bookie = await bookie.restarted()
+    files.remove(f"{DIRECTORY}/0000000000000001.journal.index")
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+    reading = asyncio.create_task(bookie.read(1, 4, 4))
+    await asyncio.sleep(0)
+    await bookie.store.close()
+    assert (await reading)[0] == S.IO_ERROR
+    assert failures == []
+
+
 async def test_an_index_that_cannot_be_rebuilt_leads_to_limbo(files):
     bookie = await Bookie.started(files)
     await bookie.add_many(1, range(10))

@@ -9,6 +9,7 @@ from fake_bookies import Adds, FakeCluster, until
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, decode_read, encode_add, encode_entry_header
 from magnetar.protocol.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger, OutcomeUnknown, RecoveryFailed
 from magnetar.storage.ledger_metadata import LedgerState
+from magnetar.storage.ledger_recovery import LATE_ROUNDS_MAX
 
 
 @pytest.fixture
@@ -379,6 +380,28 @@ async def test_bookies_that_refuse_what_is_written_back_are_not_asked_again(five
     for bookie in five.bookies.values():
         bookie.forced.clear()
     assert (await five.new_ledgers().recover(writer.ledger_id)).last_entry == 1
+
+
+async def test_bookies_that_are_late_get_more_time_before_they_are_asked_anew(five):
+    """Found by seed 30204: two bookies with much to do were given the same entries in turn, for ever."""
+    writer = await written(five, 1)
+    only_on(five, writer, 0, 1)
+    for bookie in five.bookies.values():
+        bookie.add_delay_s = 0.7  # the time-out is 0.5 s
+    metadata = await asyncio.wait_for(five.new_ledgers().recover(writer.ledger_id), 10)
+    assert metadata.last_entry == 1
+
+
+async def test_bookies_that_are_always_late_end_a_recovery():
+    late = FakeCluster(5, add_entry_timeout_s=0.05)
+    writer = await written(late, 1)
+    only_on(late, writer, 0, 1)
+    for bookie in late.bookies.values():
+        bookie.add_delay_s = 60
+    with pytest.raises(RecoveryFailed, match="do not answer in time"):
+        await asyncio.wait_for(late.new_ledgers().recover(writer.ledger_id), 10)
+    assert all(bookie.adds <= 2 + 2 * LATE_ROUNDS_MAX for bookie in late.bookies.values())
+    await late.close()
 
 
 async def test_few_entries_are_asked_for_where_a_ledger_ends_and_more_and_more_in_a_long_tail(cluster):
