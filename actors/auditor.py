@@ -269,9 +269,9 @@ class Auditor:
         """Close a ledger that nobody looks after although a bookie of it is lost; None when it stays as it is."""
         metadata = record.metadata
         before = asyncio.get_running_loop().time() - 2 * self._settings.lost_bookie_grace_s
-        if not any(self._absent_since.get(bookie, before + 1) <= before for bookie in metadata.bookies):
-            return None
-        if not any(info.writable and info.id not in metadata.bookies for info in self._directory.bookies.values()):
+        lost = [bookie for bookie in metadata.bookies if self._absent_since.get(bookie, before + 1) <= before]
+        spares = [info.id for info in self._directory.bookies.values() if info.writable]
+        if replace_lost(metadata, lost, spares, self._copies_given) is None:
             return None
         logger.warning("nobody closes ledger %d, of which a bookie is lost: recovering it", metadata.ledger_id)
         recovery = LedgerRecovery(self._env, self._records, self._client, self._settings, metadata.ledger_id)

@@ -202,6 +202,31 @@ async def test_an_open_ledger_of_a_lost_bookie_that_nobody_closes_is_recovered(t
         assert isinstance(await asyncio.wait_for(late, 10), LedgerFenced)
 
 
+async def test_a_spare_may_be_one_that_an_open_ledger_names_elsewhere(tmp_path: Path) -> None:
+    """Found by seed 40035: the writer had replaced the lost bookie by the last one that there was, then died."""
+    settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.2)
+    async with bookies_in(tmp_path, settings) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 10)
+        await bookies.start(4)
+        await bookies.stop(2)
+        await bookies.append(writer, 10)
+        auditor = bookies.cluster.coordinator.auditor
+
+        def held_by_the_others() -> bool:
+            auditor.wake()
+            return auditor.status()["whole"] and not auditor.status()["open_ledgers"]
+
+        assert len((await bookies.metadata_of(writer.ledger_id)).fragments) == 2
+        await eventually(held_by_the_others, 15.0)
+        metadata = await bookies.metadata_of(writer.ledger_id)
+        assert metadata.closed and metadata.last_entry == 19
+        names = ["bookie-1", "bookie-3", "bookie-4"]
+        assert [sorted(fragment.bookies) for fragment in metadata.fragments] == [names, names]
+        assert await bookies.held(4, writer.ledger_id, 19) == [(0, 19)]
+
+
 async def test_without_a_spare_nothing_changes(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.1)
     async with bookies_in(tmp_path, settings) as bookies:
