@@ -25,7 +25,8 @@ simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays o
 mutants: ## known bugs, switched on one by one: seeds have to find each, and nothing without them; about 3 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py
 
-coverage: ## branches of fencing and recovery that seeds go through: SEEDS=1000, half of them whole clusters
+coverage: SEEDS = 3000
+coverage: ## branches of fencing and recovery that SEEDS=3000 go through, every tenth a whole cluster; about 5 minutes
 	@$(ENVIRONMENT) python tests/simulation/coverage_report.py --seeds $(SEEDS)
 
 chaos: ## a cluster on Ray, harmed every 5 s: ROUNDS=10 of a minute; SEED=n draws the same faults

@@ -16,6 +16,8 @@ logger = logging.getLogger("magnetar.simulation")
 
 STRIKE_AFTER_MAX = 400
 """Handles of a process, within which it is struck."""
+STUTTERS_MAX = 40
+STUTTER_MAX_S = 0.03
 
 
 class Faults:
@@ -123,6 +125,21 @@ class Faults:
             return
         process.pause()
         await self._for_a_while(f"pause of {node.name}", self.pause_max_s, process.resume)
+
+    async def stutter(self) -> None:
+        """A process is starved of its processor for moments, and then meets at once what had come one by one."""
+        node = self._node()
+        self._history.counts["stutter"] += 1
+        logger.info("fault: %s stutters", node.name)
+        for _ in range(self._random.randint(2, STUTTERS_MAX)):
+            process = node.process
+            if process is not None and process.alive and not process.paused:
+                process.pause()
+                try:
+                    await asyncio.sleep(self._random.random() * STUTTER_MAX_S)
+                finally:
+                    process.resume()
+            await asyncio.sleep(self._random.random() * STUTTER_MAX_S)
 
     async def partition(self) -> None:
         """Two hosts do not hear each other, or only one the other."""

@@ -36,7 +36,7 @@ class LedgerFaults(Faults):
             self.crash, self.crash_bookie, self.pause, self.partition, self.isolate, self.reset, self.slow, self.hold,
             self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage,
             self.delay, self.crash_amid_writes, self.misread, self.strike, self.rot,
-            self.babble,
+            self.babble, self.stutter,
         ]  # fmt: skip
         share = random.choice((0.2, 0.5))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
