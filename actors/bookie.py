@@ -294,7 +294,7 @@ class BookieService(RpcService):
         return True
 
     async def collect(self, major: bool) -> dict[str, int]:
-        """Bury deleted ledgers, then compact. Raises what the metadata and the disk raise."""
+        """Bury deleted ledgers, then compact. Raises what the metadata and the disk raise, and EntryCorrupt."""
         assert self._compactor is not None
         async with self._collecting:
             collected = await collect_garbage(self.store, self._coordinator.metadata, self.identity.cluster_id)

@@ -8,8 +8,9 @@ A segment in which no ledger is alive is simply removed. One whose live share is
 
 Until the checkpoint the new files belong to nothing and a crash leaves the old; after it, the other way round. Every
 copied entry is verified on the way; one that is damaged everywhere becomes a LOST record, so that reading it remains
-an error. Fences and tombstones are not in question: they live in the checkpoint. A ledger that is deleted meanwhile
-is copied for nothing and goes the next time.
+an error. A damaged index ends the run and is built anew (and the bookie goes into limbo if something was lost). Fences
+and tombstones are not in question: they live in the checkpoint. A ledger that is deleted meanwhile is copied for
+nothing and goes the next time.
 
 The work is done on a lane of its own in small steps; between two steps the loop sleeps so that `bytes_per_s` is kept
 and at most half of the time is spent here, whatever the size of the entries.
@@ -19,6 +20,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..protocol.errors import EntryCorrupt
 from ..runtime.files import File, Files
 from .entry_store import EntryStore
 from .records import (
@@ -71,8 +73,11 @@ class Compactor:
         self._lane.close()
 
     async def run(self, threshold: float) -> Compacted:
-        """Rewrite every segment whose live share is below `threshold`. Raises DiskFull, OSError; the old files are
-        then still the valid ones."""
+        """Rewrite every segment whose live share is below `threshold`.
+
+        Raises DiskFull, OSError, and EntryCorrupt for a damaged index (once it has been built anew a run gets further);
+        the old files are then still the valid ones.
+        """
         done = Compacted()
         async with self._running:
             # Not by bytes: LOST records have none, but must stay while their ledger lives, or it is "no such entry".
@@ -125,6 +130,10 @@ class Compactor:
                 await asyncio.sleep(max(copied / self._bytes_per_s, loop.time() - started))
             await self._store.replace(victims, written)
             finished = True
+        except EntryCorrupt:
+            for segment in copy.damaged:
+                self._store.rebuild_soon(segment)
+            raise
         finally:
             await asyncio.shield(self._lane.run(copy.close, finished))
         done.segments_removed += len(victims)
@@ -151,6 +160,7 @@ class _Copy:
     segment_bytes: int
     output: Segment | None = None
     exhausted: bool = False
+    damaged: list[Segment] = field(default_factory=list[Segment])
     _file: File | None = None
     _rows: dict[int, Rows] = field(default_factory=dict[int, Rows])
     _source: "Iterator[tuple[int, int, int, bytes]] | None" = None
@@ -222,9 +232,14 @@ class _Copy:
     def _entries(self, reader: SegmentReader) -> Iterator[tuple[int, int, int, bytes]]:
         """Live entries in order: ledger, entry, LAC, ADD body; an empty body for one that is damaged everywhere."""
         for ledger_id in self.ledgers:
-            holders = [
-                (segment, reader.rows(segment, ledger_id)) for segment in self.victims if ledger_id in segment.table
-            ]
+            holders: list[tuple[Segment, Rows]] = []
+            for segment in self.victims:
+                if ledger_id in segment.table:
+                    try:
+                        holders.append((segment, reader.rows(segment, ledger_id)))
+                    except EntryCorrupt:
+                        self.damaged.append(segment)
+                        raise
             entry_ids = sorted({entry_id: None for _, rows in holders for entry_id in rows.entries})
             for entry_id in entry_ids:
                 found: memoryview | None = None

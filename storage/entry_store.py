@@ -77,7 +77,7 @@ class EntryStore:
         self._write_lane = env.offload.lane("journal")
         self._prepare_lane = env.offload.lane("prepare")
         self._housekeeping_lane = env.offload.lane("housekeeping")
-        self.reads = EntryReads(env, self._rebuild_soon)
+        self.reads = EntryReads(env, self.rebuild_soon)
         self.journal = Journal(
             env.files,
             self._write_lane,
@@ -341,7 +341,8 @@ class EntryStore:
             line.entry_bytes for ledger_id, line in segment.table.items() if ledger_id in self.ledgers
         )
 
-    def _rebuild_soon(self, segment: Segment) -> None:
+    def rebuild_soon(self, segment: Segment) -> None:
+        """Somebody met a damaged index: make it anew from its segment."""
         if self._closed:  # a read was under way; whoever asked is cut off soon, and the next start looks again
             return
         if segment.file_id not in self._rebuilding and segment.file_id in self.segments:

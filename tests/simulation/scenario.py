@@ -15,7 +15,7 @@ from typing import Any
 
 from magnetar.actors.broker import BrokerService
 from magnetar.protocol import metadata_keys
-from magnetar.protocol.errors import MetadataUnavailable
+from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
@@ -201,14 +201,14 @@ class Scenario:
             self._history.violated(sentence)
 
     async def _collect(self, node: Node) -> None:
-        """Let a bookie collect its garbage; the coordinator may just be changing."""
+        """Let a bookie collect its garbage; the coordinator may just be changing, or an index be built anew."""
         assert node.process is not None
         end = self._cluster.loop.now + COLLECT_LIMIT_S
         while True:
             try:
                 await node.process.spawn(node.service.collect(True), "collect")
                 return
-            except MetadataUnavailable as error:
+            except (MetadataUnavailable, EntryCorrupt) as error:
                 assert self._cluster.loop.now < end, f"I8: {node.name} cannot collect garbage: {error}"
                 await asyncio.sleep(0.1)
 

@@ -1,7 +1,7 @@
 """Makes bookie stores for tests, over any files, and asks them things."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from inline_offload import InlineOffload
@@ -165,3 +165,12 @@ class Bookie:
 def bodies(ledger_id: int, entry_ids: Sequence[int], size: int = 100) -> dict[int, bytes]:
     """What `read_all` must return after `add_many`."""
     return {entry_id: body_of(ledger_id, entry_id, size) for entry_id in entry_ids}
+
+
+async def turns(condition: Callable[[], object]) -> None:
+    """Let the loop turn, on inline lanes that is all it takes, until the condition holds."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of
+from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of, turns
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger, encode_read
@@ -22,15 +22,6 @@ def files():
 
 def lane(bookie, name):
     return bookie.env.offload.lanes[name]
-
-
-async def turns(condition):
-    """Let the loop turn, on inline lanes that is all it takes, until the condition holds."""
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came true")
 
 
 async def test_entries_come_back_in_one_answer_from_memory_and_after_a_restart(files):

@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
-from bookie_kit import DIRECTORY, Bookie, bodies, body_of
+from bookie_kit import DIRECTORY, Bookie, bodies, body_of, turns
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieStatus
+from magnetar.protocol.errors import EntryCorrupt
 from magnetar.storage.compaction import SMALL_SEGMENTS_MIN, Compactor
 
 S = BookieStatus
@@ -96,6 +97,23 @@ async def test_reads_and_adds_go_on_meanwhile(made):
         rounds += 1
     assert rounds > 2 and (await running).segments_removed >= 5
     assert await bookie.read_all(1, 0, following - 1) == bodies(1, range(following))
+
+
+async def test_a_damaged_index_is_built_anew_and_then_compacted(made):
+    """Found by seed 1710: nothing was compacted any more, unless somebody came to read the very ledger."""
+    files, bookie, compactor = made
+    index = f"{DIRECTORY}/{names(files, '.index')[0]}"
+    files.flip_bit(index, len(files.read_bytes(index)) - 8)  # in the columns of the last ledger
+    await bookie.store.bury([2])
+    before = files.list(DIRECTORY)
+    with pytest.raises(EntryCorrupt, match="index"):
+        await compactor.run(0.8)
+    assert [name for name in files.list(DIRECTORY) if name.endswith(".compacted")] == []
+    assert before == files.list(DIRECTORY)
+    await turns(lambda: not bookie.store.entries._rebuilding)
+    assert (await compactor.run(0.8)).segments_removed >= 5 and bookie.store.limbo == ""
+    for ledger_id in (1, 3):
+        assert await bookie.read_all(ledger_id, 0, 299) == bodies(ledger_id, range(300))
 
 
 async def test_a_damaged_entry_stays_an_error_and_can_be_repaired(made):
