@@ -126,9 +126,9 @@ class Faults:
         process.pause()
         await self._for_a_while(f"pause of {node.name}", self.pause_max_s, process.resume)
 
-    async def stutter(self) -> None:
+    async def stutter(self, node: Node | None = None) -> None:
         """A process is starved of its processor for moments, and then meets at once what had come one by one."""
-        node = self._node()
+        node = node or self._node()
         self._history.counts["stutter"] += 1
         logger.info("fault: %s stutters", node.name)
         for _ in range(self._random.randint(2, STUTTERS_MAX)):
@@ -269,6 +269,8 @@ class Faults:
         node.disk.fail_next(operation, "", 1)
         self._history.counts["failing-io"] += 1
         logger.info("the next %s of %s fails", operation, node.name)
+        if self._random.random() < 0.3:  # what comes between the failure and the end of the service
+            await self.stutter(node)
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:
