@@ -171,6 +171,9 @@ class CursorState:
         ledger_id, entry_id = position
         mark_ledger, mark_entry = self.mark_delete
         if ledger_id == mark_ledger and entry_id == mark_entry + 1:
+            ranges = self._ranges.get(ledger_id)
+            if ranges is not None and ranges.end_of(entry_id) is not None:
+                return False  # it was named before, ahead of its turn: `_advance` will get there
             self.mark_delete = position  # the common case, in order
             return True
         return self._add_range(ledger_id, entry_id, entry_id)
