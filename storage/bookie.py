@@ -221,10 +221,8 @@ class BookieStore:
         if found is not None:
             segment, row = found
             verdict = judge_repeated(row.digest, digest)
-            if verdict is not BookieStatus.OK:
+            if verdict is not BookieStatus.OK or row.offset < segment.synced_end:
                 return verdict
-            if row.offset < segment.synced_end:
-                return _OK
             self._journal.after_pending(
                 lambda error: responder.respond(request_id, _OK if error is None else BookieStatus.IO_ERROR)
             )

@@ -77,7 +77,8 @@ class SlotWatch:
         return self.sent != self.answered
 
     def late(self, now: float, timeout_s: float) -> list[int]:
-        """Look at all slots: those that still owe an answer which they owed `timeout_s` ago."""
+        """Look at all slots: those that still owe an answer which they owed `timeout_s` ago. These are live: nothing is
+        sent to others."""
         found: list[int] = []
         for slot, (sent, since) in enumerate(self._marks):
             if self.answered[slot] >= sent:
@@ -291,10 +292,9 @@ class LedgerWriter:
         self._watch_timer = None
         state = self._state
         for slot in self._watch.late(self._loop.time(), self._settings.add_entry_timeout_s):
-            if state.slots[slot] is SlotState.LIVE:
-                bookie, tenure = state.ensemble[slot], state.tenures[slot]
-                self._slot_failed(slot, tenure)
-                self._client.report_slow(bookie)
+            bookie = state.ensemble[slot]
+            self._slot_failed(slot, state.tenures[slot])
+            self._client.report_slow(bookie)
         if self._watch.busy():
             self._start_watch()
 

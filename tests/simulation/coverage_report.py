@@ -10,8 +10,8 @@ tombstones and repeated adds. What was not reached is listed. Exit status 1 belo
 What no seed can reach, and why:
 
 - guards against our own mistakes: the ValueErrors of `LedgerWriterState`, the last `except` of
-  `LedgerWriter._change_ensembles`, a watch begun after the end or on a slot that is not live;
-- what no writer of this project provokes: a fatal status as the answer to its add, CONFLICT in `_add_again`;
+  `LedgerWriter._change_ensembles`, a watch begun after the end;
+- what no writer of this project provokes: a fatal status as the answer to its add, CONFLICT;
 - what no bookie of it does: to answer with an intact entry of another ledger, or without getting any further
   (`LedgerRecovery._take`, `_take_one`, `_length_at`);
 - what nobody does to a record: to change the last fragment of an OPEN ledger but its writer (`plan_change`), or of one
