@@ -39,8 +39,7 @@ logger = logging.getLogger("magnetar.simulation")
 SAFETY_S = 2.5
 READY_LIMIT_S = 30.0
 STOP_LIMIT_S = 60.0
-JUDGE_LIMIT_S = 60.0
-"""A slow disk, and settings by which every entry is asked for alone, take 25 s for the longest log."""
+JUDGE_LIMIT_S = 10.0
 """A recovery with all bookies but one has to come to its end much sooner than a time-out of `HANGING_READ_S`."""
 HANGING_READ_S = 60.0
 WHOLE_LIMIT_S = 120.0
@@ -156,7 +155,7 @@ class LedgerScenario:
         hung = self._hang() if random.random() < 0.4 else None
         for life in lives:
             if isinstance(life, TopicLife):
-                await self._within(judge, life.judge(judge, JUDGE_LIMIT_S), "judge")
+                await judge.process.spawn(life.judge(judge, JUDGE_LIMIT_S), "judge")
         await self._settle_all(judge)
         if hung is not None:
             hung.resume()

@@ -383,14 +383,18 @@ class TopicLife(Life):
         history.has_sought(target, owner.epoch)
 
     async def judge(self, host: Host, limit_s: float) -> None:
-        """After healing: a new owner opens the topic, everything is there, one more entry goes in (I8)."""
+        """After healing: a new owner opens the topic, everything is there, one more entry goes in (I8).
+
+        `limit_s` is for all but the reading, and for each piece of that: a long log whose entries are asked for one by
+        one of a slow disk takes half a minute, but no piece of it as long as a bookie that hangs.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
         while True:
             owner = self.take_ownership()
             try:
-                async with asyncio.timeout_at(deadline):
-                    await self._judge(host, owner)
+                async with asyncio.timeout_at(deadline) as bound:
+                    await self._judge(host, owner, bound, limit_s)
                 return
             except MagnetarError as error:
                 self.history.counts[f"judging failed: {type(error).__name__}"] += 1
@@ -403,7 +407,7 @@ class TopicLife(Life):
             assert loop.time() < deadline, f"I8: {self.topic} cannot be used within {limit_s:.0f} s: {last!r}"
             await asyncio.sleep(0.25)
 
-    async def _judge(self, host: Host, owner: Ownership) -> None:
+    async def _judge(self, host: Host, owner: Ownership, bound: asyncio.Timeout, limit_s: float) -> None:
         await self.open(host, owner)
         managed = owner.managed
         assert managed is not None
@@ -415,6 +419,7 @@ class TopicLife(Life):
         log: list[tuple[Place, bytes]] = []
         position = managed.first_position
         while position <= managed.last_confirmed:
+            bound.reschedule(asyncio.get_running_loop().time() + limit_s)
             log += await managed.read(position, ENTRIES_PER_READ, READ_BYTES)
             position = managed.next_position(log[-1][0])
         self.history.check_log(self.topic, log)
