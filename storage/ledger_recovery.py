@@ -289,8 +289,8 @@ class WriteBack:
             pending.parts = encode_add(header, entry.body, recovery=True)
             for slot in state.targets(pending.entry_id):
                 self._send(pending, slot)
-        patience, late = self._settings.add_entry_timeout_s, 0
-        deadline = loop.time() + patience
+        late = 0
+        deadline = loop.time() + self._settings.add_entry_timeout_s
         while state.pending:
             if self._buried_at:
                 raise RecoveryFailed(
@@ -314,11 +314,10 @@ class WriteBack:
                         "written back"
                     ) from None
                 self._fail_late_slots()
-                patience = min(2 * patience, PATIENCE_MAX * self._settings.add_entry_timeout_s)
             if state.lac != lac:
-                patience, late = self._settings.add_entry_timeout_s, 0
+                late = 0
             if state.lac != lac or state.phase is WriterPhase.NEEDS_CHANGE:
-                deadline = loop.time() + patience
+                deadline = loop.time() + self._settings.add_entry_timeout_s * min(2**late, PATIENCE_MAX)
 
     def stop(self) -> None:
         """No answer counts any more."""

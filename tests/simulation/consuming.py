@@ -194,11 +194,10 @@ class Consuming(Workload):
         owed = deque[Place]()
         for topic, log in logs.items():
             owed.extend(self.history.missing_deliveries(topic, self.name, log))
-        while True:
-            while owed and not self.history.owes(self.name, owed[0]):
+        while owed:
+            if not self.history.owes(self.name, owed[0]):
                 owed.popleft()
-            if not owed:
-                break
+                continue
             message = await self._receive(consumer, 200)
             if message is not None and acknowledge:
                 self.history.will_acknowledge(message.topic_name(), self.name, message.message_id())
