@@ -270,8 +270,7 @@ class Auditor:
         metadata = record.metadata
         before = asyncio.get_running_loop().time() - 2 * self._settings.lost_bookie_grace_s
         lost = [bookie for bookie in metadata.bookies if self._absent_since.get(bookie, before + 1) <= before]
-        spares = [info.id for info in self._directory.bookies.values() if info.writable]
-        if replace_lost(metadata, lost, spares, self._copies_given) is None:
+        if replace_lost(metadata, lost, self._spares(), self._copies_given) is None:
             return None
         logger.warning("nobody closes ledger %d, of which a bookie is lost: recovering it", metadata.ledger_id)
         recovery = LedgerRecovery(self._env, self._records, self._client, self._settings, metadata.ledger_id)
@@ -282,6 +281,10 @@ class Auditor:
             self._fail(f"ledger {metadata.ledger_id}", error)
             return None
 
+    def _spares(self) -> list[str]:
+        """Bookies that copies can be given to."""
+        return [info.id for info in self._directory.bookies.values() if info.writable]
+
     async def _settle(self, record: LedgerRecord) -> tuple[bool, LedgerRecord | None]:
         """Check and repair one closed ledger. Returns whether each live bookie that its record names has all that it
         should, and the record when the ledger is whole, None when something remains."""
@@ -291,7 +294,7 @@ class Auditor:
             filled = True
             if not all_live and not self._lost:
                 return filled, None
-            spares = [info.id for info in self._directory.bookies.values() if info.writable]
+            spares = self._spares()
             change = replace_lost(record.metadata, self._lost, spares, self._copies_given)
             if change is not None:
                 record = await self._carry_out(record, change)

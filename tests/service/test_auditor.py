@@ -88,6 +88,16 @@ class Bookies:
         self.cluster.coordinator.auditor.wake()
         await eventually(lambda: self.cluster.coordinator.auditor.status()["whole"], timeout_s)
 
+    async def closed_and_whole(self) -> None:
+        """Wake the auditor until it has found no open ledger, and nothing amiss."""
+        auditor = self.cluster.coordinator.auditor
+
+        def found() -> bool:
+            auditor.wake()
+            return auditor.status()["whole"] and not auditor.status()["open_ledgers"]
+
+        await eventually(found, 15.0)
+
     async def close(self) -> None:
         await self.client.close()
         await self.coordinator.close()
@@ -186,13 +196,7 @@ async def test_an_open_ledger_of_a_lost_bookie_that_nobody_closes_is_recovered(t
         ledger = writer.ledger_id
         await bookies.start(4)
         await bookies.stop(2)
-        auditor = bookies.cluster.coordinator.auditor
-
-        def held_by_the_others() -> bool:
-            auditor.wake()
-            return auditor.status()["whole"] and not auditor.status()["open_ledgers"]
-
-        await eventually(held_by_the_others, 15.0)
+        await bookies.closed_and_whole()
         metadata = await bookies.metadata_of(ledger)
         assert metadata.closed and metadata.last_entry == 39
         assert sorted(metadata.bookies) == ["bookie-1", "bookie-3", "bookie-4"]
@@ -212,14 +216,8 @@ async def test_a_spare_may_be_one_that_an_open_ledger_names_elsewhere(tmp_path: 
         await bookies.start(4)
         await bookies.stop(2)
         await bookies.append(writer, 10)
-        auditor = bookies.cluster.coordinator.auditor
-
-        def held_by_the_others() -> bool:
-            auditor.wake()
-            return auditor.status()["whole"] and not auditor.status()["open_ledgers"]
-
         assert len((await bookies.metadata_of(writer.ledger_id)).fragments) == 2
-        await eventually(held_by_the_others, 15.0)
+        await bookies.closed_and_whole()
         metadata = await bookies.metadata_of(writer.ledger_id)
         assert metadata.closed and metadata.last_entry == 19
         names = ["bookie-1", "bookie-3", "bookie-4"]
