@@ -15,10 +15,11 @@ from ..protocol.bookie_wire import BookieStatus, decode_entry_header
 from ..protocol.errors import EntryCorrupt, StorageFailed
 from ..runtime.environment import Environment
 from ..runtime.offload import Lane
+from . import segment_reader
 from .ledger_states import IdRanges, LedgerState
 from .segment import JOURNAL_SUFFIX, Segment, SegmentState
 from .segment_index import Row
-from .segment_reader import ENTRIES_PER_READ_MAX, RangeRead, RangeResult, SegmentReader
+from .segment_reader import RangeRead, RangeResult, SegmentReader
 
 READER_LANES = 2
 """Threads that read segments."""
@@ -109,9 +110,8 @@ class EntryReads:
             rows = segment.rows.get(state.ledger_id)
             if rows is None:
                 continue
-            durable = segment.synced_end
-            found = rows.between(first, last, ENTRIES_PER_READ_MAX)
-            unsealed.append((segment, [row for row in found if row.offset < durable]))
+            count_max = segment_reader.ENTRIES_PER_READ_MAX
+            unsealed.append((segment, rows.between(first, last, count_max, segment.synced_end)))
         request = RangeRead(state.ledger_id, first, last, bytes_max, gapless, unsealed, sealed)
         lane, reader = self._reader_of(state.ledger_id)
 

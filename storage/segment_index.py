@@ -79,20 +79,17 @@ class Rows:
             return None
         return Row(entry_id, self.offsets[at], self.sizes[at], self.digests[at])
 
-    def between(self, first: int, last: int, count_max: int) -> list[Row]:
-        """At most `count_max` entries of first…last, from the lowest."""
+    def between(self, first: int, last: int, count_max: int, end: int = sys.maxsize) -> list[Row]:
+        """At most `count_max` entries of first…last, from the lowest; records at `end` or behind it do not count."""
+        found: list[Row] = []
         low = bisect_left(self.entries, first)
-        high = min(bisect_right(self.entries, last, low), low + count_max)
-        return [
-            Row(*values)
-            for values in zip(
-                self.entries[low:high],
-                self.offsets[low:high],
-                self.sizes[low:high],
-                self.digests[low:high],
-                strict=True,
-            )
-        ]
+        stop = bisect_right(self.entries, last, low)
+        while low < stop and len(found) < count_max:
+            high = min(stop, low + count_max - len(found))
+            columns = (column[low:high] for column in (self.entries, self.offsets, self.sizes, self.digests))
+            found += [Row(*values) for values in zip(*columns, strict=True) if values[1] < end]
+            low = high
+        return found
 
     def ranges(self, first: int, last: int, end: int = sys.maxsize) -> list[tuple[int, int]]:
         """The contiguous (first, last) ranges of ids within first…last, left out lost entries and records at `end` or

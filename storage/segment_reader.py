@@ -182,11 +182,11 @@ class SegmentReader:
                 return chosen, expected
             size = 4 + max(row.size for _, row in candidates[entry_id])
             if chosen and (total + size > request.bytes_max or len(chosen) == ENTRIES_PER_READ_MAX):
-                return chosen, entry_id
+                # Not `entry_id`: each segment gave at most ENTRIES_PER_READ_MAX rows, so ids before it may be held too.
+                return chosen, expected
             chosen.append(entry_id)
             total += size
             expected = entry_id + 1
-        # The segments gave at most ENTRIES_PER_READ_MAX rows each: behind a full answer there may be more.
         complete = len(chosen) < ENTRIES_PER_READ_MAX and not request.gapless
         return chosen, request.last + 1 if complete else expected
 

@@ -17,6 +17,7 @@ from magnetar.actors import auditor, bookie, orphan_ledgers
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings import Settings
+from magnetar.storage import segment_reader
 from magnetar.storage.bookie import BookieStore
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
@@ -120,6 +121,8 @@ class LedgerScenario:
         self.faults.install(stack)
         small = partial(BookieStore, segment_bytes=self.random.choice(SEGMENT_BYTES))
         stack.enter_context(patch.object(bookie, "BookieStore", small))
+        if self.random.random() < 0.5:
+            stack.enter_context(patch.object(segment_reader, "ENTRIES_PER_READ_MAX", self.random.choice((1, 2, 5))))
         if self.random.random() < 0.5:
             stack.enter_context(patch.object(auditor, "FIRST_ROUND_DELAY_S", 0.2))
         if self.orphans_hurried:  # its safety does not rest on any of these times

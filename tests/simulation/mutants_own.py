@@ -17,6 +17,7 @@ from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord, OwnedRecord
 from magnetar.storage.metadata_store import pack
+from magnetar.storage.segment_reader import RangeRead, SegmentReader
 
 from .mutant import Denying, Mutant, replace
 
@@ -92,6 +93,18 @@ def _close_at_the_last_entry_sent(stack: ExitStack) -> None:
     replace(stack, LedgerWriter, "close", closing)
 
 
+def _pass_over_entries(stack: ExitStack) -> None:
+    choose = SegmentReader._choose
+
+    def choosing(self: SegmentReader, request: RangeRead, candidates: Any) -> tuple[list[int], int]:
+        chosen, following = choose(self, request, candidates)
+        if following <= request.last:  # the next one that a segment gave: others may have given less than they have
+            following = min((entry_id for entry_id in candidates if entry_id >= following), default=following)
+        return chosen, following
+
+    replace(stack, SegmentReader, "_choose", choosing)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("cursor ahead", "a cursor is stored without its holes", "I7", _store_cursors_ahead),
@@ -100,4 +113,5 @@ OWN = (
     Mutant("old slot", "acknowledgements of a replaced bookie still count", "I1", _keep_replaced_acknowledgements),
     Mutant("silence", "recovery takes a time-out for a denial", "I1", _take_silence_for_denial),
     Mutant("last sent", "a writer closes its ledger at the last entry sent", "I1", _close_at_the_last_entry_sent),
+    Mutant("READ denies", "a READ passes over entries that it did not examine", "I3", _pass_over_entries),
 )

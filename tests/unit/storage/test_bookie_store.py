@@ -10,6 +10,7 @@ from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger,
 from magnetar.protocol.errors import BadVersion, NoSuchLedger, StorageFailed
 from magnetar.runtime.files import DiskUsage
 from magnetar.runtime.settings import Settings
+from magnetar.storage import segment_reader
 from magnetar.storage.entry_reads import READER_LANES
 
 S = BookieStatus
@@ -59,6 +60,36 @@ async def test_gaps_are_absent_and_absence_is_told(files):
     assert await bookie.store.held_ranges(1, 1, 8) == [(1, 1), (5, 6)]
     with pytest.raises(NoSuchLedger):
         await bookie.store.held_ranges(77, 0, 1)
+    await bookie.store.close()
+
+
+@pytest.mark.parametrize("bytes_max", [64 << 20, 5000])
+async def test_a_read_over_a_sealed_and_the_active_journal_denies_nothing(files, monkeypatch, bytes_max):
+    monkeypatch.setattr(segment_reader, "ENTRIES_PER_READ_MAX", 16)
+    bookie = await Bookie.started(files)
+    await bookie.add_many(1, range(40))
+    bookie = await bookie.restarted()
+    await bookie.add_many(1, range(40, 60))
+    found, following = {}, 0
+    while following < 60:
+        status, following, entries = await bookie.read(1, following, 59, bytes_max)
+        assert (status, following) == (S.OK, max(entries) + 1), "what was not examined is not passed over"
+        found |= entries
+    assert found == bodies(1, range(60))
+    assert await bookie.store.held_ranges(1, 0, 59, intact_only=True) == [(0, 59)]
+    await bookie.store.close()
+
+
+async def test_entries_that_wait_for_their_sync_hide_no_durable_ones_behind_them(files, monkeypatch):
+    monkeypatch.setattr(segment_reader, "ENTRIES_PER_READ_MAX", 16)
+    bookie = await Bookie.started(files)
+    await bookie.add_many(1, range(20, 40))
+    lane(bookie, "journal").hold()
+    waiting = [bookie.send(BookieOp.ADD, add_payload(1, entry_id)) for entry_id in range(20)]
+    assert await bookie.read(1, 0, 39) == (S.OK, 36, bodies(1, range(20, 36)))
+    lane(bookie, "journal").release()
+    for request in waiting:
+        assert (await bookie.answer(request))[0] == S.OK
     await bookie.store.close()
 
 
