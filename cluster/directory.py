@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..protocol.errors import ClusterError, DirectoryLocked
-from ..runtime.files import Lock, RealFiles
+from ..runtime.files import Lock, RealFiles, make_private_directory
 
 IDENTITY_FILE = "cluster.json"
 RUN_FILE = "run.json"
@@ -86,7 +86,7 @@ class ClusterDirectory:
 
     def lock(self) -> None:
         """Take the directory for this process. Raises ClusterError when somebody else works on it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_private_directory(str(self.path))
         try:
             self._lock = self._files.lock(str(self.path / LOCK_FILE))
         except DirectoryLocked as error:
@@ -202,7 +202,7 @@ class ClusterDirectory:
     def _write(self, name: str, record: dict[str, Any]) -> None:
         """Replace the file durably; never readable by others, not even for a moment, because of the secret."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(str(path.parent))
         temporary = path.with_name(name + ".tmp")
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -3,6 +3,9 @@
 Every call blocks, so services make them through `Offload`. The simulator's version forgets what was not synced;
 nothing here may therefore promise durability that only the page cache gives: a new name is durable after
 `sync_directory`, bytes are after `File.sync`.
+
+Files hold messages and secrets, so only their owner may read them, whatever the umask: every file that is made here
+has mode 0600, every directory 0700. Whoever opens an older file that others may read takes that right away.
 """
 
 import errno
@@ -14,6 +17,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 from ..protocol.errors import DirectoryLocked, DiskFull
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
 
 _IOV_MAX = 1024
 """Linux's bound on the pieces of one pwritev."""
@@ -62,7 +68,7 @@ class Files(Protocol):
     """A file system."""
 
     def make_directory(self, path: str) -> None:
-        """Create it and its parents; no error when it exists."""
+        """Create it and its parents; no error when it exists. Only the owner may enter a directory made here."""
         ...
 
     def list(self, path: str) -> list[str]:
@@ -156,7 +162,7 @@ class RealFiles:
     """The operating system's files."""
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        make_private_directory(path)
 
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
@@ -167,7 +173,7 @@ class RealFiles:
     def open(self, path: str, *, create: bool = False, preallocate: int = 0) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            descriptor = os.open(path, flags, 0o644)
+            descriptor = open_private(path, flags)
             if preallocate:
                 try:
                     os.posix_fallocate(descriptor, 0, preallocate)
@@ -198,7 +204,7 @@ class RealFiles:
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "wb", opener=open_private) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -213,7 +219,7 @@ class RealFiles:
         return DiskUsage(total - stat.f_bfree * stat.f_frsize, total, stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: str) -> Lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -222,6 +228,32 @@ class RealFiles:
                 f"{path} is locked by another running process: stop that one first, or use another directory"
             ) from error
         return RealLock(descriptor)
+
+
+def open_private(path: str, flags: int) -> int:
+    """A descriptor of a file that only its owner may read and write: one that is made has that mode, an older one that
+    belongs to this user gets it. Raises OSError."""
+    descriptor = os.open(path, flags, FILE_MODE)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_mode & 0o777 & ~FILE_MODE and found.st_uid == os.geteuid():
+            os.fchmod(descriptor, FILE_MODE)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_private_directory(path: str) -> None:
+    """Create a directory and its parents, each with mode 0700; what is there stays as it is. Raises OSError."""
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        make_private_directory(parent)
+    try:
+        os.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def _translate(error: OSError) -> Exception:

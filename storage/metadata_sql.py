@@ -29,7 +29,7 @@ from sqlalchemy.engine import URL, make_url
 from ..protocol import metadata_keys
 from ..protocol.errors import ClusterError, MetadataError, MetadataUnavailable, SettingError
 from ..runtime.environment import Environment
-from ..runtime.files import Lock
+from ..runtime.files import Files, Lock
 from ..runtime.offload import Lane
 from .metadata_sql_database import Allocate, Database, Get, List, Operation, WriteMany
 from .metadata_store import Guard, Versioned, Write, WriteResult, check_key, check_limit, check_write, one_result
@@ -45,6 +45,13 @@ LOCK_FILE = "metadata.lock"
 class _Queued:
     operation: Operation
     answer: "asyncio.Future[Any]"
+
+
+def _make_private(files: Files, path: str) -> None:
+    """SQLite gives its log and its index the mode of the database file, which it would make readable by others."""
+    for suffix in ("", "-wal", "-shm"):
+        if not suffix or files.exists(path + suffix):
+            files.open(path + suffix, create=True).close()
 
 
 def sqlite_url(path: str) -> str:
@@ -87,6 +94,7 @@ class SqlMetadataStore:
             if create:
                 await env.offload.run(env.files.make_directory, directory)
             lock = await env.offload.run(env.files.lock, os.path.join(directory, LOCK_FILE))
+            await env.offload.run(_make_private, env.files, path)
         lane = env.offload.lane("metadata")
         database = Database(parsed)
         try:
