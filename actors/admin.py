@@ -4,7 +4,7 @@ It keeps nothing: every request is a question to the coordinator or to the broke
 RPC, so it runs beside them and never on a broker's loop. A topic that is being moved is asked for again for a while.
 
 Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. Bodies are small and bounded, and so is
-the number of requests under way.
+the number of requests under way. What a web page makes a browser send is refused (`admin_guard`); GET changes nothing.
 """
 
 import json
@@ -39,6 +39,7 @@ from ..runtime.metrics import Metrics
 from ..runtime.rpc_handshake import Identity
 from ..runtime.settings import Settings
 from .admin_cluster import ClusterRoutes
+from .admin_guard import RequestGuard
 from .admin_requests import Owners
 from .admin_topics import TopicRoutes
 from .coordinator_client import CoordinatorClient, Locate
@@ -71,7 +72,10 @@ _STATUS_BY_ERROR: tuple[tuple[type[MagnetarError], int], ...] = (
 
 
 class AdminService:
-    """See the module. `host` and `port` are those of the HTTP server; port 0 takes any free one."""
+    """See the module. `host` and `port` are those of the HTTP server; port 0 takes any free one.
+
+    `advertised_host` is what others are told to call, by default the same host.
+    """
 
     def __init__(
         self,
@@ -82,8 +86,10 @@ class AdminService:
         host: str,
         port: int,
         locate_coordinator: Locate,
+        advertised_host: str | None = None,
     ) -> None:
         self._host = host
+        self._guard = RequestGuard((host, advertised_host or host), settings.web_service_allowed_hosts)
         self._port = port
         identity = Identity(cluster_id, ROLE_ADMIN, ADMIN_ID, env.random.hex(8))
         self._coordinator = CoordinatorClient(env, identity, secret, settings, locate_coordinator)
@@ -136,12 +142,13 @@ class AdminService:
     async def _answer(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Bounds the requests under way and turns errors into answers."""
+        """Refuses what no tool sends, bounds the requests under way and turns errors into answers."""
         self._requests.inc()
         if self._under_way >= REQUESTS_UNDER_WAY_MAX:
             return _refusal(429, "too many requests under way")
         self._under_way += 1
         try:
+            self._guard.check(request)
             return await handler(request)
         except web.HTTPException as error:
             return _refusal(error.status, error.text or error.reason)

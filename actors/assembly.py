@@ -67,5 +67,5 @@ def build_member(
     if node.role == ROLE_ADMIN:
         from .admin import AdminService
 
-        return AdminService(env, *common)
+        return AdminService(env, *common, advertised_host=node.advertised_host)
     raise ClusterError(f"a node of role {node.role} is no member of a cluster")

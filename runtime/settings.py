@@ -282,6 +282,14 @@ class Settings:
         hostile=0.5,
     )
 
+    # Admin HTTP
+    web_service_allowed_hosts: str = _setting(
+        "webServiceAllowedHosts",
+        "",
+        "Further host names under which the admin HTTP may be called, separated by commas; * allows every name. "
+        "IP addresses, localhost and the machine's own name are always allowed.",
+    )
+
     # Membership
     heartbeat_interval_s: float = _setting(
         "heartbeatIntervalSeconds", 0.5, "Every member says so often that it lives.", minimum=0.01, maximum=60

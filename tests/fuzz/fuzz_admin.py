@@ -25,7 +25,7 @@ from magnetar.runtime.rpc import RpcConnection
 _ANSWERS_S = 200.0
 _LINGER_S = 11.0
 """aiohttp waits so long for the rest of a body that nobody reads, whatever became of the connection."""
-_NEXT = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+_NEXT = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _STATS = {
     "msgInCounter": 3,
     "bytesInCounter": 300,
@@ -214,6 +214,17 @@ _BODIES: list[Any] = [
 _ODD_BODIES = [b"{", b"nul", b"\xff\xfe", b"[" * 40_000, b'"\\ud800"', b"1e999", b"NaN", b"9" * 5000, b" ", b"{}" * 3]
 
 
+_ODD_HOSTS = [
+    "Host: a", "Host:", "X: y", "Host: [::1", "Host: [::1]:x", "Host: localhost\r\nHost: a", "Host: \xff", "Host: :",
+    "Host: 1.2.3.4.5",
+]  # fmt: skip
+_PAGES = [
+    "Origin: null", "Origin: http://localhost", "Origin: http://[::1", "Origin: http://a.example", "Origin:",
+    "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-origin",
+    "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate",
+]  # fmt: skip
+
+
 def make_request(random: Random) -> bytes:
     path = "/".join(
         random.choice(_ODD_PARTS if random.random() < 0.06 else _PARTS.get(part, [part]))
@@ -240,7 +251,10 @@ def make_request(random: Random) -> bytes:
         )
     if random.random() < 0.9:
         headers.append("Content-Type: application/json")
-    head = f"{method} /{path}{random.choice(_QUERIES)} HTTP/1.{random.choice('1111111110')}\r\nHost: a\r\n"
+    if random.random() < 0.1:
+        headers.append(random.choice(_PAGES))
+    host = random.choice(_ODD_HOSTS) if random.random() < 0.1 else "Host: localhost"
+    head = f"{method} /{path}{random.choice(_QUERIES)} HTTP/1.{random.choice('1111111110')}\r\n{host}\r\n"
     return (head + "".join(f"{line}\r\n" for line in headers if line) + "\r\n").encode() + body
 
 
