@@ -57,6 +57,10 @@ class RpcFrameDecoder:
         """Bytes of the unfinished frame kept between chunks."""
         return self._cutter.buffered_bytes
 
+    def allow(self, frame_size_max: int) -> None:
+        """Accept frames up to that size from the next chunk on."""
+        self._cutter.frame_size_max = frame_size_max
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[RpcFrame]:
         """The frames that `data` completes, payloads copied once.
 

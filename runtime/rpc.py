@@ -9,6 +9,10 @@ peer's end of file, on a malformed frame, on a refused handshake, when the peer 
 `write_buffer_max_bytes` is passed, or by `close`. Closing answers every pending request with STATUS_DISCONNECTED
 exactly once; whether the peer carried it out is then unknown.
 
+Until the peer has proven itself, its frames may have `HANDSHAKE_FRAME_SIZE_MAX` bytes: a stranger makes this process
+keep no more. An honest peer sends nothing behind its proof before the answer to it, so the larger limit, which holds
+from the next chunk on, never comes too late. `rpc_admission` bounds the number of connections.
+
 All frames written within one turn of the loop leave in one system call. The accepting side stops reading while its
 answers pile up; the initiating side never does, so that the two cannot wait for each other.
 """
@@ -30,7 +34,8 @@ from ..protocol.errors import (
 from ..protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder, encode_frame_header
 from . import rpc_handshake as handshake
 from .environment import Environment
-from .rpc_handshake import Identity
+from .rpc_admission import Admission
+from .rpc_handshake import Handshake, Identity
 from .rpc_messages import decode_call, decode_error, pack, unpack
 from .tasks import Tasks
 
@@ -43,6 +48,7 @@ STATUS_ERROR = 255
 
 CALL_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 5.0
+HANDSHAKE_FRAME_SIZE_MAX = 4096
 CALLS_UNDER_WAY_MAX = 1024
 WRITE_BUFFER_HIGH_BYTES = 4 << 20
 WRITE_BUFFER_MAX_BYTES = 256 << 20
@@ -83,24 +89,24 @@ class RpcConnection(asyncio.Protocol):
         frame_size_max: int,
         expected_node_id: str | None = None,
         on_ready: Callable[["RpcConnection"], None] | None = None,
+        admit: Callable[[], None] | None = None,
         write_buffer_max_bytes: int = WRITE_BUFFER_MAX_BYTES,
     ) -> None:
         self.identity = identity
-        self.peer = Identity("", "", "", "")
         self.closed = False
         self.ready = False
         self.close_reason: BaseException | None = None
         self.on_close: list[Callable[[RpcConnection], None]] = []
         self._loop = asyncio.get_running_loop()
-        self._secret = secret
         self._service = service
         self._initiator = initiator
-        self._expected_node_id = expected_node_id
         self._on_ready = on_ready
+        self._admit = admit
         self._write_buffer_max_bytes = write_buffer_max_bytes
-        self._nonce = env.random.token(handshake.NONCE_SIZE_BYTES)
-        self._expected_proof = b""
-        self._decoder = RpcFrameDecoder(frame_size_max)
+        nonce = env.random.token(handshake.NONCE_SIZE_BYTES)
+        self._handshake = Handshake(identity, secret, nonce, initiator=initiator, expected_node_id=expected_node_id)
+        self._frame_size_max = frame_size_max
+        self._decoder = RpcFrameDecoder(min(frame_size_max, HANDSHAKE_FRAME_SIZE_MAX))
         self._transport: asyncio.Transport | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._outgoing: list[Bytes] = []
@@ -170,6 +176,11 @@ class RpcConnection(asyncio.Protocol):
     # -- life ----------------------------------------------------------------------------------------------------
 
     @property
+    def peer(self) -> Identity:
+        """Who is at the other end, proven once the connection is `ready`."""
+        return self._handshake.peer
+
+    @property
     def reading_paused(self) -> bool:
         """Whether nothing is read from the peer because too many of its calls are under way: its silence then says
         nothing about it.
@@ -196,12 +207,15 @@ class RpcConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
+        if self.close_reason is not None:  # the server gave it up before it was made
+            self.fail(self.close_reason)
+            return
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)  # type: ignore[union-attr]
         self._handshake_timer = self._loop.call_later(
-            HANDSHAKE_TIMEOUT_S, self._fail, HandshakeRefused("the handshake took too long")
+            HANDSHAKE_TIMEOUT_S, self.fail, HandshakeRefused("the handshake took too long")
         )
         if self._initiator:
-            self._send(KIND_NOTIFY, handshake.HELLO, 0, (handshake.encode_hello(self.identity, self._nonce),))
+            self._send_step(*self._handshake.hello())
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -223,10 +237,10 @@ class RpcConnection(asyncio.Protocol):
                     self._start_call(None, payload)
         except MagnetarError as error:
             logger.warning("closing the connection with %s: %s", self.peer.node_id or "a stranger", error)
-            self._fail(error)
+            self.fail(error)
         except Exception as error:
             logger.exception("closing the connection with %s after an unexpected error", self.peer.node_id)
-            self._fail(error)
+            self.fail(error)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -286,53 +300,44 @@ class RpcConnection(asyncio.Protocol):
         outgoing, self._outgoing = self._outgoing, []
         self._transport.writelines(outgoing)
         if self._transport.get_write_buffer_size() > self._write_buffer_max_bytes:
-            self._fail(
+            self.fail(
                 RpcError(
                     f"{self.peer.node_id} reads too slowly: its buffer passed {self._write_buffer_max_bytes} bytes"
                 )
             )
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the connection at once."""
         self.close_reason = self.close_reason or error
         if self._transport is not None:
             self._transport.abort()
 
+    def _send_step(self, step: int, payload: bytes) -> None:
+        self._send(KIND_NOTIFY, step, 0, (payload,))
+
     def _shake(self, kind: int, code: int, payload: bytes) -> None:
         if kind != KIND_NOTIFY:
             raise ProtocolError("a request before the handshake")
-        if self._initiator and code == handshake.CHALLENGE and not self.peer.node_id:
-            peer, nonce, proof = handshake.decode_challenge(payload)
-            terms = (self.identity, self._nonce, peer, nonce)
-            handshake.check_peer(
-                self.identity, peer, proof, handshake.prove(self._secret, "acceptor", *terms), self._expected_node_id
-            )
-            self.peer = peer
-            self._send(KIND_NOTIFY, handshake.PROOF, 0, (handshake.prove(self._secret, "initiator", *terms),))
-        elif self._initiator and code == handshake.WELCOME and self.peer.node_id:
+        if self.close_reason is not None:
+            return  # refused by an earlier frame of the same chunk
+        try:
+            answer = self._handshake.receive(code, payload)
+            if self._handshake.done and self._admit is not None:
+                self._admit()
+        except HandshakeRefused as error:
+            if self._initiator:
+                raise
+            logger.warning("refused a connection: %s", error)
+            self.close_reason = error
+            self._send_step(handshake.REFUSED, str(error).encode())
+            self.close()
+            return
+        if self._handshake.authenticated:
+            self._decoder.allow(self._frame_size_max)
+        if answer is not None:
+            self._send_step(*answer)
+        if self._handshake.done:
             self._become_ready()
-        elif self._initiator and code == handshake.REFUSED:
-            raise HandshakeRefused(payload.decode("utf-8", "replace"))
-        elif not self._initiator and code == handshake.HELLO and not self._expected_proof:
-            peer, nonce = handshake.decode_hello(payload)
-            self.peer = peer
-            terms = (peer, nonce, self.identity, self._nonce)
-            self._expected_proof = handshake.prove(self._secret, "initiator", *terms)
-            proof = handshake.prove(self._secret, "acceptor", *terms)
-            self._send(
-                KIND_NOTIFY, handshake.CHALLENGE, 0, (handshake.encode_challenge(self.identity, self._nonce, proof),)
-            )
-        elif not self._initiator and code == handshake.PROOF and self._expected_proof:
-            try:
-                handshake.check_peer(self.identity, self.peer, payload, self._expected_proof)
-            except HandshakeRefused as error:
-                logger.warning("refused a connection: %s", error)
-                self._send(KIND_NOTIFY, handshake.REFUSED, 0, (str(error).encode(),))
-                self.close()
-                return
-            self._send(KIND_NOTIFY, handshake.WELCOME, 0, ())
-            self._become_ready()
-        else:
-            raise ProtocolError("a handshake step out of order")
 
     def _become_ready(self) -> None:
         if self._handshake_timer is not None:
@@ -376,19 +381,24 @@ class RpcConnection(asyncio.Protocol):
 
 
 class RpcServer:
-    """Accepts internal connections for one service."""
+    """Accepts internal connections for one service, as many as `rpc_admission` allows."""
 
     def __init__(
         self, env: Environment, identity: Identity, secret: bytes, service: RpcService, *, frame_size_max: int
     ) -> None:
         self.identity = identity
-        self.connections: dict[RpcConnection, None] = {}
+        self._admission: Admission[RpcConnection] = Admission()
         self._env = env
         self._secret = secret
         self._service = service
         self._frame_size_max = frame_size_max
         self._server: asyncio.Server | None = None
         self._address = ("", 0)
+
+    @property
+    def connections(self) -> list[RpcConnection]:
+        """All that are open, those in their handshake included."""
+        return list(self._admission.connections)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -405,7 +415,7 @@ class RpcServer:
         """Stop listening and end every connection."""
         if self._server is not None:
             self._server.close()
-        connections = list(self.connections)
+        connections = self.connections
         for connection in connections:
             connection.close()
         for connection in connections:
@@ -416,10 +426,17 @@ class RpcServer:
 
     def _accept(self) -> RpcConnection:
         connection = RpcConnection(
-            self._env, self.identity, self._secret, self._service, initiator=False, frame_size_max=self._frame_size_max
+            self._env,
+            self.identity,
+            self._secret,
+            self._service,
+            initiator=False,
+            frame_size_max=self._frame_size_max,
+            on_ready=self._admission.authenticated,
+            admit=self._admission.check,
         )
-        self.connections[connection] = None
-        connection.on_close.append(lambda closed: self.connections.pop(closed, None) and None)
+        self._admission.arrived(connection)
+        connection.on_close.append(self._admission.left)
         return connection
 
 

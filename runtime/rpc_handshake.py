@@ -1,4 +1,4 @@
-"""Who is at the other end: the mutual handshake of the internal RPC, as pure functions over bytes.
+"""Who is at the other end: the mutual handshake of the internal RPC, without a socket.
 
 Metadata names nodes by id, ports get reused and strangers connect, so before anything else both ends prove that they
 hold the cluster's secret and say which cluster, role, node and incarnation they are. Four messages, each a NOTIFY
@@ -12,6 +12,10 @@ frame whose code is the step:
 
 The two HMACs differ by a label, so that neither can be reflected; the nonces are fresh, so that neither can be
 replayed.
+
+States of an initiator: *asked* (HELLO is sent) → *authenticated* (the acceptor's proof holds, ours is sent) → *done*
+(WELCOME came). Of an acceptor: *waiting* → *challenged* (CHALLENGE is sent) → *done* (the initiator's proof holds and
+WELCOME is sent). A message out of this order raises ProtocolError.
 """
 
 import hashlib
@@ -36,6 +40,63 @@ class Identity(NamedTuple):
     role: str
     node_id: str
     incarnation: str
+
+
+class Handshake:
+    """One end of a handshake. Each message to send is a step and its payload."""
+
+    def __init__(
+        self, ours: Identity, secret: bytes, nonce: bytes, *, initiator: bool, expected_node_id: str | None = None
+    ) -> None:
+        self.ours = ours
+        self.nonce = nonce
+        self.peer = Identity("", "", "", "")
+        """Who the other end says it is; proven once `authenticated`."""
+        self.authenticated = False
+        self.done = False
+        self._secret = secret
+        self._initiator = initiator
+        self._expected_node_id = expected_node_id
+        self._expected_proof = b""
+
+    def hello(self) -> tuple[int, bytes]:
+        """What the initiator begins with."""
+        return HELLO, encode_hello(self.ours, self.nonce)
+
+    def receive(self, step: int, payload: bytes) -> tuple[int, bytes] | None:
+        """Take a message of the other end and return the answer to it, if there is one.
+
+        Raises HandshakeRefused when the other end is not who it should be, ProtocolError when it makes no sense.
+        """
+        if self._initiator:
+            if step == CHALLENGE and not self.authenticated:
+                return self._prove(payload)
+            if step == WELCOME and self.authenticated and not self.done:
+                self.done = True
+                return None
+            if step == REFUSED:
+                raise HandshakeRefused(payload.decode("utf-8", "replace"))
+        elif step == HELLO and not self._expected_proof:
+            return self._challenge(payload)
+        elif step == PROOF and self._expected_proof and not self.done:
+            check_peer(self.ours, self.peer, payload, self._expected_proof)
+            self.authenticated = self.done = True
+            return WELCOME, b""
+        raise ProtocolError("a handshake step out of order")
+
+    def _challenge(self, payload: bytes) -> tuple[int, bytes]:
+        self.peer, nonce = decode_hello(payload)
+        terms = (self.peer, nonce, self.ours, self.nonce)
+        self._expected_proof = prove(self._secret, "initiator", *terms)
+        return CHALLENGE, encode_challenge(self.ours, self.nonce, prove(self._secret, "acceptor", *terms))
+
+    def _prove(self, payload: bytes) -> tuple[int, bytes]:
+        peer, nonce, proof = decode_challenge(payload)
+        terms = (self.ours, self.nonce, peer, nonce)
+        check_peer(self.ours, peer, proof, prove(self._secret, "acceptor", *terms), self._expected_node_id)
+        self.peer = peer
+        self.authenticated = True
+        return PROOF, prove(self._secret, "initiator", *terms)
 
 
 def encode_hello(identity: Identity, nonce: bytes) -> bytes:

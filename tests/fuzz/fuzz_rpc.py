@@ -77,7 +77,7 @@ def shake(
     connection: RpcConnection, transport: MemoryTransport, *, initiator: bool, theirs: Identity = _THEIRS
 ) -> None:
     """The part of a peer `theirs` in a handshake that succeeds."""
-    ours, nonce = connection.identity, connection._nonce
+    ours, nonce = connection.identity, connection._handshake.nonce
     if initiator:
         proof = rpc_handshake.prove(SECRET, "acceptor", ours, nonce, theirs, _NONCE)
         challenge = rpc_handshake.encode_challenge(theirs, _NONCE, proof)
