@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import exceptions as exceptions
     from . import spark as spark
     from .client.async_consumer import AsyncConsumer as AsyncConsumer
     from .client.async_producer import AsyncProducer as AsyncProducer
@@ -51,9 +52,13 @@ if TYPE_CHECKING:
     from .protocol.errors import ConsumerAssignError as ConsumerAssignError
     from .protocol.errors import ConsumerBusy as ConsumerBusy
     from .protocol.errors import ConsumerNotFound as ConsumerNotFound
+    from .protocol.errors import ConsumerNotInitialized as ConsumerNotInitialized
+    from .protocol.errors import CryptoError as CryptoError
     from .protocol.errors import CumulativeAcknowledgementNotAllowedError as CumulativeAcknowledgementNotAllowedError
     from .protocol.errors import DirectoryLocked as DirectoryLocked
+    from .protocol.errors import ErrorGettingAuthenticationData as ErrorGettingAuthenticationData
     from .protocol.errors import IncompatibleSchema as IncompatibleSchema
+    from .protocol.errors import Interrupted as Interrupted
     from .protocol.errors import InvalidConfiguration as InvalidConfiguration
     from .protocol.errors import InvalidMessage as InvalidMessage
     from .protocol.errors import InvalidTopicName as InvalidTopicName
@@ -71,7 +76,9 @@ if TYPE_CHECKING:
     from .protocol.errors import ProducerBlockedQuotaExceededException as ProducerBlockedQuotaExceededException
     from .protocol.errors import ProducerBusy as ProducerBusy
     from .protocol.errors import ProducerFenced as ProducerFenced
+    from .protocol.errors import ProducerNotInitialized as ProducerNotInitialized
     from .protocol.errors import ProducerQueueIsFull as ProducerQueueIsFull
+    from .protocol.errors import ReadError as ReadError
     from .protocol.errors import ServiceUnitNotReady as ServiceUnitNotReady
     from .protocol.errors import SettingError as SettingError
     from .protocol.errors import SparkUnavailable as SparkUnavailable
@@ -123,9 +130,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ConsumerAssignError",
         "ConsumerBusy",
         "ConsumerNotFound",
+        "ConsumerNotInitialized",
+        "CryptoError",
         "CumulativeAcknowledgementNotAllowedError",
         "DirectoryLocked",
+        "ErrorGettingAuthenticationData",
         "IncompatibleSchema",
+        "Interrupted",
         "InvalidConfiguration",
         "InvalidMessage",
         "InvalidTopicName",
@@ -142,7 +153,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ProducerBlockedQuotaExceededException",
         "ProducerBusy",
         "ProducerFenced",
+        "ProducerNotInitialized",
         "ProducerQueueIsFull",
+        "ReadError",
         "ServiceUnitNotReady",
         "SettingError",
         "SparkUnavailable",
@@ -158,7 +171,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "UnsupportedVersionError",
     ),
 }
-_MODULES = ("spark",)
+_MODULES = ("exceptions", "spark")
 _ALIASES = {"PulsarException": "MagnetarError"}
 """The official client's name for the root of all errors."""
 

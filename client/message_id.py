@@ -6,12 +6,21 @@ built in C (`batch_ids`).
 
 from functools import partial
 from itertools import repeat
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from ..protocol.errors import ProtocolError
 from ..protocol.message_id import LATEST_POSITION, signed64, unsigned64
 from ..protocol.message_id import MessageId as WireMessageId
 from ..protocol.pulsar_pb2 import MessageIdData
+
+
+class PlacedLikeAnId(Protocol):
+    """A message id of any client."""
+
+    def ledger_id(self) -> int: ...
+    def entry_id(self) -> int: ...
+    def batch_index(self) -> int: ...
+    def partition(self) -> int: ...
 
 
 class MessageId(tuple[int, int, int, int, int]):
@@ -65,6 +74,13 @@ class MessageId(tuple[int, int, int, int, int]):
         if found.batch_size < 0:
             raise ProtocolError("not a message id: its batch has a negative size")
         return MessageId(found.partition, found.ledger_id, found.entry_id, found.batch_index, found.batch_size)
+
+    @classmethod
+    def wrap(cls, msg_id: "PlacedLikeAnId") -> "MessageId":
+        """The id of the same place, from an id of this or of the official client."""
+        if isinstance(msg_id, MessageId):
+            return msg_id
+        return cls(msg_id.partition(), msg_id.ledger_id(), msg_id.entry_id(), msg_id.batch_index())
 
     def to_wire(self) -> MessageIdData:
         """The protocol's message; the −1 of `earliest` becomes its 64-bit pattern, as everywhere in Pulsar."""

@@ -87,9 +87,35 @@ class InvalidUrl(MagnetarError):
 
 
 class InvalidMessage(MagnetarError):
-    """The message cannot be sent as it is."""
+    """The message cannot be sent as it is, or what is stored of it cannot be read."""
 
     server_error = 22
+
+
+class CryptoError(MagnetarError):
+    """The message cannot be encrypted or decrypted."""
+
+
+class ReadError(MagnetarError):
+    """The connection failed while an answer was being read. For programs that catch it: here it is ConnectionClosed."""
+
+    retriable = True
+
+
+class Interrupted(MagnetarError):
+    """The call was interrupted. For programs that catch it: nothing here raises it."""
+
+
+class ErrorGettingAuthenticationData(MagnetarError):
+    """The authentication plugin gave no credentials. For programs that catch it: nothing here raises it."""
+
+
+class ConsumerNotInitialized(MagnetarError):
+    """The consumer was never opened. For programs that catch it: nothing here raises it."""
+
+
+class ProducerNotInitialized(MagnetarError):
+    """The producer was never opened. For programs that catch it: nothing here raises it."""
 
 
 class LookupError(MagnetarError):
