@@ -3,10 +3,13 @@
     python tests/simulation/gate.py                       all mutants, then the unmutated build over the same seeds
     python tests/simulation/gate.py --mutant "#2614"      only this one
     python tests/simulation/gate.py --mutant "#2614" --seed 17     one run with its transcript
+    python tests/simulation/gate.py --mutant "#2614" --scenario cluster    hunt in whole clusters
+
+Each mutant names the scenario that hunts it: ledgers alone, or a whole cluster (`run.SCENARIOS`).
 
 A mutant is caught by a seed whose run breaks the invariant that was named beforehand (`mutants.MUTANTS`); breaking
 another one does not count. Exit status 1 when one is not caught within --seeds-max seeds, or when the unmutated build
-breaks anything in any of the seeds that were needed.
+breaks anything in any of the seeds that were needed, in the scenarios that were needed.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +26,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "support")]
 
 from simulation import mutants
-from simulation.ledger_scenario import simulate
+from simulation.run import SCENARIOS
 from simulation.transcript import Transcript
 
 SEEDS_MAX = 10_000
@@ -47,9 +51,15 @@ class Shot(NamedTuple):
     others: int
 
 
-def shoot(name: str, seeds: range) -> Shot:
+def scenario_of(name: str, chosen: str | None) -> str:
+    """The scenario that a mutant is hunted in."""
+    return chosen or mutants.MUTANTS[name].scenario
+
+
+def shoot(name: str, seeds: range, chosen: str | None = None) -> Shot:
     """Run seeds with a mutant switched on, until one breaks its invariant; `seed` is −1 when none does."""
     others = 0
+    simulate = SCENARIOS[scenario_of(name, chosen)]
     for seed in seeds:
         with mutants.active(name) as mutant:
             violations = simulate(seed).violations
@@ -60,12 +70,12 @@ def shoot(name: str, seeds: range) -> Shot:
     return Shot(-1, "", others)
 
 
-def hunt(pool: ProcessPoolExecutor, name: str, first: int, seeds_max: int, workers: int) -> Hunt:
+def hunt(pool: ProcessPoolExecutor, name: str, chosen: str | None, seeds: range, workers: int) -> Hunt:
     """Look for a mutant, in the order of seeds."""
-    began, others = time.perf_counter(), 0
+    began, others, first = time.perf_counter(), 0, seeds.start
     tasks = (
-        (start, pool.submit(shoot, name, range(start, min(start + SEEDS_PER_TASK, first + seeds_max))))
-        for start in range(first, first + seeds_max, SEEDS_PER_TASK)
+        (start, pool.submit(shoot, name, range(start, min(start + SEEDS_PER_TASK, seeds.stop)), chosen))
+        for start in range(first, seeds.stop, SEEDS_PER_TASK)
     )
     waiting: list[tuple[int, Future[Shot]]] = []
     for _, future in _ahead(tasks, waiting, 2 * workers):
@@ -75,7 +85,7 @@ def hunt(pool: ProcessPoolExecutor, name: str, first: int, seeds_max: int, worke
             for _, unneeded in waiting:
                 unneeded.cancel()
             return Hunt(shot.seed - first + 1, shot.sentence, others, time.perf_counter() - began)
-    return Hunt(seeds_max, "", others, time.perf_counter() - began)
+    return Hunt(len(seeds), "", others, time.perf_counter() - began)
 
 
 def _ahead(
@@ -90,38 +100,42 @@ def _ahead(
         yield waiting.pop(0)
 
 
-def innocent(seed: int) -> list[str]:
+def innocent(scenario: str, seed: int) -> list[str]:
     """What the unmutated build breaks in a seed: nothing, if all is well."""
-    return simulate(seed).violations
+    return SCENARIOS[scenario](seed).violations
 
 
-def run_gate(names: list[str], first: int, seeds_max: int, workers: int) -> bool:
+def run_gate(names: list[str], chosen: str | None, first: int, seeds_max: int, workers: int) -> bool:
     """Hunt all these mutants, then run the unmutated build over the same seeds; prints both. Whether the gate holds."""
-    holds, needed = True, 0
-    print(f"{'mutant':17} {'bug':68} {'named':6} {'seeds':>6} {'s':>6}  caught by", flush=True)
+    holds = True
+    needed: dict[str, int] = {}  # scenario → how many of its seeds were run with a mutant
+    print(f"{'mutant':17} {'bug':68} {'in':7} {'named':6} {'seeds':>6} {'s':>6}  caught by", flush=True)
     with ProcessPoolExecutor(workers) as pool:
         for name in names:
-            mutant = mutants.MUTANTS[name]
-            found = hunt(pool, name, first, seeds_max, workers)
-            needed = max(needed, found.seeds)
+            mutant, scenario = mutants.MUTANTS[name], scenario_of(name, chosen)
+            found = hunt(pool, name, chosen, range(first, first + seeds_max), workers)
+            needed[scenario] = max(needed.get(scenario, 0), found.seeds)
             holds = holds and bool(found.sentence)
             verdict = found.sentence[:100] or f"NOT CAUGHT, in {found.others} seeds by other invariants only"
-            line = f"{name:17} {mutant.bug:68} {mutant.invariant:6} {found.seeds:6} {found.seconds:6.1f}  {verdict}"
-            print(line, flush=True)
+            figures = f"{scenario:7} {mutant.invariant:6} {found.seeds:6} {found.seconds:6.1f}"
+            print(f"{name:17} {mutant.bug:68} {figures}  {verdict}", flush=True)
         began, failed = time.perf_counter(), 0
-        for seed, violations in enumerate(pool.map(innocent, range(first, first + needed), chunksize=8), first):
-            if violations:
-                failed += 1
-                print(f"unmutated, seed {seed}: {violations[0][:300]}", flush=True)
+        for scenario, count in needed.items():
+            seeds = range(first, first + count)
+            for seed, violations in zip(seeds, pool.map(partial(innocent, scenario), seeds, chunksize=4), strict=True):
+                if violations:
+                    failed += 1
+                    print(f"unmutated, seed {seed} ({scenario}): {violations[0][:300]}", flush=True)
     elapsed = time.perf_counter() - began
-    print(f"unmutated: {needed} seeds in {elapsed:.0f} s, {failed or 'none'} of them with a violation")
+    ran = " and ".join(f"{count} seeds of {scenario}" for scenario, count in needed.items())
+    print(f"unmutated: {ran} in {elapsed:.0f} s, {failed or 'none'} of them with a violation")
     return holds and not failed
 
 
-def replay(name: str, seed: int) -> int:
+def replay(name: str, chosen: str | None, seed: int) -> int:
     """One run with its transcript."""
     with mutants.active(name):
-        outcome = simulate(seed, transcript=Transcript(sys.stdout))
+        outcome = SCENARIOS[scenario_of(name, chosen)](seed, transcript=Transcript(sys.stdout))
     for violation in outcome.violations:
         print(f"VIOLATION {violation}")
     return 1 if outcome.violations else 0
@@ -133,14 +147,16 @@ def main() -> int:
         "--mutant", action="append", choices=list(mutants.MUTANTS), help="only this one; may be repeated"
     )
     parser.add_argument("--seed", type=int, help="with one --mutant: run this seed and print its transcript")
+    parser.add_argument("--scenario", choices=list(SCENARIOS), help="hunt in this one, whatever the mutant names")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds-max", type=int, default=SEEDS_MAX, help="a mutant has to be caught within so many")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     names = options.mutant or list(mutants.MUTANTS)
     if options.seed is not None:
-        return replay(names[0], options.seed)
-    return 0 if run_gate(names, options.first, options.seeds_max, options.workers) else 1
+        return replay(names[0], options.scenario, options.seed)
+    holds = run_gate(names, options.scenario, options.first, options.seeds_max, options.workers)
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

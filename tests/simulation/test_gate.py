@@ -11,6 +11,7 @@ from magnetar.storage.bookie import BookieStore
 from magnetar.storage.ledger_recovery import LedgerRecovery
 from simulation import gate, ledger_scenario, mutants
 from simulation.mutant import Mutant
+from simulation.run import SCENARIOS
 
 GATE = Path(gate.__file__)
 QUICK = ("#1067", "#4668", "last sent")
@@ -41,7 +42,7 @@ def test_the_gate_finds_what_is_switched_on_and_nothing_else() -> None:
 def test_a_mutant_that_is_not_caught_fails_the_gate(monkeypatch, capsys) -> None:
     harmless = Mutant("harmless", "none", "I1", lambda stack: None)
     monkeypatch.setitem(mutants.MUTANTS, harmless.name, harmless)
-    assert not gate.run_gate([harmless.name], 0, 2, 1)
+    assert not gate.run_gate([harmless.name], None, 0, 2, 1)
     assert "NOT CAUGHT, in 0 seeds by other invariants only" in capsys.readouterr().out
 
 
@@ -49,7 +50,20 @@ def test_a_caught_seed_is_caught_again_and_not_without_its_mutant() -> None:
     shot = gate.shoot("#4668", range(200))
     assert shot.seed >= 0
     assert gate.shoot("#4668", range(shot.seed, shot.seed + 1)) == shot
-    assert gate.innocent(shot.seed) == []
+    assert gate.innocent("ledgers", shot.seed) == []
+
+
+def test_a_mutant_can_be_hunted_in_whole_clusters() -> None:
+    result = run("--mutant", "cursor ahead", "--scenario", "cluster", "--seeds-max", "200", "--workers", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    line, last = result.stdout.splitlines()[1:]
+    assert " cluster " in line and "I7:" in line
+    assert "seeds of cluster" in last and last.endswith("none of them with a violation")
+
+
+@pytest.mark.parametrize("name", mutants.MUTANTS)
+def test_every_mutant_names_a_scenario(name: str) -> None:
+    assert mutants.MUTANTS[name].scenario in SCENARIOS
 
 
 @pytest.mark.parametrize("name", mutants.MUTANTS)
