@@ -63,8 +63,12 @@ class SubscriptionStart(NamedTuple):
     """Where a subscription begins that does not exist yet.
 
     In this order, the first that is given: `position` (inclusive), `publish_time_ms` (the first message published then
-    or later), `start_message_id` (for non-durable ones: deliver what follows it; an index inside a batch means that
-    batch again), `rollback_s` (that far back in time), `earliest`, the end of the topic.
+    or later), `rollback_s` (that far back in time), `start_message_id` (for non-durable ones), `earliest`, the end of
+    the topic.
+
+    A `start_message_id` names an entry, and delivery begins with that entry, whatever batch index it carries. The
+    broker cannot know which messages of the entry the client has: clients drop what they do not want. As in Pulsar, an
+    id behind the end of the topic counts as none.
     """
 
     earliest: bool = False
@@ -424,13 +428,12 @@ class Topic:
             return self._resolve(start.position)
         if start.publish_time_ms is not None:
             return await self.ledger.find_by_publish_time(start.publish_time_ms)
-        message_id = start.start_message_id
-        if message_id is not None and not durable:
-            if message_id.position in (EARLIEST_POSITION, LATEST_POSITION) or message_id.batch_index >= 0:
-                return self._resolve(message_id.position)
-            return self._resolve((message_id.ledger_id, message_id.entry_id + 1))
         if start.rollback_s > 0:
             return await self.ledger.find_by_publish_time(self.env.clock.now_ms() - start.rollback_s * 1000)
+        message_id = start.start_message_id
+        if message_id is not None and not durable:
+            if message_id.position <= self.ledger.next_position(self.ledger.last_confirmed):
+                return self._resolve(message_id.position)
         return self._resolve(EARLIEST_POSITION if start.earliest else LATEST_POSITION)
 
     def _resolve(self, position: Position) -> Position:

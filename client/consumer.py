@@ -95,6 +95,8 @@ class PartitionConsumer:
         self._granted = 0
         """Permits at the broker, without a queue; below zero after a batch of several messages."""
         self._last_arrived: tuple[int, int] | None = None
+        self._resumed_at: tuple[int, int] | None = None
+        """Of a non-durable subscription: the entry that the last SUBSCRIBE named, until something behind it comes."""
         self._sought = False
         """Whether our own seek is what the next SUBSCRIBE comes from."""
         self._failure: MagnetarError | None = None
@@ -201,18 +203,14 @@ class PartitionConsumer:
         self._subscribed_on(connection, consumer_id)
 
     def _start(self) -> MessageIdData:
-        """Where a non-durable subscription begins: after the last entry that arrived, or at the wanted start.
+        """Where a non-durable subscription begins: with the last entry that arrived, or at the wanted start.
 
-        The broker begins behind the id, but at its entry if a batch index is given.
+        The broker begins with the entry that the id names. What came of it before is dropped here.
         """
         if self._last_arrived is not None:
             return MessageId(-1, *self._last_arrived).to_wire()
         assert self._filter is not None
-        target, inclusive = self._filter.target, self._filter.inclusive
-        ledger_id, entry_id, index, partition, size = target
-        if inclusive and index < 0 and target not in (MessageId.earliest, MessageId.latest):
-            index = 0
-        return MessageId(partition, ledger_id, entry_id, index, size).to_wire()
+        return self._filter.target.to_wire()
 
     def _subscribed_on(self, connection: Connection, consumer_id: int) -> None:
         self.connection = connection
@@ -225,6 +223,8 @@ class PartitionConsumer:
                 # Whoever moved the subscription may have moved it back: from here on everything is wanted.
                 self._filter = None
             self._sought = False
+        else:
+            self._resumed_at = self._last_arrived
         with self._inbox.lock:
             queued = self._inbox.queued(self)  # at once with the credit: what is opened in between counts once
             self._credit = 0
@@ -294,8 +294,13 @@ class PartitionConsumer:
         except (ChecksumError, ProtocolError) as error:
             self._discard_corrupt(position, entry, error)
             return
-        self._last_arrived = position
         self._granted -= received.count
+        if self._resumed_at is not None and not self._seeking:
+            if position <= self._resumed_at:  # it is queued, or with the application: not acknowledged for it here
+                self._leave_out(received.count)
+                return
+            self._resumed_at = None
+        self._last_arrived = position
         self.acks.received(position)
         if self._filter is not None:
             if self._filter.drops(received):
@@ -424,7 +429,7 @@ class PartitionConsumer:
 
     def _forget_queue(self) -> None:
         dropped = self._void_queue()
-        self._last_arrived = None
+        self._last_arrived = self._resumed_at = None
         self.acks.reset()
         with self._inbox.lock:
             self._credit_messages(dropped)
@@ -438,4 +443,5 @@ class PartitionConsumer:
         else:
             self._sought = False
             self._filter = self._unsought
+            self._last_arrived = self._resumed_at = None
             self.redeliver_all()

@@ -344,7 +344,7 @@ class Connection(asyncio.Protocol):
         subscription = topic.subscriptions.get(command.subscription)
         if subscription is None:
             if not command.durable:
-                start = self._after(topic, command.start_message_id)
+                start = self._start(topic, command.start_message_id)
             else:
                 start = 0 if command.initialPosition == CommandSubscribe.Earliest else len(topic.entries)
             subscription = Subscription(topic, command.durable, start)
@@ -359,13 +359,13 @@ class Connection(asyncio.Protocol):
         self.consumers[command.consumer_id] = (command.subscription, consumer)
         self.success(command.request_id)
 
-    def _after(self, topic: Topic, place: MessageIdData) -> int:
+    def _start(self, topic: Topic, place: MessageIdData) -> int:
         ledger_id, entry_id = position_of(place)
         if ledger_id < topic.ledger_id:
             return 0
         if ledger_id > topic.ledger_id:
             return len(topic.entries)
-        return entry_id if place.batch_index >= 0 else entry_id + 1
+        return max(entry_id, 0)
 
     def on_flow(self, command: Any, _: Any) -> None:
         found = self.consumers.get(command.consumer_id)

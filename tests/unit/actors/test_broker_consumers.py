@@ -164,18 +164,49 @@ async def test_initial_positions():
 @pytest.mark.parametrize(
     ("start", "first"),
     [
-        (MessageId(1, 2), 3),
+        (MessageId(1, 2), 2),
         (MessageId(1, 2, batch_index=0), 2),
+        (MessageId(1, 2, batch_index=7), 2),
+        (MessageId(1, -1), 0),
+        (MessageId(0, 99), 0),
         (MessageId(*EARLIEST_POSITION), 0),
         (MessageId(*LATEST_POSITION), 5),
+        (MessageId(1, 5), 5),
         (MessageId(1, 99), 5),
+        (MessageId(9, 0), 5),
     ],
 )
-async def test_a_reader_starts_behind_its_message_id_or_inside_that_batch(start, first):
+async def test_a_reader_is_served_from_the_entry_of_its_start_id_on(start, first):
     async with broker_front() as front:
         peer = await filled(front, 5)
-        await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start.to_data())
+        options = {"start_message_id": start.to_data(), "initialPosition": CommandSubscribe.Latest}
+        await peer.subscribe(TOPIC, "r", durable=False, **options)
         assert (await cursor(front, "r", durable=False)).first_unacknowledged == (1, first)
+        await peer.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [(MessageId(1, 3), 3), (MessageId(1, 5), 5), (MessageId(1, 99), 0), (MessageId(*LATEST_POSITION), 0), (None, 0)],
+)
+async def test_a_start_id_behind_the_end_leaves_it_to_the_initial_position(start, first):
+    """As Pulsar does: the id is none of this topic's, so the reader begins where it would without one."""
+    async with broker_front() as front:
+        peer = await filled(front, 5)
+        given = {} if start is None else {"start_message_id": start.to_data()}
+        await peer.subscribe(TOPIC, "r", durable=False, initialPosition=CommandSubscribe.Earliest, **given)
+        assert (await cursor(front, "r", durable=False)).first_unacknowledged == (1, first)
+        await peer.close()
+
+
+async def test_a_reader_that_goes_back_in_time_does_so_whatever_its_start_id():
+    """A Java reader with a rollback duration names `earliest` too."""
+    async with broker_front() as front:
+        peer = await filled(front, 5)
+        front.ledger.publish_times = {(1, index): (0 if index < 3 else 1 << 60) for index in range(5)}
+        start = MessageId(*EARLIEST_POSITION).to_data()
+        await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start, start_message_rollback_duration_sec=60)
+        assert (await cursor(front, "r", durable=False)).first_unacknowledged == (1, 3)
         await peer.close()
 
 
