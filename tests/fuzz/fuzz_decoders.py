@@ -13,10 +13,12 @@ from magnetar.client.message_id import MessageId as ClientMessageId
 from magnetar.protocol import batches, bookie_wire, compression, entries, frames, rpc_frames
 from magnetar.protocol.errors import (
     ChecksumError,
+    CryptoError,
     EntryCorrupt,
     FrameTooLarge,
     HandshakeRefused,
     MagnetarError,
+    MessageTooBig,
     OperationNotSupported,
     ProtocolError,
     error_to_wire,
@@ -89,7 +91,7 @@ def take_entry(data: bytes) -> None:
             raise Wrong(f"{received.count} messages")
         try:
             messages = received.open(PAYLOAD_MAX_BYTES)
-        except (ProtocolError, OperationNotSupported):
+        except (ProtocolError, OperationNotSupported, CryptoError, MessageTooBig):
             continue
         if len(messages) > received.count:
             raise Wrong("more messages than were announced")
