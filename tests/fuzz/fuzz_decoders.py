@@ -160,7 +160,7 @@ def make_compressed(random: Random) -> bytes:
 # ---- Internal RPC ----
 
 _IDENTITY = rpc_handshake.Identity("cluster", "broker", "k1", "i9")
-_ENTRY = bookie_wire.encode_entry_header(1, 2, 1, 4, b"body") + b"body"
+_ENTRY = bookie_wire.encode_entry_header(1, 0, 2, 1, 4, b"body") + b"body"
 
 _MESSAGES: list[tuple[Callable[[bytes], object], tuple[type[Exception], ...], bytes]] = [
     (rpc_handshake.decode_hello, (ProtocolError, HandshakeRefused), rpc_handshake.encode_hello(_IDENTITY, bytes(16))),
@@ -176,13 +176,13 @@ _MESSAGES: list[tuple[Callable[[bytes], object], tuple[type[Exception], ...], by
     (bookie_wire.decode_entry_header, (EntryCorrupt,), _ENTRY),
     (bookie_wire.entry_intact, (), _ENTRY),
     (bookie_wire.decode_add, (ProtocolError,), b"\x01" + _ENTRY),
-    (bookie_wire.decode_read, (ProtocolError,), bookie_wire.encode_read(1, 2, 3, 4)),
+    (bookie_wire.decode_read, (ProtocolError,), bookie_wire.encode_read(1, 0, 2, 3, 4)),
     (
         bookie_wire.decode_read_answer,
         (ProtocolError,),
         b"".join(bookie_wire.encode_read_answer(5, [_ENTRY, _ENTRY])),
     ),
-    (bookie_wire.decode_ledger, (ProtocolError,), bytes(8)),
+    (bookie_wire.decode_ledger, (ProtocolError,), bytes(16)),
     (bookie_wire.decode_ledger_state, (ProtocolError,), bytes(16)),
     (MessageId.deserialize, (ProtocolError,), MessageId(1, 2, 3, 4, 5).serialize()),
     (ClientMessageId.deserialize, (ProtocolError,), ClientMessageId(1, 2, 3, 4, 5).serialize()),
