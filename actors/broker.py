@@ -59,7 +59,7 @@ class BrokerService:
         self.env = env
         self.broker_id = broker_id
         self.settings = settings
-        self.topics = Topics(env, settings, self._open_ledger)
+        self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger)
         self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -192,6 +192,12 @@ class BrokerService:
         if session is None:
             raise ServiceUnitNotReady("this broker is joining the cluster")
         return await session.open_ledger(name, epoch)
+
+    async def _delete_ledger(self, name: TopicName, epoch: int) -> None:
+        session = self._session
+        if session is None:
+            raise ServiceUnitNotReady("this broker is joining the cluster")
+        await session.delete_ledger(name, epoch)
 
     # -- for connections -------------------------------------------------------------------------------------------
 

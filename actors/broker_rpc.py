@@ -4,6 +4,7 @@ The admin service, the coordinator and the Spark bridge call these over the inte
 ServiceUnitNotReady for a topic that this broker does not own, so that the caller asks the coordinator again.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from .topic import SubscriptionStart, Topic
 from .topic_stats import internal_stats, topic_stats
 from .topics import Topics
 
+DELETIONS_AT_A_TIME = 8
 PIN_TTL_DEFAULT_S = 600.0
 PIN_TTL_MAX_S = 24 * 3600.0
 
@@ -78,13 +80,28 @@ class BrokerRpc(RpcService):
 
     # -- topics --------------------------------------------------------------------------------------------------
 
-    async def rpc_unload(self, connection: RpcConnection, topic: str) -> None:
-        """Close a topic that is about to move. It is refused here until its assignment changes."""
-        await self._topics.release(topic)
+    async def rpc_unload(self, connection: RpcConnection, topic: str, unused: bool = False) -> None:
+        """Close a topic that is about to move. It is refused here until its assignment changes.
 
-    async def rpc_delete_topic(self, connection: RpcConnection, topic: str, force: bool = False) -> None:
-        """Delete a topic's data. Raises NotAllowedError while it has clients or subscriptions in use, unless forced."""
-        await self._topics.delete(TopicName.parse(topic), force=force)
+        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected.
+        """
+        await self._topics.release(topic, unused=unused)
+
+    async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
+        """Delete all that these topics store, each under the epoch beside its name; they are assigned to nobody.
+
+        Every one of them is tried. Raises the first error.
+        """
+        permits = asyncio.Semaphore(DELETIONS_AT_A_TIME)
+
+        async def delete(topic: str, epoch: int) -> None:
+            async with permits:
+                await self._topics.delete(TopicName.parse(topic), epoch)
+
+        outcomes = await asyncio.gather(*(delete(topic, epoch) for topic, epoch in topics), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     # -- bulk reads ----------------------------------------------------------------------------------------------
 

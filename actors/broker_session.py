@@ -16,6 +16,7 @@ from ..runtime.settings import Settings
 from ..storage.bookie_client import BookieClient
 from ..storage.ledgers import Ledgers
 from ..storage.managed_ledger import ManagedLedger
+from ..storage.managed_ledger_deletion import delete_managed_ledger
 from .coordinator_client import CoordinatorClient
 from .topics import Topics
 
@@ -59,6 +60,10 @@ class BrokerSession:
             self._settings,
             assignment_key=metadata_keys.assignment(name.path),
         )
+
+    async def delete_ledger(self, name: TopicName, epoch: int) -> None:
+        """Delete all that a topic stores; see `managed_ledger_deletion`."""
+        await delete_managed_ledger(self._env, self._ledgers, self.coordinator.metadata, name.path, epoch)
 
     async def close(self) -> None:
         """Leave the cluster. The topics must be closed by then."""

@@ -33,6 +33,7 @@ from ..protocol.errors import (
     StaleEpoch,
 )
 from ..protocol.names import COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR
+from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.rpc import STATUS_OK, Identity, RpcConnection, RpcServer, RpcService
 from ..runtime.rpc_messages import unpack
@@ -50,12 +51,14 @@ from .coordinator_topics import TopicsRpc
 from .member_calls import MemberCalls
 from .membership import Membership, Session
 from .placement import Change, Placement
+from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
 
 logger = logging.getLogger(__name__)
 
 ASSIGNMENTS_PER_PAGE = 5000
 REPORT_BYTES_MAX = 64 << 10
+JUDGE_RETRY_MAX_S = 5.0
 
 
 class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
@@ -84,17 +87,21 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         self._tick_interval_s = settings.heartbeat_interval_s / 2
         self._sessions: dict[RpcConnection, Session] = {}
         self._listeners: dict[RpcConnection, None] = {}
-        self._deleting: dict[str, asyncio.Future[None]] = {}
         self._bookies = BookieDirectory()
         self._tasks = Tasks()
         self._ended = asyncio.Event()
         self._rebalance_timer: asyncio.TimerHandle | None = None
+        self._rebalancing = asyncio.Lock()
+        self._rebalance_waits = False
         self._in_office = False
+        self.unexpected_errors = 0
+        """What the tasks of this coordinator caught that is no error of ours; each went on."""
         self._store: EpochMetadataStore
         self._server: RpcServer
         self.membership: Membership
         self.placement: Placement
         self.registry: TopicRegistry
+        self.deletions: TopicDeletions
         self.broker_calls: MemberCalls
         self.auditor: Auditor
 
@@ -114,14 +121,18 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         self._store.on_superseded = self._superseded
         identity = Identity(self._cluster_id, ROLE_COORDINATOR, COORDINATOR_ID, str(self._store.epoch))
         self.membership = Membership(settings.session_timeout_s, self._tick_interval_s)
-        self.placement = Placement(env, self._store, self.membership, self._push_assignments)
         self.registry = TopicRegistry(env, self._store, settings)
+        self.placement = Placement(env, self._store, self.membership, self._push_assignments, self.registry.guard_of)
         self.broker_calls = MemberCalls(env, identity, self._secret, self._find_broker)
+        self.deletions = TopicDeletions(
+            env, self._store, self.membership, self.placement, self.registry, self.broker_calls
+        )
         self.auditor = Auditor(
             env, identity, self._secret, settings, self._store, self._bookies, self._bookies_in_limbo
         )
         await self.registry.start()
         await self.placement.start()
+        self.deletions.start()
         self._server = RpcServer(env, identity, self._secret, self, frame_size_max=COORDINATOR_FRAME_SIZE_MAX)
         self._started_ms = env.clock.now_ms()
         self._in_office = True
@@ -144,7 +155,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         if self._rebalance_timer is not None:
             self._rebalance_timer.cancel()
         await self._tasks.close()
-        for part in ("auditor", "_server", "placement", "broker_calls"):
+        for part in ("auditor", "_server", "deletions", "placement", "broker_calls"):
             if hasattr(self, part):
                 await getattr(self, part).close()
 
@@ -292,17 +303,32 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             self._bookies_changed()
 
     async def _judge(self) -> None:
-        loop = asyncio.get_running_loop()
+        """Judge the sessions for as long as this coordinator lives, whatever goes wrong with one of them."""
+        backoff = Backoff(self._env.random, self._tick_interval_s, JUDGE_RETRY_MAX_S)
         while True:
-            was_in_grace = self.membership.in_grace
-            for connection, session in self._sessions.items():
-                if connection.reading_paused:  # its heartbeats wait behind its own calls
-                    self.membership.heard(session)
-            for session in self.membership.tick(loop.time()):
+            try:
+                self._judge_once(asyncio.get_running_loop().time())
+                backoff.reset()
+                delay_s = self._tick_interval_s
+            except Exception:
+                logger.exception("judging the sessions failed; it is tried again")
+                self.unexpected_errors += 1
+                delay_s = backoff.next_delay_s() or JUDGE_RETRY_MAX_S
+            await asyncio.sleep(delay_s)
+
+    def _judge_once(self, now: float) -> None:
+        was_in_grace = self.membership.in_grace
+        for connection, session in self._sessions.items():
+            if connection.reading_paused:  # its heartbeats wait behind its own calls
+                self.membership.heard(session)
+        for session in self.membership.tick(now):
+            try:
                 self._end(session, f"silent for {self.settings.session_timeout_s} s")
-            if was_in_grace and not self.membership.in_grace:
-                self.placement.look_at_waiting()
-            await asyncio.sleep(self._tick_interval_s)
+            except Exception:  # the others are judged all the same
+                logger.exception("ending the session of %s failed", session.node_id)
+                self.unexpected_errors += 1
+        if was_in_grace and not self.membership.in_grace:
+            self.placement.look_at_waiting()
 
     async def _verify_office(self) -> None:
         """Members that hold on to a coordinator which was replaced, and does not know, would be lost to the cluster."""
@@ -442,6 +468,8 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             "registered_bookies": await self.registered_bookies(),
             "topics": self.registry.topic_count,
             "assignments": len(table),
+            "deleting": self.deletions.under_way,
+            "unexpected_errors": self.unexpected_errors + self.placement.unexpected_errors,
             "auditor": self.auditor.status(),
         }
 

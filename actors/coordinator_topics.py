@@ -21,15 +21,16 @@ from .assignment import Assignment
 from .member_calls import MemberCalls
 from .membership import Membership
 from .placement import Placement
+from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
 
 logger = logging.getLogger(__name__)
 
 ASSIGN_TIMEOUT_S = 8.0
 RELEASE_TIMEOUT_S = 5.0
-DELETE_TIMEOUT_S = 60.0
 CALLS_AT_A_TIME = 16
 REBALANCE_MOVES_AT_A_TIME = 50
+TOPICS_LISTED_MAX = 100_000
 
 
 class TopicsRpc:
@@ -40,8 +41,10 @@ class TopicsRpc:
     placement: Placement
     registry: TopicRegistry
     broker_calls: MemberCalls
-    _deleting: dict[str, asyncio.Future[None]]
+    deletions: TopicDeletions
     _env: Environment
+    _rebalancing: asyncio.Lock
+    _rebalance_waits: bool
 
     def metadata_store(self) -> MetadataStore:
         raise NotImplementedError
@@ -81,7 +84,23 @@ class TopicsRpc:
         await self._move(dict.fromkeys(topics, destination))
 
     async def rebalance(self) -> None:
-        """Move topics until they are spread evenly, a few at a time."""
+        """Move topics until they are spread evenly, a few at a time.
+
+        One at a time: of those that are asked for meanwhile one runs afterwards, and looks at things as they are then.
+        """
+        if self._rebalance_waits:
+            return
+        self._rebalance_waits = True
+        try:
+            await self._rebalancing.acquire()
+        finally:
+            self._rebalance_waits = False
+        try:
+            await self._rebalance()
+        finally:
+            self._rebalancing.release()
+
+    async def _rebalance(self) -> None:
         moved = 0
         bound = len(self.placement.table)
         while moved < bound:
@@ -147,41 +166,25 @@ class TopicsRpc:
         self._partitions_changed(name.full, partitions)
 
     async def rpc_delete_topic(self, connection: RpcConnection, topic: str, force: bool = False) -> None:
-        """Delete a topic with all its partitions and data: first what the owners hold, then assignments and record.
+        """Delete a topic with all its partitions and data; see `topic_deletions`.
 
-        Raises TopicNotFound, NotAllowedError (in use and not `force`). After any error it can be called again.
+        Raises TopicNotFound, NotAllowedError (in use and not `force`), ServiceUnitNotReady: it takes long and goes on.
+        After any error it can be called again.
         """
         name = TopicName.parse(topic)
         if name.partition >= 0 and self.registry.find(name) is None:
             raise NotAllowedError(f"{topic} is a partition: delete the topic as a whole")
-        while name.full in self._deleting:  # an earlier try must not end in what was created since
-            await asyncio.wait((self._deleting[name.full],))
-        under_way = self._deleting[name.full] = asyncio.get_running_loop().create_future()
-        try:
-            await self._delete(name, force)
-        finally:
-            del self._deleting[name.full]
-            under_way.set_result(None)
+        await self.deletions.delete(name, force=force)
 
-    async def _delete(self, name: TopicName, force: bool) -> None:
-        members = self.registry.members(name)
-        for first in range(0, len(members), CALLS_AT_A_TIME):
-            await asyncio.gather(
-                *(self._delete_data(member, force) for member in members[first : first + CALLS_AT_A_TIME])
-            )
-        self.placement.hold(members)
-        try:
-            await self.placement.remove(members)
-            await self.registry.delete(name)
-            self.placement.refuse(members)  # those who asked meanwhile, of a topic that is no more
-        finally:
-            self.placement.unhold(members)
-
-    async def _delete_data(self, topic: str, force: bool) -> None:
-        assignment = await self._assign(topic)
-        await self.broker_calls.call(
-            assignment.broker, "delete_topic", topic=topic, force=force, timeout_s=DELETE_TIMEOUT_S
-        )
+    async def rpc_topics(self, connection: RpcConnection, namespace: str) -> list[str]:
+        """Full names of a namespace's topics, partitions one by one. Raises TopicNotFound for a missing namespace."""
+        found: list[str] = []
+        for name, partitions in self.registry.list_topics(namespace, "", TOPICS_LISTED_MAX):
+            topic = TopicName.parse(name)
+            found += [topic.partition_name(index) for index in range(partitions)] if partitions else [name]
+            if len(found) >= TOPICS_LISTED_MAX:
+                break
+        return found[:TOPICS_LISTED_MAX]
 
     async def rpc_topic_records(
         self, connection: RpcConnection, namespace: str, after: str = "", limit: int = 1000

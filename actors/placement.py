@@ -12,7 +12,10 @@ A topic waits without being looked at while
 - no broker is alive; whoever asked is told so at once.
 
 Metadata that cannot be written is tried again with back-off for as long as the coordinator is in office; after a lost
-answer the records are read back first.
+answer the records are read back first. An error that nobody expected ends one round, never the task.
+
+An assignment is created only while the topic's own record is as the coordinator knows it, tested in the same
+transaction: so none is created of a topic that is marked as being deleted, or is gone, however late the write lands.
 """
 
 import asyncio
@@ -21,15 +24,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..protocol import metadata_keys
-from ..protocol.errors import MagnetarError, ServiceUnitNotReady
+from ..protocol.errors import MagnetarError, NoSuchKey, ServiceUnitNotReady
 from ..protocol.names import ROLE_BROKER
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
-from ..storage.metadata_cas import delete_certain
 from ..storage.metadata_epoch import EpochMetadataStore
-from ..storage.metadata_store import Versioned, Write, list_all, pack, unpack
+from ..storage.metadata_store import Guard, Versioned, Write, list_all, pack, unpack
 from .assignment import Assignment, AssignmentTable
 from .membership import Membership
 
@@ -45,7 +47,8 @@ Change = dict[str, Any]
 
 
 class Placement:
-    """See the module. `push(changes)` tells the brokers."""
+    """See the module. `push(changes)` tells the brokers; `guard_of(topic)` holds while the topic exists, and is None
+    when it does not or is being deleted."""
 
     def __init__(
         self,
@@ -53,12 +56,16 @@ class Placement:
         store: EpochMetadataStore,
         membership: Membership,
         push: Callable[[Sequence[Change]], None],
+        guard_of: Callable[[TopicName], Guard | None],
     ) -> None:
+        self.unexpected_errors = 0
+        """Rounds that ended in an error that is none of ours; each was repeated."""
         self.table = AssignmentTable()
         self._env = env
         self._store = store
         self._membership = membership
         self._push = push
+        self._guard_of = guard_of
         self._wanted: dict[str, None] = {}
         self._waiting: dict[str, None] = {}  # for a broker, or for the end of the grace
         self._doubtful: dict[str, None] = {}  # whose record may not be what the table says
@@ -154,20 +161,35 @@ class Placement:
         self._fail_askers(topics, ServiceUnitNotReady("the topic is being deleted"))
 
     async def remove(self, topics: Sequence[str]) -> None:
-        """Delete the assignments of held topics, whoever owns them. Raises what the store raises."""
+        """Delete the assignments of topics that are marked as being deleted, whoever owns them, in one transaction.
+
+        Raises what the store raises; some of them may then be gone, and it is to be called again.
+        """
         self.refuse(topics)
         async with self._rounds:  # none that still writes one of them is under way
+            keys = [_key_of(topic) for topic in topics]
+            try:
+                # Read first: a deletion that lands late must not hit what was assigned since.
+                records = await self._store.get_many(keys)
+                writes = [
+                    Write(key, None, record.version)
+                    for key, record in zip(keys, records, strict=True)
+                    if record is not None
+                ]
+                results = await self._store.write_many(writes) if writes else []
+            except BaseException:  # whatever it was: some may be gone, and their owners then cannot load them any more
+                self._doubtful.update(dict.fromkeys(topics))
+                self._want(topics)
+                raise
+            for result in results:
+                if isinstance(result, MagnetarError) and not isinstance(result, NoSuchKey):
+                    raise result
+            changes: list[Change] = []
             for topic in topics:
-                try:
-                    await delete_certain(self._env, self._store, _key_of(topic))
-                except BaseException:  # whatever it was: it may be gone, and its owner then cannot load it any more
-                    self._doubtful[topic] = None
-                    self._want((topic,))
-                    raise
-                assignment = self.table.remove(topic)
                 self._forced.pop(topic, None)
-                if assignment is not None:
-                    self._push([{"topic": topic, "broker": None, "incarnation": "", "epoch": self._take_epoch()}])
+                if self.table.remove(topic) is not None:
+                    changes.append({"topic": topic, "broker": None, "incarnation": "", "epoch": self.take_epoch()})
+            self._push(changes)
 
     # -- rounds --------------------------------------------------------------------------------------------------
 
@@ -196,6 +218,10 @@ class Placement:
                 except MagnetarError as error:
                     logger.warning("assignments cannot be written now: %s", error)
                     self._doubtful.update(batch)
+                except Exception:
+                    logger.exception("a round of assignments failed; it is repeated")
+                    self.unexpected_errors += 1
+                    self._doubtful.update(batch)
                 # Whatever went wrong with these records, they are read again and then looked at afresh.
                 self._wanted.update(self._doubtful)
                 delay_s = backoff.next_delay_s()
@@ -215,6 +241,9 @@ class Placement:
                 continue  # `unhold` names it again
             if current is None and topic not in self._askers:
                 continue  # deleted, or nobody asks any more
+            if current is None and self._guard_of(TopicName.parse(topic)) is None:
+                self.refuse((topic,))
+                continue
             if current is not None and self._is_settled(current):
                 if topic not in self._forced:
                     self._answer(topic, current)
@@ -255,9 +284,14 @@ class Placement:
         for topic, broker in chosen:
             current = self.table.get(topic)
             version = current.version if current is not None else None
-            epoch = self._take_epoch()
+            name = TopicName.parse(topic)
+            needs = self._guard_of(name) if version is None else None
+            if version is None and needs is None:
+                self.refuse((topic,))
+                continue
+            epoch = self.take_epoch()
             value = {"broker": broker, "incarnation": brokers[broker], "epoch": epoch}
-            writes.append(Write(_key_of(topic), pack(value), version))
+            writes.append(Write(metadata_keys.assignment(name.path), pack(value), version, needs))
             wanted.append((topic, broker, epoch))
         results = await self._store.write_many(writes)
         new: list[tuple[str, Assignment]] = []
@@ -297,7 +331,7 @@ class Placement:
             after = _assignment_of(record)
             if after is None:
                 if self.table.remove(topic) is not None:  # it was deleted, and the answer lost
-                    changes.append({"topic": topic, "broker": None, "incarnation": "", "epoch": self._take_epoch()})
+                    changes.append({"topic": topic, "broker": None, "incarnation": "", "epoch": self.take_epoch()})
             else:
                 self.table.set(topic, after)
                 self._next_epoch = max(self._next_epoch, after.epoch)
@@ -314,7 +348,7 @@ class Placement:
         if changes:
             self._push(changes)
 
-    def _take_epoch(self) -> int:
+    def take_epoch(self) -> int:
         """Greater than every assignment epoch before, of this coordinator and of all before it."""
         self._next_epoch += 1
         return self._next_epoch

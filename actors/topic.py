@@ -24,7 +24,6 @@ from ..protocol.errors import (
     LedgerFenced,
     MagnetarError,
     NoSuchEntry,
-    NotAllowedError,
     ProducerBusy,
     ServiceUnitNotReady,
     StaleEpoch,
@@ -122,6 +121,11 @@ class Topic:
             self._adopt(cursor_name, cursor, durable=True)
         ledger.on_appended.append(self._appended)
         ledger.on_fenced.append(self._ledger_fenced)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a producer or a consumer is connected."""
+        return bool(self.producers) or any(item.consumers for item in self.subscriptions.values())
 
     # -- producers -----------------------------------------------------------------------------------------------
 
@@ -384,21 +388,6 @@ class Topic:
             except MagnetarError as error:
                 # Whoever loads the topic next recovers the ledger; cursors go back to what was last written.
                 logger.warning("%s did not close cleanly: %s", self.name.full, error)
-        finally:
-            self.state = State.CLOSED
-            self._closed.set()
-
-    async def delete(self, *, force: bool) -> None:
-        """Remove the topic's data for good. Raises NotAllowedError while it has clients, unless forced."""
-        if not force and (self.producers or any(item.consumers for item in self.subscriptions.values())):
-            raise NotAllowedError(f"Topic {self.name.full} has active producers or consumers")
-        self.check_open()
-        self.state = State.CLOSING
-        self._closing = True
-        try:
-            self._send_clients_away()
-            await self._tasks.close()
-            await self.ledger.delete()
         finally:
             self.state = State.CLOSED
             self._closed.set()

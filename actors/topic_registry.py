@@ -1,8 +1,10 @@
 """Which tenants, namespaces and topics exist: records in the metadata store, with a copy in the coordinator's memory.
 
 Only the coordinator in office changes these records (each write is guarded by its epoch), so its copy is right for as
-long as it is in office. Topics may be created many at a time (their writes then share a transaction), all other changes
-run one by one; a namespace that is being deleted takes no new topics, and one with a topic under way is not deleted.
+long as it is in office. Topics may be created and deleted many at a time (their writes then share a transaction), all
+other changes run one by one; a namespace that is being deleted takes no new topics, and one with a topic under way is
+not deleted. A topic that is being deleted is there until its record is gone, but whoever wants to use it, create it or
+grow it gets ServiceUnitNotReady (see `topic_deletions`).
 
 Who owns a topic and what it stores is not known here.
 """
@@ -18,6 +20,7 @@ from ..protocol.errors import (
     KeyExists,
     NoSuchKey,
     NotAllowedError,
+    ServiceUnitNotReady,
     TopicNotFound,
 )
 from ..protocol.topics import TopicName, check_named_entity, parse_namespace
@@ -25,7 +28,7 @@ from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from ..storage.metadata_cas import delete_certain, put_certain
 from ..storage.metadata_epoch import EpochMetadataStore
-from ..storage.metadata_store import KEY_SIZE_MAX_BYTES, list_all, pack, unpack
+from ..storage.metadata_store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_all, pack, unpack
 from .placement import topic_of_path
 
 PARTITIONS_MAX = 10_000
@@ -39,7 +42,10 @@ class TopicRegistry:
         self._env = env
         self._store = store
         self._settings = settings
+        self.deleting: dict[str, None] = {}
+        """Full names of the topics that are being deleted, marked or about to be."""
         self._partitions: dict[str, int] = {}
+        self._versions: dict[str, int] = {}  # of the topics' records
         self._names_by_namespace: dict[str, list[str]] = {}
         self._tenants: dict[str, tuple[dict[str, Any], int]] = {}
         self._namespaces: dict[str, tuple[dict[str, Any], int]] = {}
@@ -58,9 +64,7 @@ class TopicRegistry:
                 record.version,
             )
         for key, record in await list_all(self._store, metadata_keys.TOPICS_PREFIX):
-            self._enter(
-                topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), int(unpack(record.value)["partitions"])
-            )
+            self._enter_record(topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), record)
 
     @property
     def topic_count(self) -> int:
@@ -80,12 +84,25 @@ class TopicRegistry:
             found = self._partitions.get(TopicName.parse(full_name).partitioned_name)
         return found or 0
 
+    def guard_of(self, topic: TopicName) -> Guard | None:
+        """Holds while the record of the topic that a partition or plain topic belongs to is as it is known here.
+
+        None when there is no such topic, or it is being deleted: then nothing is to be written for it.
+        """
+        whole = topic if topic.partition < 0 or topic.full in self._partitions else topic.without_partition()
+        version = self._versions.get(whole.full)
+        if version is None or whole.full in self.deleting:
+            return None
+        return Guard(metadata_keys.topic(whole.path), version)
+
     async def check_assignable(self, topic: TopicName, create: bool) -> None:
         """Raise unless `topic` is a partition or a plain topic that exists, or could be created and now was.
 
-        Raises TopicNotFound, NotAllowedError (the name of a partitioned topic itself, non-persistent topics).
+        Raises TopicNotFound, NotAllowedError (the name of a partitioned topic itself, non-persistent topics),
+        ServiceUnitNotReady (it is being deleted).
         """
         _check_persistent(topic)
+        self._check_stays(topic)
         if topic.partition >= 0:
             base = topic.without_partition()
             partitions = self._partitions.get(base.full)
@@ -106,9 +123,10 @@ class TopicRegistry:
     async def partitions(self, topic: TopicName, *, create: bool) -> int:
         """Partitions of a topic, 0 for one that has none; a missing one is created as the settings say, if `create`.
 
-        Raises TopicNotFound.
+        Raises TopicNotFound, ServiceUnitNotReady (it is being deleted).
         """
         _check_persistent(topic)
+        self._check_stays(topic)
         if topic.partition >= 0 and topic.full not in self._partitions:
             base = topic.without_partition()
             if topic.partition >= (self._partitions.get(base.full) or 0):
@@ -137,14 +155,15 @@ class TopicRegistry:
             raise InvalidTopicName(f"the topic name is too long: {topic.full[:100]}…")
         while topic.full in self._creating:
             await asyncio.wait((self._creating[topic.full],))
+        self._check_stays(topic)
         self.check_namespace(topic.namespace)
         if topic.full in self._partitions:
             raise KeyExists(f"{topic.full} exists already", partitions=self._partitions[topic.full])
         under_way = self._creating[topic.full] = asyncio.get_running_loop().create_future()
         try:
             value = pack({"created_ms": self._env.clock.now_ms(), "partitions": partitions})
-            await put_certain(self._env, self._store, metadata_keys.topic(topic.path), value, None)
-            self._enter(topic.full, partitions)
+            version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), value, None)
+            self._enter(topic.full, partitions, version)
         finally:
             del self._creating[topic.full]
             under_way.set_result(None)
@@ -153,6 +172,7 @@ class TopicRegistry:
     async def grow(self, topic: TopicName, partitions: int) -> None:
         """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration (fewer than now)."""
         async with self._changing:
+            self._check_stays(topic)
             now = self._partitions.get(topic.full)
             if now is None:
                 raise TopicNotFound(f"{topic.full} does not exist")
@@ -163,19 +183,43 @@ class TopicRegistry:
             if record is None:
                 raise TopicNotFound(f"{topic.full} does not exist")
             value = pack({**unpack(record.value), "partitions": partitions})
-            await put_certain(self._env, self._store, key, value, record.version)
-            self._partitions[topic.full] = partitions
+            version = await put_certain(self._env, self._store, key, value, record.version)
+            if topic.full not in self.deleting:  # else the mark has taken over what was stored
+                self._partitions[topic.full], self._versions[topic.full] = partitions, version
+
+    async def mark_deleting(self, topic: TopicName) -> None:
+        """Write into the record that the topic is being deleted. No error when it says so, or is not there.
+
+        Raises BadVersion (it grew meanwhile: again), MetadataUnavailable, OutcomeUnknown.
+        """
+        self.deleting[topic.full] = None
+        key = metadata_keys.topic(topic.path)
+        record = await self._store.get(key)
+        if record is None:
+            return
+        value = unpack(record.value)
+        version = record.version
+        if not value.get("deleting"):
+            marked = pack({**value, "deleting": True})
+            version = await put_certain(self._env, self._store, key, marked, record.version)
+        self._partitions[topic.full], self._versions[topic.full] = int(value["partitions"]), version
 
     async def delete(self, topic: TopicName) -> None:
-        """Delete the record; whatever the topic owned is gone already. No error when it is not there."""
-        async with self._changing:
-            await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
-            if self._partitions.pop(topic.full, None) is not None:
-                names = self._names_by_namespace[topic.namespace]
-                del names[bisect.bisect_left(names, topic.full)]
+        """Delete the record of a marked topic; whatever it owned is gone already. No error when it is not there."""
+        await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
+        self.deleting.pop(topic.full, None)
+        self._versions.pop(topic.full, None)
+        if self._partitions.pop(topic.full, None) is not None:
+            names = self._names_by_namespace[topic.namespace]
+            del names[bisect.bisect_left(names, topic.full)]
 
     def members(self, topic: TopicName) -> list[str]:
-        """What brokers own of a topic: its partitions, or itself. Raises TopicNotFound."""
+        """What brokers own of a topic: its partitions, or itself. Raises TopicNotFound, ServiceUnitNotReady."""
+        self._check_stays(topic)
+        return self.members_of_any(topic)
+
+    def members_of_any(self, topic: TopicName) -> list[str]:
+        """The same of a topic that may be in the middle of being deleted. Raises TopicNotFound."""
         if topic.partition >= 0:
             if topic.partition >= (self._partitions.get(topic.partitioned_name) or 0):
                 raise TopicNotFound(f"{topic.full} does not exist")
@@ -269,8 +313,19 @@ class TopicRegistry:
             await delete_certain(self._env, self._store, metadata_keys.tenant(name))
             del self._tenants[name]
 
-    def _enter(self, full_name: str, partitions: int) -> None:
-        self._partitions[full_name] = partitions
+    def _check_stays(self, topic: TopicName) -> None:
+        """Raise ServiceUnitNotReady for a topic that is being deleted, and for its partitions."""
+        if self.deleting and (topic.full in self.deleting or topic.partitioned_name in self.deleting):
+            raise ServiceUnitNotReady(f"{topic.full} is being deleted")
+
+    def _enter_record(self, full_name: str, record: Versioned) -> None:
+        value = unpack(record.value)
+        self._enter(full_name, int(value["partitions"]), record.version)
+        if value.get("deleting"):
+            self.deleting[full_name] = None
+
+    def _enter(self, full_name: str, partitions: int, version: int) -> None:
+        self._partitions[full_name], self._versions[full_name] = partitions, version
         bisect.insort(self._names_by_namespace.setdefault(TopicName.parse(full_name).namespace, []), full_name)
 
 

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..protocol.errors import MagnetarError, ServiceUnitNotReady, StaleEpoch
+from ..protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
@@ -36,17 +36,22 @@ RELEASE_HOLD_S = 10.0
 """How long an unloaded topic is refused while its assignment is still the old one."""
 
 OpenLedger = Callable[[TopicName, int], Coroutine[Any, Any, ManagedLedger]]
+DeleteLedger = Callable[[TopicName, int], Coroutine[Any, Any, None]]
 
 
 class Topics:
-    """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic."""
+    """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic,
+    `delete_ledger(name, epoch)` deletes it with all that belongs to it."""
 
-    def __init__(self, env: Environment, settings: Settings, open_ledger: OpenLedger) -> None:
+    def __init__(
+        self, env: Environment, settings: Settings, open_ledger: OpenLedger, delete_ledger: DeleteLedger
+    ) -> None:
         self.owned: dict[str, int] = {}
         self.loaded: dict[str, Topic] = {}
         self._env = env
         self._settings = settings
         self._open_ledger = open_ledger
+        self._delete_ledger = delete_ledger
         self._counts = MessageCounts()
         self._tasks = Tasks()
         self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
@@ -113,28 +118,32 @@ class Topics:
         """The topic if it is loaded."""
         return self.loaded.get(full_name)
 
-    async def release(self, full_name: str) -> None:
-        """Close a topic before its assignment moves, and do not load it again under the present one."""
-        self._hold(full_name)
+    async def release(self, full_name: str, *, unused: bool = False) -> None:
+        """Close a topic before its assignment moves, and do not load it again under the present one.
+
+        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected.
+        """
         topic = self.loaded.get(full_name)
+        if unused and topic is not None and topic.in_use:
+            raise NotAllowedError(f"Topic {full_name} has active producers or consumers")
+        self._hold(full_name)
         if topic is not None:
             self._close(topic)
         closing = self._closing.get(full_name)
         if closing is not None:
             await asyncio.shield(closing)
 
-    async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Delete a topic with its data. Raises NotAllowedError while it has clients, unless forced."""
-        self._released.pop(name.full, None)  # of an earlier try
-        topic = await self.get(name)
-        self._hold(name.full)
-        try:
-            await topic.delete(force=force)
-        except MagnetarError:
-            self._released.pop(name.full, None)
-            raise
-        if self.loaded.get(name.full) is topic:
-            del self.loaded[name.full]
+    async def delete(self, name: TopicName, epoch: int) -> None:
+        """Delete all that a topic stores, under an epoch greater than that of every owner. Nobody is assigned it now.
+
+        What this broker still has of it is closed first. Raises StaleEpoch, RecoveryFailed, MetadataUnavailable, …
+        """
+        if self.owned.get(name.full, epoch) < epoch:
+            self.revoke(name.full)
+        closing = self._closing.get(name.full)
+        if closing is not None:
+            await asyncio.shield(closing)
+        await self._delete_ledger(name, epoch)
 
     def check(self) -> None:
         """Called now and then: looks for stalled dispatch."""

@@ -107,9 +107,9 @@ class EntryStore:
             checkpoint.limbo,
             checkpoint.fence_floor,
         )
-        for ledger_id, nonce in checkpoint.fenced.items():
+        for ledger_id in checkpoint.fenced:
             if ledger_id not in self.tombstones:
-                state = self.ledgers[ledger_id] = LedgerState(ledger_id, nonce)
+                state = self.ledgers[ledger_id] = LedgerState(ledger_id)
                 state.fenced = state.fence_durable = True
         for segment in loaded.segments:
             self._adopt(segment)
@@ -184,7 +184,7 @@ class EntryStore:
         rows = state.rows
         if state.rows_segment is not segment or rows is None:
             assert segment is not None
-            rows = state.rows = segment.rows[state.ledger_id] = Rows(state.nonce)
+            rows = state.rows = segment.rows[state.ledger_id] = Rows()
             state.rows_segment = segment
             state.segments.append(segment)
         if entry_id > state.last_entry:
@@ -241,7 +241,7 @@ class EntryStore:
             min((segment.file_id for segment in unsealed), default=self._next_file_id),
             [(segment.file_id, segment.kind, segment.end) for segment in sealed],
             [segment.file_id for segment in unsealed if segment.file is not None],
-            {state.ledger_id: state.nonce for state in self.ledgers.values() if state.fenced},
+            [state.ledger_id for state in self.ledgers.values() if state.fenced],
             IdRanges(list(self.tombstones)),
             self.limbo,
             self.fence_floor,
@@ -284,7 +284,7 @@ class EntryStore:
                 continue
             state = self.ledgers.get(ledger_id)
             if state is None:
-                state = self.ledgers[ledger_id] = LedgerState(ledger_id, line.nonce)
+                state = self.ledgers[ledger_id] = LedgerState(ledger_id)
             state.extend(segment, line.last, line.lac)
             segment.live_bytes += line.entry_bytes
 

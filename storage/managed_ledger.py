@@ -416,28 +416,6 @@ class ManagedLedger:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def delete(self) -> None:
-        """Remove the topic: its entries, cursors, pins and record. Raises StaleEpoch, MetadataUnavailable.
-
-        When it is cut short, opening and deleting again finishes it.
-        """
-        self._check()
-        self._ended = AlreadyClosed(f"{self.name} is deleted")
-        await self._tasks.close()
-        await self._reads.close()
-        await self._writer.abandon()
-        async with self._record_lock:
-            await self._owned.load()  # a rollover that was given up may have changed it
-            gone = [info.ledger_id for info in self._owned.record.ledgers]
-            await self._owned.change(lambda record: self._without(record, gone))
-            self._chain.remove(gone)
-        for name in list(self.cursors):
-            await self.delete_cursor(name)
-        for ledger_id in self._owned.record.deleting:
-            await self._ledgers.delete(ledger_id)
-        await self._pins.remove_all()
-        await self._owned.delete()
-
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:

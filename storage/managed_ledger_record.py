@@ -91,6 +91,11 @@ class OwnedRecord:
         assert self._version is not None
         return Guard(self._key, self._version)
 
+    @property
+    def stored(self) -> bool:
+        """Whether there was a record when it was last read or written here."""
+        return self._version is not None
+
     async def load(self) -> ManagedLedgerRecord:
         """Read it; a topic without one has an empty chain.
 
@@ -114,11 +119,13 @@ class OwnedRecord:
                 )
         return self.record
 
-    async def claim(self, ledgers: tuple[LedgerInfo, ...]) -> bool:
-        """Write the own epoch, with what is known of the ledgers. False when the record, or the assignment, changed
-        since `load`.
+    async def claim(self, ledgers: tuple[LedgerInfo, ...], *, deleting: tuple[int, ...] | None = None) -> bool:
+        """Write the own epoch, with what is known of the ledgers, and `deleting` if it is given. False when the record,
+        or the assignment, changed since `load`.
         """
         claimed = replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers))
+        if deleting is not None:
+            claimed = replace(claimed, deleting=deleting)
         try:
             # Only a record that is not there yet needs it: one that is refuses whoever did not see it last.
             await self._put(claimed, SETTLE_LIMIT_S, self._assignment if self._version is None else None)

@@ -30,6 +30,7 @@ from magnetar.runtime.rpc_messages import pack
 from magnetar.runtime.settings import Settings
 from magnetar.storage.ledgers import Ledgers
 from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
 
 _TOPIC = TopicName.parse("persistent://public/default/t")
 _OTHER = "persistent://public/default/other"
@@ -49,11 +50,14 @@ class _Broker:
         self._bookies.env.close()  # its threads; the ones below run on the loop
         self._bookies.env = self._env = make_env()
         self._ledgers = Ledgers(self._env, self._bookies.metadata, self._bookies.new_client(), _SETTINGS)
-        self.topics = Topics(self._env, _SETTINGS, self._open_ledger)  # type: ignore[arg-type]
+        self.topics = Topics(self._env, _SETTINGS, self._open_ledger, self._delete_ledger)  # type: ignore[arg-type]
         self.rpc = BrokerRpc(self.topics, self._bookies.directory.bookies.values)
 
     async def _open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
         return await ManagedLedger.open(self._env, self._ledgers, self._bookies.metadata, name.path, epoch, _SETTINGS)
+
+    async def _delete_ledger(self, name: TopicName, epoch: int) -> None:
+        await delete_managed_ledger(self._env, self._ledgers, self._bookies.metadata, name.path, epoch)
 
     async def start(self) -> None:
         self.topics.assign(_TOPIC.full, 1, load=False)
@@ -141,7 +145,8 @@ _CALLS: list[tuple[str, dict[str, Any]]] = [
     ("reset_cursor", {"topic": _T, "subscription": "s", "position": 1}),
     ("skip_all", {"topic": _T, "subscription": "s"}),
     ("unload", {"topic": _T}),
-    ("delete_topic", {"topic": _OTHER, "force": True}),
+    ("unload", {"topic": _OTHER, "unused": True}),
+    ("delete_topics", {"topics": [[_OTHER, 2]]}),
     ("plan_read", {"topic": _T, "start": "earliest", "end": "latest", "ttl_s": 60.0}),
     ("plan_read", {"topic": _T, "start": [1, 1], "end": 1, "ttl_s": 60.0}),
     ("unpin", {"topic": _T, "pin": "0123"}),

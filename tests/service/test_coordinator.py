@@ -3,7 +3,9 @@
 import asyncio
 import dataclasses
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import postgresql_server
 import pytest
@@ -110,6 +112,67 @@ async def test_a_silent_broker_loses_its_topics_and_cannot_come_back_as_it_was()
         assert await cluster.store.get("managed/x") is None
         again = await cluster.broker(1, "2")
         await eventually(lambda: len(again.owned()) == 2)  # evened out again
+
+
+async def test_an_error_that_nobody_expected_does_not_end_the_judging_of_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        await assign_all(cluster, "t", 4)
+        coordinator = cluster.coordinator
+        tick, plan = coordinator.membership.tick, [RuntimeError("a bug"), KeyError("another one")]
+
+        def fail_first(now: float) -> list[Session]:
+            if plan:
+                raise plan.pop()
+            return tick(now)
+
+        monkeypatch.setattr(coordinator.membership, "tick", fail_first)
+        await one.stop()
+        await eventually(lambda: len(two.owned()) == 4, 5)
+        assert not plan and (await coordinator.status())["unexpected_errors"] == 2
+
+
+async def test_an_error_that_nobody_expected_does_not_end_the_placing_of_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        table = cluster.coordinator.placement.table
+        place, plan = table.place, [RuntimeError("a bug"), KeyError("another one")]
+
+        def fail_first(*arguments: Any) -> dict[str, str]:
+            if plan:
+                raise plan.pop()
+            return place(*arguments)
+
+        monkeypatch.setattr(table, "place", fail_first)
+        assert (await one.client.call("assign", topic=PREFIX + "t"))["broker"] == "broker-1"
+        assert not plan and (await cluster.coordinator.status())["unexpected_errors"] == 2
+
+
+async def test_of_many_who_ask_for_evenness_one_moves_topics_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t", 8)
+        await assign_all(cluster, "t", 8)
+        coordinator, at_once, most = cluster.coordinator, 0, 0
+        move = coordinator._move
+
+        async def count(moves: Mapping[str, str | None]) -> None:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await move(moves)
+            at_once -= 1
+
+        monkeypatch.setattr(coordinator, "_move", count)
+        two = await cluster.broker(2)
+        await asyncio.gather(*(coordinator.rebalance() for _ in range(5)))
+        assert most == 1
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 4)
 
 
 async def test_a_client_learns_of_its_lost_session_by_itself() -> None:

@@ -45,7 +45,7 @@ class FixedLookups:
             raise TopicNotFound("no such topic")
         return 4 if name.local_name == "parted" else 0
 
-    async def topics(self, namespace: str, *, size_max_bytes: int) -> list[str]:
+    async def topics(self, namespace: str) -> list[str]:
         return [TOPIC]
 
 
@@ -56,7 +56,7 @@ class BrokerFront:
         self.env = Environment.real(1)
         self.settings = settings
         self.ledgers: dict[str, MemoryManagedLedger] = {}
-        self.topics = Topics(self.env, settings, self._open_ledger)  # type: ignore[arg-type]
+        self.topics = Topics(self.env, settings, self._open_ledger, self._delete_ledger)  # type: ignore[arg-type]
         self.lookups: Any = FixedLookups()
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -74,6 +74,9 @@ class BrokerFront:
         if ledger is None or ledger.closed:
             ledger = self.ledgers[name.full] = MemoryManagedLedger(ledger_id=len(self.ledgers) + 1)
         return ledger
+
+    async def _delete_ledger(self, name: TopicName, epoch: int) -> None:
+        self.ledgers.pop(name.full, None)
 
     def new_producer_name(self) -> str:
         self._names += 1

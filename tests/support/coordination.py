@@ -11,15 +11,20 @@ import uvloop
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import NoSuchKey
 from magnetar.protocol.names import ROLE_BROKER
+from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity, RpcConnection, RpcServer, RpcService
 from magnetar.runtime.settings import Settings
 from magnetar.storage.cluster_identity import create_cluster
+from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
 from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
-from magnetar.storage.metadata_store import MetadataStore
+from magnetar.storage.metadata_store import Guard, MetadataStore, Write, one_result, unpack
 
 CLUSTER = "cluster-1"
+NO_VERSION = 1 << 40
 PREFIX = "persistent://public/default/"
 SECRET = b"coordination test secret"
 FAST = Settings(heartbeat_interval_s=0.1, session_timeout_s=0.8, rebalance_delay_s=0.2, auditor_interval_s=3600.0)
@@ -39,16 +44,27 @@ class TestBrokerRpc(RpcService):
 
     def __init__(self) -> None:
         self.released: list[str] = []
-        self.deleted: list[str] = []
+        self.deleted: list[tuple[str, int]] = []
+        self.unload_error: Exception | None = None
         self.delete_error: Exception | None = None
+        self.delete_gate: asyncio.Event | None = None
+        self.metadata: MetadataStore | None = None
 
-    async def rpc_unload(self, connection: RpcConnection, topic: str) -> None:
+    async def rpc_unload(self, connection: RpcConnection, topic: str, unused: bool = False) -> None:
+        if unused and self.unload_error is not None:
+            raise self.unload_error
         self.released.append(topic)
 
-    async def rpc_delete_topic(self, connection: RpcConnection, topic: str, force: bool) -> None:
+    async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
+        self.deleted += [(topic, epoch) for topic, epoch in topics]
         if self.delete_error is not None:
             raise self.delete_error
-        self.deleted.append(topic)
+        if self.delete_gate is not None:
+            await self.delete_gate.wait()
+        assert self.metadata is not None
+        for topic, _ in topics:
+            with contextlib.suppress(NoSuchKey):
+                await self.metadata.delete(metadata_keys.managed_ledger(TopicName.parse(topic).path), None)
 
 
 class Member:
@@ -57,6 +73,7 @@ class Member:
     def __init__(self, client: CoordinatorClient, rpc: TestBrokerRpc, server: RpcServer | None) -> None:
         self.client = client
         self.rpc = rpc
+        rpc.metadata = client.metadata
         self.server = server
         self.lost = 0
         client.on_session_lost.append(self._lose)
@@ -73,6 +90,20 @@ class Member:
         mine = (self.client.identity.node_id, self.client.identity.incarnation)
         return sorted(
             topic for topic, value in self.client.assignments.items() if (value["broker"], value["incarnation"]) == mine
+        )
+
+    async def load(self, topic: str) -> None:
+        """Store what a broker stores when it opens a topic: its chain, provided that the topic is assigned as this
+        member believes. Raises ConditionFailed when it is not.
+        """
+        path = TopicName.parse(topic).path
+        found = await self.client.metadata.get(metadata_keys.assignment(path))
+        epoch = self.client.assignments[topic]["epoch"]
+        version = found.version if found is not None and unpack(found.value)["epoch"] == epoch else NO_VERSION
+        needs = Guard(metadata_keys.assignment(path), version)
+        value = ManagedLedgerRecord(epoch).pack()
+        one_result(
+            await self.client.metadata.write_many([Write(metadata_keys.managed_ledger(path), value, None, needs)])
         )
 
     async def stop(self) -> None:

@@ -186,10 +186,6 @@ class MemoryManagedLedger:
         await asyncio.sleep(0)
         self.closed = True
 
-    async def delete(self) -> None:
-        await self.close()
-        self.entries.clear()
-
     @property
     def size_bytes(self) -> int:
         return sum(len(body) for _, body in self.entries)

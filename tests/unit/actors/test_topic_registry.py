@@ -174,19 +174,26 @@ async def test_a_failed_load_is_an_error_for_those_who_wait_and_tried_again_by_t
         await front.topics.get(NAME)
 
 
-async def test_deleting_refuses_while_clients_are_connected_unless_forced():
+async def test_a_release_of_unused_topics_refuses_one_with_a_client_and_leaves_it():
     async with broker_front() as front:
         peer = await front.peer()
         await peer.producer(TOPIC)
+        with pytest.raises(NotAllowedError):
+            await front.topics.release(TOPIC, unused=True)
         peer.send_entry(entry(), 0)
         await peer.expect(BaseCommand.SEND_RECEIPT)
-        with pytest.raises(NotAllowedError):
-            await front.topics.delete(NAME, force=False)
-        await front.topics.delete(NAME, force=True)
+        await front.topics.release(TOPIC)
         await peer.expect(BaseCommand.CLOSE_PRODUCER)
-        assert not front.topics.loaded and not front.ledger.entries
         assert (await peer.producer(TOPIC)).error == ServerError.ServiceNotReady
         await peer.close()
+
+
+async def test_a_deletion_closes_what_is_open_under_an_earlier_epoch_first():
+    async with broker_front() as front:
+        await front.topics.get(NAME)
+        ledger = front.ledger
+        await front.topics.delete(NAME, 2)
+        assert ledger.closed and not front.topics.loaded and not front.topics.owned and not front.ledgers
 
 
 async def test_a_lost_session_closes_everything():

@@ -9,7 +9,6 @@ from managed_ledger_kit import NAME, append, bodies, open_, read_all
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (
-    AlreadyClosed,
     LedgerFenced,
     MetadataError,
     MetadataUnavailable,
@@ -20,6 +19,7 @@ from magnetar.protocol.errors import (
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger_metadata import LedgerState
+from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
 
 
 @pytest.fixture
@@ -321,11 +321,14 @@ async def test_deleting_a_topic_leaves_nothing(cluster):
     await managed.open_cursor("s", "earliest")
     await append(managed, bodies(25))
     await managed.plan((-1, -1))
-    await managed.delete()
+    await delete_managed_ledger(cluster.env, cluster.new_ledgers(), cluster.metadata, NAME, 2)
     left = [key for key in cluster.metadata.records.by_key if not key.startswith("counters/")]
     assert left == []
-    with pytest.raises(AlreadyClosed):
-        managed.append(b"x", Adds().callback)
+    # Who had it open gets no acknowledgement any more.
+    adds = Adds()
+    managed.append(b"x", adds.callback)
+    await adds.wait(1)
+    assert isinstance(adds.errors[0], LedgerFenced)
 
 
 async def test_find_by_publish_time(cluster):

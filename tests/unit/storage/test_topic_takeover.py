@@ -9,8 +9,9 @@ import pytest
 from fake_bookies import Adds, FakeCluster
 
 from magnetar.protocol import metadata_keys
-from magnetar.protocol.errors import LedgerFenced, MagnetarError, StaleEpoch
+from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
 from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
 from magnetar.storage.metadata_store import list_all, pack
 
 NAME = "persistent/public/default/t"
@@ -46,6 +47,10 @@ async def open_assigned(cluster, epoch, ledgers=None):
     )
 
 
+async def delete(cluster, epoch):
+    await delete_managed_ledger(cluster.env, cluster.new_ledgers(), cluster.metadata, NAME, epoch)
+
+
 async def records(cluster):
     """The keys of everything that is stored of the topic but its assignment."""
     prefixes = (metadata_keys.MANAGED_PREFIX, metadata_keys.CURSORS_PREFIX, metadata_keys.PINS_PREFIX)
@@ -77,9 +82,9 @@ async def test_a_zombie_in_the_middle_of_opening_does_not_bring_a_deleted_topic_
     zombie = asyncio.create_task(open_assigned(cluster, 1))
     await looked.wait()
     await assign(cluster, 2)
-    owner = await open_assigned(cluster, 2)
-    await owner.delete()
+    await (await open_assigned(cluster, 2)).close()
     await assign(cluster, None)
+    await delete(cluster, 3)
     go_on.set()
     with pytest.raises(StaleEpoch):
         await zombie
@@ -92,9 +97,9 @@ async def test_a_zombie_creates_nothing_beside_the_record_of_a_deleted_topic(clu
     fenced = []
     zombie.on_fenced.append(fenced.append)
     await assign(cluster, 2)
-    owner = await open_assigned(cluster, 2)
-    await owner.delete()
+    await (await open_assigned(cluster, 2)).close()
     await assign(cluster, None)
+    await delete(cluster, 3)
     with pytest.raises(StaleEpoch):
         if deed == "cursor":
             await zombie.open_cursor("s", "earliest")
@@ -106,6 +111,82 @@ async def test_a_zombie_creates_nothing_beside_the_record_of_a_deleted_topic(clu
     assert len(fenced) == 1 and "s" not in zombie.cursors
     with contextlib.suppress(MagnetarError):
         await zombie.close()
+
+
+@pytest.mark.parametrize("slept_before", ["list", "write_many", "delete"])
+async def test_a_deletion_that_sleeps_through_another_one_takes_nothing_of_the_new_topic(
+    cluster, monkeypatch, slept_before
+):
+    first = await open_assigned_first(cluster)
+    await first.open_cursor("s", "earliest")
+    await first.close()
+    await assign(cluster, None)
+    sleeps, go_on, real = asyncio.Event(), asyncio.Event(), getattr(cluster.metadata, slept_before)
+
+    async def sleep_once(*arguments, **options):
+        if not sleeps.is_set() and asyncio.current_task() is zombie:
+            sleeps.set()
+            await go_on.wait()
+        return await real(*arguments, **options)
+
+    monkeypatch.setattr(cluster.metadata, slept_before, sleep_once)
+    zombie = asyncio.create_task(delete(cluster, 2))
+    await sleeps.wait()
+    await delete(cluster, 3)
+    assert await records(cluster) == []
+    await assign(cluster, 4)
+    again = await open_assigned(cluster, 4)
+    await again.open_cursor("s", "earliest")
+    await again.pin([], 60.0)
+    before = await records(cluster)
+    go_on.set()
+    with contextlib.suppress(StaleEpoch):
+        await zombie
+    assert await records(cluster) == before and len(before) == 3
+    await again.close()
+
+
+async def test_a_deletion_is_begun_again_wherever_it_ended(cluster, monkeypatch):
+    """It fails at its n-th change, for every n, and the next one finishes it; a ledger of it may be missing."""
+    change, left = cluster.metadata.write_many, 0
+    for changes in range(20):
+        await assign(cluster, 100 * changes + 1)
+        managed = await open_assigned(cluster, 100 * changes + 1)
+        await managed.open_cursor("s", "earliest")
+        adds = Adds()
+        managed.append(b"one", adds.callback)
+        await adds.wait(1)
+        managed.cursors["s"].acknowledge_cumulative(managed.last_confirmed)
+        await managed.cursors["s"].flush()
+        await managed.pin([managed.last_confirmed[0]], 60.0)
+        await assign(cluster, None)
+        left = changes
+
+        async def fail(*arguments):
+            nonlocal left
+            if left == 0:
+                raise MetadataUnavailable("the coordinator is away")
+            left -= 1
+            return await change(*arguments)
+
+        monkeypatch.setattr(cluster.metadata, "write_many", fail)
+        finished = True
+        try:
+            await delete(cluster, 100 * changes + 2)
+        except MetadataUnavailable:
+            finished = False
+        monkeypatch.setattr(cluster.metadata, "write_many", change)
+        await delete(cluster, 100 * changes + 3)
+        assert await records(cluster) == []
+        ledgers = [key for key, _ in await list_all(cluster.metadata, metadata_keys.LEDGERS_PREFIX)]
+        assert not ledgers or not finished, "only what a crash leaves is left to the collector of orphans"
+        for key in ledgers:
+            await cluster.metadata.delete(key, None)
+        with contextlib.suppress(MagnetarError):
+            await managed.close()
+        if finished:
+            return
+    raise AssertionError("it never finishes")
 
 
 async def open_assigned_first(cluster):

@@ -1,0 +1,249 @@
+"""Deleting topics: what the coordinator does about it, from the order to the last record.
+
+States of one topic, and what is stored in each:
+
+| state | its record | assignments | data |
+| --- | --- | --- | --- |
+| existing | plain | as placed | there |
+| asked | plain | as placed; the topic's partitions are held | there; owners close what has no clients |
+| marked | `deleting` | taken away, a group of partitions at a time | deleted behind its assignment |
+| gone | none | none | none |
+
+- existing → asked: somebody ordered it, in this coordinator's memory. From here on the topic is neither assigned, nor
+  looked up, nor created, nor grown: who tries gets ServiceUnitNotReady, as of Pulsar's fenced topics, and tries again.
+- asked → existing: not forced, and an owner still has clients (NotAllowedError) or does not answer. Owners that had
+  closed their partitions already get them back under a new epoch.
+- asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
+- marked → gone: for each group of partitions: delete the assignments; then have brokers delete what is stored, each
+  under an epoch greater than every one before (`managed_ledger_deletion`). Last the topic's record. There is no way
+  back: a failing step is repeated, with back-off, for as long as this coordinator is in office.
+
+Why nothing comes back. An assignment is created only while the topic's record is at the version that the coordinator
+knows, tested in the same transaction: the mark is another version, and so is a topic created anew. A broker opens a
+topic that has no chain record only while the assignment is the one that it was given. So once a partition's assignment
+is gone nobody creates its chain record, whoever sleeps, restarts or hears late; and whoever has the topic open from
+before is fenced by the deletion. It does not matter how long the deletion takes.
+
+Crash points. Before the mark: nothing was changed. Behind it: the next coordinator finds the mark (`start`) and goes
+through all partitions again; what is deleted already is found missing and is no error. When the record is gone all
+else is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..protocol import metadata_keys
+from ..protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
+from ..protocol.names import ROLE_BROKER
+from ..protocol.topics import TopicName
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+from ..runtime.tasks import Tasks
+from ..storage.metadata_store import MetadataStore
+from .member_calls import MemberCalls
+from .membership import Membership
+from .placement import Placement
+from .topic_registry import TopicRegistry
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_AT_A_TIME = 100
+RELEASES_AT_A_TIME = 16
+RELEASE_TIMEOUT_S = 5.0
+DELETE_TIMEOUT_S = 60.0
+"""How long a broker has for its share of a group, and how long who ordered a deletion waits for its end."""
+RETRY_INITIAL_S = 0.1
+RETRY_MAX_S = 5.0
+
+
+@dataclass
+class _Deletion:
+    name: TopicName
+    ended: "asyncio.Future[None]"
+    held: dict[str, None] = field(default_factory=dict)
+    done: dict[str, None] = field(default_factory=dict)
+
+
+class TopicDeletions:
+    """See the module."""
+
+    def __init__(
+        self,
+        env: Environment,
+        store: MetadataStore,
+        membership: Membership,
+        placement: Placement,
+        registry: TopicRegistry,
+        broker_calls: MemberCalls,
+    ) -> None:
+        self.failures = 0
+        """Tries that failed and were, or will be, repeated."""
+        self._env = env
+        self._store = store
+        self._membership = membership
+        self._placement = placement
+        self._registry = registry
+        self._broker_calls = broker_calls
+        self._under_way: dict[str, _Deletion] = {}
+        self._tasks = Tasks()
+        self._turn = 0
+
+    def start(self) -> None:
+        """Go on with the deletions that an earlier coordinator marked."""
+        for topic in self._registry.deleting:
+            deletion = self._begin(TopicName.parse(topic))
+            self._tasks.spawn(self._finish(deletion), f"delete {topic}")
+
+    async def close(self) -> None:
+        """Stop; what is marked is finished by the next coordinator."""
+        await self._tasks.close()
+        for deletion in list(self._under_way.values()):
+            self._end(deletion, ServiceUnitNotReady("the coordinator is closing"))
+
+    @property
+    def under_way(self) -> list[str]:
+        """The topics that are being deleted."""
+        return list(self._under_way)
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Delete a topic. Returns when nothing of it is left.
+
+        Raises TopicNotFound, NotAllowedError (not `force`, and a client is connected), ServiceUnitNotReady: an owner
+        does not answer, or it takes long (then it goes on, and the next call waits for its end).
+        """
+        try:
+            async with asyncio.timeout(DELETE_TIMEOUT_S):
+                while (earlier := self._under_way.get(name.full)) is not None:
+                    await asyncio.wait((earlier.ended,))  # it must not end in what was created since
+                self._registry.members(name)  # raises what there is to say against it
+                deletion = self._begin(name)
+                if not force:
+                    await self._ask_owners(deletion)
+                self._tasks.spawn(self._finish(deletion), f"delete {name.full}")
+                await asyncio.shield(deletion.ended)
+        except TimeoutError:
+            raise ServiceUnitNotReady(f"the deletion of {name.full} takes long; it goes on") from None
+
+    def _begin(self, name: TopicName) -> _Deletion:
+        deletion = _Deletion(name, asyncio.get_running_loop().create_future())
+        self._under_way[name.full] = deletion
+        self._registry.deleting[name.full] = None
+        self._hold(deletion, self._registry.members_of_any(name))
+        return deletion
+
+    def _hold(self, deletion: _Deletion, members: Sequence[str]) -> None:
+        more = [topic for topic in members if topic not in deletion.held]
+        deletion.held.update(dict.fromkeys(more))
+        self._placement.hold(more)
+
+    def _end(self, deletion: _Deletion, error: MagnetarError | None = None) -> None:
+        """It is over: by success, or (`error`) before the mark, or with this coordinator."""
+        if self._under_way.get(deletion.name.full) is not deletion:
+            return
+        del self._under_way[deletion.name.full]
+        self._placement.refuse(deletion.held)  # those who asked meanwhile
+        self._placement.unhold(deletion.held)
+        if error is None:
+            deletion.ended.set_result(None)
+        else:
+            deletion.ended.set_exception(error)
+            deletion.ended.exception()  # perhaps nobody waits
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    async def _ask_owners(self, deletion: _Deletion) -> None:
+        """Have all owners close their partitions, provided that no client is connected. Else nothing is deleted."""
+        released: dict[str, str] = {}
+        try:
+            await self._release(list(deletion.held), released)
+        except BaseException as error:
+            del self._registry.deleting[deletion.name.full]
+            self._placement.force(released)  # a new epoch ends the release
+            failure = error if isinstance(error, MagnetarError) else ServiceUnitNotReady("the deletion was given up")
+            self._end(deletion, failure)
+            raise
+
+    async def _release(self, topics: Sequence[str], released: dict[str, str]) -> None:
+        async def release(topic: str) -> None:
+            owner = self._owner_of(topic)
+            if owner is not None:
+                released[topic] = owner
+                await self._broker_calls.call(owner, "unload", topic=topic, unused=True, timeout_s=RELEASE_TIMEOUT_S)
+
+        for first in range(0, len(topics), RELEASES_AT_A_TIME):
+            group = topics[first : first + RELEASES_AT_A_TIME]
+            outcomes = await asyncio.gather(*(release(topic) for topic in group), return_exceptions=True)
+            errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+            for error in sorted(errors, key=lambda error: not isinstance(error, NotAllowedError)):
+                raise error
+
+    def _owner_of(self, topic: str) -> str | None:
+        """The live broker that a topic is assigned to."""
+        found = self._placement.table.get(topic)
+        if found is None or not self._membership.is_alive(ROLE_BROKER, found.broker, found.incarnation):
+            return None
+        return found.broker
+
+    # -- deleting ----------------------------------------------------------------------------------------------------
+
+    async def _finish(self, deletion: _Deletion) -> None:
+        """Mark the topic and delete it, however often that has to be tried."""
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        while True:
+            try:
+                await self._remove(deletion)
+                break
+            except MagnetarError as error:
+                logger.warning("%s is not deleted yet: %s", deletion.name.full, error)
+            except Exception:
+                logger.exception("the deletion of %s failed; it is tried again", deletion.name.full)
+            self.failures += 1
+            delay_s = backoff.next_delay_s()
+            assert delay_s is not None, "this back-off has no limit"
+            await asyncio.sleep(delay_s)
+        logger.info("%s is deleted", deletion.name.full)
+        self._end(deletion)
+
+    async def _remove(self, deletion: _Deletion) -> None:
+        name = deletion.name
+        await self._registry.mark_deleting(name)
+        members = self._registry.members_of_any(name)  # it may have grown until the mark
+        self._hold(deletion, members)
+        left = [topic for topic in members if topic not in deletion.done]
+        for first in range(0, len(left), PARTITIONS_AT_A_TIME):
+            group = left[first : first + PARTITIONS_AT_A_TIME]
+            await self._remove_group(group)
+            deletion.done.update(dict.fromkeys(group))
+        await self._registry.delete(name)
+
+    async def _remove_group(self, group: Sequence[str]) -> None:
+        owners = {topic: self._owner_of(topic) for topic in group}
+        await self._placement.remove(group)
+        keys = [metadata_keys.managed_ledger(TopicName.parse(topic).path) for topic in group]
+        records = await self._store.get_many(keys)
+        stored = [topic for topic, record in zip(group, records, strict=True) if record is not None]
+        if stored:
+            await self._delete_data({topic: owners[topic] for topic in stored})
+
+    async def _delete_data(self, owners: Mapping[str, str | None]) -> None:
+        """Have brokers delete what these topics store: the former owner, if it is alive, else any."""
+        brokers = [session.node_id for session in self._membership.of_role(ROLE_BROKER)]
+        if not brokers:
+            raise ServiceUnitNotReady("no broker is alive that could delete the topic's data")
+        shares: dict[str, list[tuple[str, int]]] = {}
+        for topic, owner in owners.items():
+            self._turn += 1
+            broker = owner if owner in brokers else brokers[self._turn % len(brokers)]
+            shares.setdefault(broker, []).append((topic, self._placement.take_epoch()))
+        outcomes = await asyncio.gather(
+            *(
+                self._broker_calls.call(broker, "delete_topics", topics=share, timeout_s=DELETE_TIMEOUT_S)
+                for broker, share in shares.items()
+            ),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome

@@ -1,0 +1,126 @@
+"""Deleting what a topic stores: its ledgers, its cursors, its pins, and its record at the end.
+
+The caller has taken the topic's assignment away, so that no broker can open the topic, and gives this deletion an epoch
+that is greater than that of every owner before. The steps:
+
+1. read the record (none: there is nothing to delete; a later epoch in it: StaleEpoch);
+2. recover every ledger of the chain that is not CLOSED: an owner that does not know that it was replaced gets no
+   acknowledgement any more;
+3. claim the record by compare-and-set: the own epoch, an empty chain, all its ledgers (and those of its cursors) in
+   `deleting`. If it changed since 1, begin again. From here on whatever an earlier owner writes, to the record or
+   beside it, fails;
+4. delete the cursors and the pins, then the ledgers that `deleting` names, then the record.
+
+It may end at every step, by a crash or an error: whoever begins again under a greater epoch finds the record and goes
+through the same steps; what is deleted already is no error. Each cursor and pin is deleted only while the record is as
+3 left it. So a deletion that slept, while another one finished and the topic was created anew, deletes nothing of the
+new one. The ids of ledgers are never used twice.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from ..protocol import metadata_keys
+from ..protocol.errors import (
+    BadVersion,
+    ConditionFailed,
+    MagnetarError,
+    MetadataError,
+    NoSuchKey,
+    NoSuchLedger,
+    StaleEpoch,
+)
+from ..runtime.environment import Environment
+from ..runtime.tasks import together
+from .cursor import CursorRecord
+from .ledgers import Ledgers
+from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
+from .metadata_store import MetadataStore, Versioned, Write, list_all
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 20
+WRITES_PER_TRANSACTION = 250
+
+
+async def delete_managed_ledger(
+    env: Environment, ledgers: Ledgers, metadata: MetadataStore, name: str, epoch: int
+) -> None:
+    """Delete everything that the topic with this path stores. See the module.
+
+    Raises StaleEpoch, RecoveryFailed, MetadataUnavailable, OutcomeUnknown; after any of them it can be repeated under
+    a greater epoch.
+    """
+    owned = OwnedRecord(env, metadata, name, epoch)
+    for _ in range(ATTEMPTS_MAX):
+        record = await owned.load()
+        if not owned.stored:
+            return
+        await _fence(ledgers, record)
+        cursors = await list_all(metadata, metadata_keys.cursors_prefix(name))
+        gone = dict.fromkeys((*record.deleting, *(info.ledger_id for info in record.ledgers), *_ledgers_of(cursors)))
+        if await owned.claim((), deleting=tuple(gone)):
+            break
+    else:
+        raise StaleEpoch(f"{name} is changed by others all the time", epoch=epoch)
+    gone |= await _delete_cursors(metadata, owned)
+    await _delete_below(metadata, metadata_keys.pins_prefix(name), owned)
+    await _write_all(metadata, [Write(metadata_keys.ledger(one), None, None) for one in gone])
+    await owned.delete()
+
+
+async def _fence(ledgers: Ledgers, record: ManagedLedgerRecord) -> None:
+    """Recover the chain's open ledgers. One whose record is not there has been deleted, and nobody writes to it."""
+
+    async def recover(ledger_id: int) -> None:
+        try:
+            found = await ledgers.records.get(ledger_id)
+            if not found.metadata.closed:
+                await ledgers.recover(ledger_id, found)
+        except NoSuchLedger as error:
+            logger.info("ledger %d is not there to be deleted: %s", ledger_id, error)
+
+    await together(recover(info.ledger_id) for info in record.ledgers)
+
+
+async def _delete_cursors(metadata: MetadataStore, owned: OwnedRecord) -> dict[int, None]:
+    """Delete all cursors; returns the ledgers that they had in the end."""
+    return dict.fromkeys(_ledgers_of(await _delete_below(metadata, metadata_keys.cursors_prefix(owned.name), owned)))
+
+
+async def _delete_below(metadata: MetadataStore, prefix: str, owned: OwnedRecord) -> list[tuple[str, Versioned]]:
+    """Delete all records below a prefix, each at the version that was read; returns what they were.
+
+    An earlier owner may change a record that it knows until the moment in which that is deleted.
+    """
+    deleted: list[tuple[str, Versioned]] = []
+    for _ in range(ATTEMPTS_MAX):
+        found = await list_all(metadata, prefix)
+        if not found:
+            return deleted
+        deleted += found
+        await _write_all(metadata, [Write(key, None, record.version, owned.guard) for key, record in found])
+    raise StaleEpoch(f"the records {prefix}… are changed by others all the time", epoch=owned.epoch)
+
+
+async def _write_all(metadata: MetadataStore, writes: Sequence[Write]) -> None:
+    """Carry out deletions, a group at a time. What is not there, or has changed since it was read, is no error."""
+    for first in range(0, len(writes), WRITES_PER_TRANSACTION):
+        for result in await metadata.write_many(writes[first : first + WRITES_PER_TRANSACTION]):
+            if isinstance(result, ConditionFailed):
+                raise StaleEpoch("the topic was deleted and created anew meanwhile") from result
+            if isinstance(result, MagnetarError) and not isinstance(result, NoSuchKey | BadVersion):
+                raise result
+
+
+def _ledgers_of(cursors: Sequence[tuple[str, Versioned]]) -> list[int]:
+    found: list[int] = []
+    for key, record in cursors:
+        try:
+            ledger_id = CursorRecord.unpack(record.value).ledger_id
+        except MetadataError as error:  # it goes all the same; its ledger is collected as one that nobody names
+            logger.warning("%s is deleted unread: %s", key, error)
+            continue
+        if ledger_id is not None:
+            found.append(ledger_id)
+    return found

@@ -1,0 +1,252 @@
+"""Deleting topics, over real sockets: what is told to whom, what may interrupt it, and that nothing comes back.
+
+The brokers only take notes; `Member.load` stores what a broker stores when it opens a topic.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from coordination import PREFIX, Coordination, Member, assign_all, coordination, create, eventually
+
+from magnetar.actors import topic_deletions
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import (
+    ConditionFailed,
+    NotAllowedError,
+    OutcomeUnknown,
+    ServiceUnitNotReady,
+    TopicNotFound,
+)
+from magnetar.storage.metadata_epoch import EpochMetadataStore
+from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata_store import Guard, Write, WriteResult
+
+TOPIC = PREFIX + "t"
+RECORD = metadata_keys.topic("persistent/public/default/t")
+PARTS = (metadata_keys.TOPICS_PREFIX, metadata_keys.ASSIGNMENTS_PREFIX, metadata_keys.MANAGED_PREFIX)
+
+
+async def parts(cluster: Coordination) -> list[str]:
+    """The keys of everything that is stored of topics."""
+    return [key for prefix in PARTS for key, _ in await cluster.store.list(prefix)]
+
+
+async def loaded_topic(cluster: Coordination, broker: Member) -> None:
+    """A topic that its owner has opened."""
+    await broker.client.call("assign", topic=TOPIC)
+    await eventually(lambda: TOPIC in broker.client.assignments)
+    await broker.load(TOPIC)
+
+
+async def test_owners_without_clients_close_first_and_one_with_a_client_refuses_all() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        await assign_all(cluster, "t", 3)
+        before = dict(one.client.assignments)
+        one.rpc.unload_error = NotAllowedError("in use")
+        with pytest.raises(NotAllowedError):
+            await one.client.call("delete_topic", topic=TOPIC)
+        assert await one.client.call("partitions", topic=TOPIC) == 4
+        assert not one.rpc.deleted + two.rpc.deleted
+        # Those that were closed are given back under a new epoch.
+        released, after = two.rpc.released, two.client.assignments
+        assert released
+        await eventually(lambda: all(after[name]["epoch"] > before[name]["epoch"] for name in released))
+        one.rpc.unload_error = None
+        await one.client.call("delete_topic", topic=TOPIC)
+        with pytest.raises(TopicNotFound):
+            await one.client.call("partitions", topic=TOPIC)
+        await eventually(lambda: not one.client.assignments and not two.client.assignments)
+        assert await parts(cluster) == []
+        with pytest.raises(TopicNotFound):
+            await one.client.call("delete_topic", topic=TOPIC)
+        await create(cluster, "t", 1)
+        await assign_all(cluster, "t", 1)
+
+
+async def test_a_topic_that_takes_long_to_delete_is_not_loaded_nor_looked_up_nor_created_meanwhile() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t", 3)
+        await assign_all(cluster, "t", 3)
+        first = f"{TOPIC}-partition-0"
+        await eventually(lambda: len(one.client.assignments) == 3)
+        known = dict(one.client.assignments)
+        for topic in known:
+            await one.load(topic)
+        one.rpc.delete_gate = asyncio.Event()
+        deletion = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC, force=True))
+        await eventually(lambda: one.rpc.deleted)
+        # By now no owner can open any of it, however long the deletion takes and whatever it remembers.
+        await cluster.store.delete(metadata_keys.managed_ledger("persistent/public/default/t-partition-0"), None)
+        one.client.assignments.update(known)
+        with pytest.raises(ConditionFailed):
+            await one.load(first)
+        for refused in (
+            one.client.call("assign", topic=first),
+            one.client.call("partitions", topic=TOPIC),
+            one.client.call("partitions", topic=TOPIC, create=True),
+            one.client.call("create_topic", topic=TOPIC, partitions=3),
+            one.client.call("grow_topic", topic=TOPIC, partitions=4),
+            one.client.call("unload", topic=TOPIC),
+        ):
+            with pytest.raises(ServiceUnitNotReady):
+                await refused
+        one.rpc.delete_gate.set()
+        await deletion
+        assert await parts(cluster) == []
+        await create(cluster, "t", 3)
+        await assign_all(cluster, "t", 3)
+        await eventually(lambda: first in one.client.assignments)
+        await one.load(first)
+
+
+async def test_who_asks_for_a_topic_while_it_is_deleted_does_not_bring_it_back() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await loaded_topic(cluster, one)
+        places, registry = cluster.coordinator.placement, cluster.coordinator.registry
+        delete, asked = registry.delete, []
+
+        async def delete_while_somebody_asks(topic: object) -> None:
+            asked.append(asyncio.create_task(places.assign(TOPIC)))
+            await eventually(lambda: TOPIC in places._askers)
+            await delete(topic)  # type: ignore[arg-type]
+
+        registry.delete = delete_while_somebody_asks  # type: ignore[method-assign]
+        await one.client.call("delete_topic", topic=TOPIC)
+        with pytest.raises(ServiceUnitNotReady):
+            await asked[0]
+        assert await parts(cluster) == []
+
+
+async def test_of_two_who_delete_a_topic_the_second_one_waits() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await loaded_topic(cluster, one)
+        one.rpc.delete_gate = asyncio.Event()
+        first = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC))
+        await eventually(lambda: len(one.rpc.deleted) == 1)
+        second = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC))
+        await one.client.call("status")  # the second one has been begun, and has asked no broker
+        one.rpc.delete_gate.set()
+        await first
+        with pytest.raises(TopicNotFound):
+            await second
+        assert len(one.rpc.deleted) == 1
+
+
+async def test_who_waits_too_long_is_told_and_the_deletion_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_deletions, "DELETE_TIMEOUT_S", 0.3)
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await loaded_topic(cluster, one)
+        one.rpc.delete_gate = asyncio.Event()
+        with pytest.raises(ServiceUnitNotReady, match="goes on"):
+            await one.client.call("delete_topic", topic=TOPIC)
+        one.rpc.delete_gate.set()
+        await eventually(lambda: not cluster.coordinator.deletions.under_way)
+        assert await parts(cluster) == []
+
+
+async def test_a_failing_step_is_repeated_under_a_greater_epoch() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await loaded_topic(cluster, one)
+        one.rpc.delete_error = ServiceUnitNotReady("two bookies are away")
+        deletion = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC))
+        await eventually(lambda: len(one.rpc.deleted) == 2)
+        one.rpc.delete_error = None
+        await deletion
+        epochs = [epoch for _, epoch in one.rpc.deleted]
+        assert epochs == sorted(set(epochs)) and await parts(cluster) == []
+        assert cluster.coordinator.deletions.failures == len(epochs) - 1
+
+
+@pytest.mark.parametrize("step", range(12))
+async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator falls silent at its n-th write of the deletion: before it, or after it (odd)."""
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 2)
+        await assign_all(cluster, "t", 2)
+        for topic in (f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"):
+            owner = one if topic in one.owned() else two
+            await eventually(lambda owner=owner, topic=topic: topic in owner.client.assignments)
+            await owner.load(topic)
+        write_many, office = EpochMetadataStore.write_many, cluster.coordinator._store
+        seen = 0
+
+        async def write(
+            self: EpochMetadataStore, writes: Sequence[Write], guard: Guard | None = None
+        ) -> list[WriteResult]:
+            nonlocal seen
+            if self is office:
+                seen += 1
+                if seen > step // 2 + 1 or (seen == step // 2 + 1 and not step % 2):
+                    raise OutcomeUnknown("this coordinator is dead")
+            return await write_many(self, writes, guard)
+
+        monkeypatch.setattr(EpochMetadataStore, "write_many", write)
+        deletion = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC, force=True))
+        await asyncio.wait([deletion], timeout=0.15)
+        await cluster.coordinator.close()
+        await asyncio.gather(deletion, return_exceptions=True)
+        await cluster.start_coordinator()
+        for member in (one, two):
+            await eventually(lambda member=member: member.client.connected)
+        await eventually(lambda: not cluster.coordinator.deletions.under_way)
+        if await parts(cluster):  # it ended before the mark: then nothing was deleted at all
+            assert step == 0 and await one.client.call("partitions", topic=TOPIC) == 2
+            assert len(await parts(cluster)) == 5
+        else:
+            with pytest.raises(TopicNotFound):
+                await one.client.call("partitions", topic=TOPIC)
+
+
+async def test_an_assignment_that_lands_late_is_not_written_for_a_topic_that_was_deleted() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t")
+        late: list[tuple[Sequence[Write], Guard | None]] = []
+        store, write_many = cluster.coordinator._store._inner, cluster.coordinator._store._inner.write_many
+
+        async def lose_first(writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+            if writes[0].key.startswith(metadata_keys.ASSIGNMENTS_PREFIX) and not late:
+                late.append((writes, guard))
+                raise OutcomeUnknown("it may land later")
+            return await write_many(writes, guard)
+
+        store.write_many = lose_first  # type: ignore[method-assign]
+        await one.client.call("assign", topic=TOPIC)
+        await one.client.call("delete_topic", topic=TOPIC)
+        await write_many(*late[0])
+        assert await parts(cluster) == []
+        await create(cluster, "t")
+        await write_many(*late[0])
+        assert await parts(cluster) == [RECORD]
+
+
+async def test_an_assignment_whose_deletion_is_in_doubt_is_read_again() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await loaded_topic(cluster, one)
+        store, plan = cluster.store, ["lost before", "lost after"]
+        assert isinstance(store, MemoryMetadataStore)
+        write_many = store.write_many
+
+        async def lose(writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+            if plan and writes[0].key.startswith(metadata_keys.ASSIGNMENTS_PREFIX) and writes[0].value is None:
+                if plan[0] == "lost after":
+                    await write_many(writes, guard)
+                raise OutcomeUnknown(plan.pop(0))
+            return await write_many(writes, guard)
+
+        store.write_many = lose  # type: ignore[method-assign]
+        await one.client.call("delete_topic", topic=TOPIC)
+        assert not plan and await parts(cluster) == []
+        await eventually(lambda: not one.owned())
