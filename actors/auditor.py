@@ -18,7 +18,8 @@ Ledgers that nothing names are deleted; see `orphan_ledgers`.
 OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'. A writer rolls over when one of its bookies
 has been away for `lost_bookie_grace_s`, and then its ledger is repaired here. One that is still not closed when as long
 again has passed has nobody who looks after it: the auditor recovers and closes it, which fences whoever comes late. It
-does so only when there is a spare to copy to; without one closing would win nothing.
+does so only when there is a spare to copy to; without one closing would win nothing. The same goes for a ledger that
+names a bookie in limbo, with a spare or without: limbo lasts until it is closed.
 """
 
 import asyncio
@@ -108,6 +109,7 @@ class Auditor:
         self._lost: dict[str, None] = {}
         self._copies_given: dict[str, int] = {}
         self._limbo_known: dict[str, str] = {}
+        self._limbo_since: dict[str, float] = {}
         self._changed = False
         self._wake = asyncio.Event()
         self._tasks = Tasks()
@@ -156,6 +158,8 @@ class Auditor:
                 pause_s = min(pause_s * 2, self._settings.auditor_interval_s)
                 if pause_s > ROUNDS_AFTER_CHANGE_S and not self._progress.incomplete:
                     pause_s = self._settings.auditor_interval_s
+            if self._limbo():
+                pause_s = min(pause_s, ROUNDS_AFTER_CHANGE_S, max(self._settings.lost_bookie_grace_s, CHANGE_DELAY_S))
             if self._orphans.suspected:
                 pause_s = min(pause_s, orphan_ledgers.ORPHAN_AFTER_S)
             try:
@@ -210,6 +214,8 @@ class Auditor:
         holding_back: dict[str, None] = {}  # bookies that ledgers speak against letting out of limbo
         floor = await self._ledgers_allocated()
         limbo = self._limbo()
+        now = asyncio.get_running_loop().time()
+        self._limbo_since = {bookie: self._limbo_since.get(bookie, now) for bookie in limbo}
         for bookie, reason in limbo.items():
             if self._limbo_known.get(bookie) != reason:  # what was whole on it may be so no longer
                 self._forget(bookie)
@@ -266,13 +272,16 @@ class Auditor:
                 self._absent_since[bookie] = asyncio.get_running_loop().time()
 
     async def _settle_open(self, record: LedgerRecord) -> LedgerRecord | None:
-        """Close a ledger that nobody looks after although a bookie of it is lost; None when it stays as it is."""
+        """Close a ledger that nobody looks after although a bookie of it is lost or in limbo; None when it stays as it
+        is."""
         metadata = record.metadata
         before = asyncio.get_running_loop().time() - 2 * self._settings.lost_bookie_grace_s
         lost = [bookie for bookie in metadata.bookies if self._absent_since.get(bookie, before + 1) <= before]
-        if replace_lost(metadata, lost, self._spares(), self._copies_given) is None:
+        in_limbo = [bookie for bookie in metadata.bookies if self._limbo_since.get(bookie, before + 1) <= before]
+        if not in_limbo and replace_lost(metadata, lost, self._spares(), self._copies_given) is None:
             return None
-        logger.warning("nobody closes ledger %d, of which a bookie is lost: recovering it", metadata.ledger_id)
+        away = ", ".join(in_limbo or lost)
+        logger.warning("nobody closes ledger %d, of which %s is lost or in limbo", metadata.ledger_id, away)
         recovery = LedgerRecovery(self._env, self._records, self._client, self._settings, metadata.ledger_id)
         try:
             await recovery.run(record)

@@ -115,7 +115,7 @@ class BrokerRpc(RpcService):
     ) -> dict[str, Any]:
         """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
 
-        See `read_planning.plan_read`; `bookies` ([id, host, port, writable] each) comes with it. Raises
+        See `read_planning.plan_read`; `bookies` ([id, host, port, writable, limbo] each) comes with it. Raises
         NotAllowedError for a non-persistent topic.
         """
         name = TopicName.parse(topic)

@@ -212,9 +212,9 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         if len(payload) > REPORT_BYTES_MAX:
             raise ProtocolError(f"the report of {session.node_id} is too long: {len(payload)} bytes")
         report = check_report(session.node_id, unpack(payload))
-        before = _is_writable(session)
+        before = _listing(session)
         session.report_bytes, session.report = payload, report
-        if session.role == ROLE_BOOKIE and _is_writable(session) != before:
+        if session.role == ROLE_BOOKIE and _listing(session) != before:
             self._bookies_changed()
 
     async def rpc_hello(self, connection: RpcConnection) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         return self._assignments_page(after)
 
     async def rpc_bookies(self, connection: RpcConnection) -> list[list[Any]]:
-        """Live bookies: [id, host, port, writable]."""
+        """Live bookies: [id, host, port, writable, limbo]."""
         return self._bookie_list()
 
     async def rpc_brokers(self, connection: RpcConnection) -> list[dict[str, Any]]:
@@ -363,7 +363,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
 
     def _bookie_list(self) -> list[list[Any]]:
         sessions = self.membership.of_role(ROLE_BOOKIE)
-        return [[session.node_id, session.host, session.port, _is_writable(session)] for session in sessions]
+        return [[session.node_id, session.host, session.port, *_listing(session)] for session in sessions]
 
     def _bookies_in_limbo(self) -> dict[str, str]:
         sessions = self.membership.of_role(ROLE_BOOKIE)
@@ -484,5 +484,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes}
 
 
-def _is_writable(session: Session) -> bool:
-    return bool(session.report.get("writable", session.data.get("writable", True)))
+def _listing(session: Session) -> tuple[bool, bool]:
+    """Whether a bookie takes new ledgers, and whether it is in limbo."""
+    writable = bool(session.report.get("writable", session.data.get("writable", True)))
+    return writable, bool(session.report.get("limbo"))

@@ -316,7 +316,7 @@ class CoordinatorClient:
     # -- the coordinator's word ----------------------------------------------------------------------------------
 
     def _take_bookies(self, bookies: list[list[Any]]) -> None:
-        self.bookies.update(BookieInfo(name, host, port, writable) for name, host, port, writable in bookies)
+        self.bookies.update(BookieInfo(*info) for info in bookies)
         for listener in list(self.on_bookies):
             listener()
 

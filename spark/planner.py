@@ -177,7 +177,7 @@ class Planner:
                 raise
             logger.warning("the coordinator is away, reading with the bookies as last known: %s", error)
         else:
-            self._bookies = [BookieInfo(name, host, port, writable) for name, host, port, writable in listed]
+            self._bookies = [BookieInfo(*info) for info in listed]
         return self._bookies
 
     # -- planning ------------------------------------------------------------------------------------------------

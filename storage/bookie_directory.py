@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 
 class BookieInfo(NamedTuple):
-    """A live bookie. `writable` is false while it is read-only (disk full) or in limbo."""
+    """A live bookie. `writable` is false while it is read-only (disk full) or in limbo (it lost data)."""
 
     id: str
     host: str
     port: int
     writable: bool = True
+    limbo: bool = False
 
 
 class BookieDirectory:

@@ -409,8 +409,7 @@ class ChainWriter:
             info.entries,
             info.size_bytes,
             self._loop.time() - self._started_at,
-            degraded=writer.degraded,
-            usable_bookies=len(self._ledgers.client.usable()) if writer.degraded else 0,
+            should_move=writer.should_move,
         )
 
     async def _roll_over(self) -> None:

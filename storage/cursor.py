@@ -183,7 +183,7 @@ class Cursor:
 
     def bookies_changed(self) -> None:
         """A bookie is lost or came back: when the state lies on too few, and there are enough, it moves soon."""
-        if self._writer is not None and self._should_move(self._writer):
+        if self._writer is not None and self._writer.should_move:
             self._moved()
 
     async def flush(self) -> None:
@@ -379,16 +379,12 @@ class Cursor:
             and writer.ended is None
             and writer.last_added + 1 < settings.cursor_ledger_entries_max
             and writer.length < CURSOR_LEDGER_SIZE_MAX_BYTES
-            and not self._should_move(writer)
+            and not writer.should_move
         ):
             await cursor_ledger.append(writer, state)
         else:
             await self._switch_ledger(state)
         self.durable_mark_delete = mark
-
-    def _should_move(self, writer: LedgerWriter) -> bool:
-        """Whether a new ledger would have copies that this one lacks."""
-        return writer.degraded and len(self._home.ledgers.client.usable()) >= self._home.settings.ensemble_size
 
     async def _switch_ledger(self, state: bytes) -> None:
         """A new ledger with this state, then the compare-and-set, then the old one goes."""

@@ -1,8 +1,9 @@
 """When a topic goes on in a new ledger. Pure.
 
 Rule: full (entries or size) and old enough; or old, if it has entries at all; or degraded (fewer copies than
-configured, or some of them on a lost bookie) while enough bookies are usable for a whole ensemble again. An empty
-ledger is rolled over in the last case only. What was rolled over is closed, and the auditor then copies what it lacks.
+configured, or some of them on a lost bookie) while enough bookies are usable for a whole ensemble again; or a bookie in
+limbo waits for its end, and there are bookies enough for an ack quorum. An empty ledger is rolled over in the last two
+cases only. What was rolled over is closed, and the auditor then copies what it lacks.
 """
 
 import math
@@ -21,7 +22,6 @@ class RolloverRule(NamedTuple):
     size_max_bytes: int
     age_min_s: float
     age_max_s: float
-    ensemble_size: int
 
     @staticmethod
     def of(settings: Settings) -> "RolloverRule":
@@ -30,20 +30,27 @@ class RolloverRule(NamedTuple):
             settings.ledger_size_max_mb << 20,
             settings.ledger_rollover_min_minutes * 60,
             settings.ledger_rollover_max_minutes * 60,
-            settings.ensemble_size,
         )
 
     def full(self, entries: int, size_bytes: int) -> bool:
         """Whether a ledger has as many entries or bytes as it may."""
         return entries >= self.entries_max or size_bytes >= self.size_max_bytes
 
-    def due_in_s(
-        self, entries: int, size_bytes: int, age_s: float, *, degraded: bool, usable_bookies: int
-    ) -> float | None:
-        """Seconds until rollover is due as things stand, 0 for now; None while there is no reason for any."""
+    def due_in_s(self, entries: int, size_bytes: int, age_s: float, *, should_move: bool) -> float | None:
+        """Seconds until rollover is due as things stand, 0 for now; None while there is no reason for any.
+
+        `should_move`: see the function.
+        """
         due_at = self.age_max_s if entries else math.inf
         if self.full(entries, size_bytes):
             due_at = min(due_at, self.age_min_s)
-        if degraded and usable_bookies >= self.ensemble_size:
+        if should_move:
             due_at = min(due_at, DEGRADED_ROLLOVER_MIN_S)
         return max(due_at - age_s, 0.0) if due_at < math.inf else None
+
+
+def should_move(settings: Settings, *, degraded: bool, keeps_in_limbo: bool, usable_bookies: int) -> bool:
+    """Whether the copies of a ledger are a reason to go on in a new one."""
+    if keeps_in_limbo and usable_bookies >= settings.ack_quorum:
+        return True
+    return degraded and usable_bookies >= settings.ensemble_size

@@ -41,6 +41,7 @@ from .bookie_client import BookieClient
 from .ensemble import replace_slots
 from .ledger_metadata import LedgerMetadata, LedgerState
 from .ledger_records import LedgerRecord, LedgerRecords
+from .ledger_rollover import should_move
 from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 from .metadata_store import Guard
 
@@ -154,6 +155,16 @@ class LedgerWriter:
         """Whether entries get fewer copies than configured from now on, or one of their bookies is lost."""
         metadata = self._record.metadata
         return self._state.degraded or metadata.under_replicated or self._client.lost.holds_part_of(metadata)
+
+    @property
+    def should_move(self) -> bool:
+        """Whether to go on in a new ledger: it would have copies that this one lacks, or let a bookie out of limbo."""
+        return self.degraded and should_move(
+            self._settings,
+            degraded=True,
+            keeps_in_limbo=self._client.lost.keeps_in_limbo(self._record.metadata),
+            usable_bookies=len(self._client.usable()),
+        )
 
     @property
     def ended(self) -> MagnetarError | None:

@@ -1,13 +1,16 @@
 """Which bookies have been away for so long that their copies have to be made anew elsewhere.
 
-    LISTED ── not in the directory any more ──→ AWAY
-    AWAY ── listed again ─────────────────────→ LISTED
-    AWAY ── `grace_s` later ──────────────────→ LOST   (`on_lost` is called)
-    LOST ── listed again ─────────────────────→ LISTED
+    LISTED ── no longer listed, or in limbo ──────→ AWAY
+    AWAY ── listed again, not in limbo ───────────→ LISTED
+    AWAY ── `grace_s` later ──────────────────────→ LOST   (`on_lost` is called)
+    LOST ── listed again, not in limbo ───────────→ LISTED
 
 A writer looks at this because failures of adds alone do not tell it: nobody appends to an idle ledger, and an ensemble
 change mends only what comes after it. A bookie that was never listed is not known here; who opens ledgers then has none
 on it.
+
+A bookie in limbo counts like one that is away, because limbo lasts until every ledger that names the bookie is closed.
+Without this an idle ledger would stay open, and the bookie in limbo.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ class LostBookies:
         self.on_lost: list[Callable[[], None]] = []
         self._directory = directory
         self._grace_s = grace_s
-        self._listed = set(directory.bookies)
+        self._listed = _present(directory)
         self._away: dict[str, asyncio.TimerHandle] = {}
         self._lost: set[str] = set()
         directory.on_change.append(self._directory_changed)
@@ -32,6 +35,13 @@ class LostBookies:
     def holds_part_of(self, metadata: LedgerMetadata) -> bool:
         """Whether a lost bookie should hold a copy of something in this ledger."""
         return bool(self._lost) and not self._lost.isdisjoint(metadata.bookies)
+
+    def keeps_in_limbo(self, metadata: LedgerMetadata) -> bool:
+        """Whether a bookie of this ledger has been in limbo for so long: it waits for the ledger to be closed."""
+        if not self.holds_part_of(metadata):
+            return False
+        listed = self._directory.bookies
+        return any(bookie in self._lost and bookie in listed for bookie in metadata.bookies)
 
     def close(self) -> None:
         """Nothing is called any more."""
@@ -41,7 +51,7 @@ class LostBookies:
         self._away.clear()
 
     def _directory_changed(self) -> None:
-        listed = set(self._directory.bookies)
+        listed = _present(self._directory)
         for bookie in listed:
             if (timer := self._away.pop(bookie, None)) is not None:
                 timer.cancel()
@@ -55,3 +65,7 @@ class LostBookies:
         self._lost.add(bookie)
         for listener in list(self.on_lost):
             listener()
+
+
+def _present(directory: BookieDirectory) -> set[str]:
+    return {bookie for bookie, info in directory.bookies.items() if not info.limbo}

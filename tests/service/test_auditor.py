@@ -269,3 +269,17 @@ async def test_a_wiped_disk_is_filled_again_and_leaves_limbo(tmp_path: Path) -> 
         await eventually(lambda: not bookies.running[3].store.limbo, 10)
         assert await bookies.held(3, still_open.metadata.ledger_id, 4) == [(0, 4)]
         await eventually(lambda: bookies.coordinator.bookies.bookies["bookie-3"].writable)
+
+
+async def test_a_bookie_leaves_limbo_although_nobody_closes_an_open_ledger_of_it(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.2)
+    async with bookies_in(tmp_path, settings) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 40)
+        assert len(writer.metadata.bookies) == 3
+        await bookies.running[2].store.enter_limbo("a loss")
+        await eventually(lambda: not bookies.running[2].store.limbo, 15.0)
+        metadata = await bookies.metadata_of(writer.ledger_id)
+        assert metadata.closed and metadata.last_entry == 39
+        await writer.abandon()

@@ -151,7 +151,7 @@ class Link:
 
     @report.setter
     def report(self, report: dict[str, Any]) -> None:
-        changed = report.get("writable") != self._report.get("writable")
+        changed = any(report.get(name) != self._report.get(name) for name in ("writable", "limbo"))
         self._report = report
         if changed and self._address is not None:
             self._world.list_changed()
@@ -159,7 +159,9 @@ class Link:
     @property
     def info(self) -> BookieInfo:
         assert self._address is not None
-        return BookieInfo(self.process.name, *self._address, bool(self._report.get("writable")))
+        return BookieInfo(
+            self.process.name, *self._address, bool(self._report.get("writable")), bool(self._report.get("limbo"))
+        )
 
     async def start(self) -> None: ...
 

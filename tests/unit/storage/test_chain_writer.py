@@ -227,6 +227,27 @@ async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypa
     await managed.close()
 
 
+async def test_a_bookie_in_limbo_ends_the_ledgers_of_an_idle_topic_without_a_spare(cluster, monkeypatch):
+    """Limbo lasts until they are closed; there are two other bookies only, which is enough for an ack quorum."""
+    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr(cluster.client.lost, "_grace_s", 0.05)
+    managed = await open_(cluster, keep=True)
+    cursor = await managed.open_cursor("reader")
+    await append(managed, bodies(2))
+    cursor.acknowledge([(managed.last_confirmed[0], 0)])
+    await cursor.flush()
+    before, infos = cursor._writer, list(cluster.directory.bookies.values())
+    cluster.directory.update([one._replace(writable=one.id != "bookie-3", limbo=one.id == "bookie-3") for one in infos])
+    await until(lambda: len(managed.ledger_infos) == 2 and managed.ledger_infos[0].closed)
+    await until(lambda: cursor._writer is not before)
+    current = managed._writer.current_metadata
+    assert set(current.bookies) == set(cursor._writer.metadata.bookies) == {"bookie-1", "bookie-2"}
+    cluster.list_all()
+    await until(lambda: len(managed.ledger_infos) == 3)
+    assert not managed._writer.current_metadata.under_replicated
+    await managed.close()
+
+
 async def test_an_entry_above_the_limit_is_refused(cluster):
     managed = await open_(cluster)
     big = bytes(cluster.settings.bookie_frame_size_max_bytes)

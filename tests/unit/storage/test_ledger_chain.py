@@ -8,7 +8,7 @@ from magnetar.protocol.errors import MetadataError
 from magnetar.runtime.settings import Settings
 from magnetar.storage.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
 from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
-from magnetar.storage.ledger_rollover import DEGRADED_ROLLOVER_MIN_S, RolloverRule
+from magnetar.storage.ledger_rollover import DEGRADED_ROLLOVER_MIN_S, RolloverRule, should_move
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
 from magnetar.storage.trimming import trimmable
 
@@ -61,32 +61,45 @@ def test_a_chain_only_grows_upwards():
         chain.append(LedgerInfo(3, 0))
 
 
-RULE = RolloverRule(100, 1000, 60.0, 600.0, 3)
+RULE = RolloverRule(100, 1000, 60.0, 600.0)
 
 
 @pytest.mark.parametrize(
-    ("entries", "size", "age", "degraded", "usable", "due"),
+    ("entries", "size", "age", "moves", "due"),
     [
-        (0, 0, 9999, False, 9, None),
-        (0, 0, 9999, True, 2, None),
-        (0, 0, 9999, True, 9, 0),
-        (1, 1, 0, False, 3, 600),
-        (1, 1, 600, False, 3, 0),
-        (100, 1, 10, False, 3, 50),
-        (100, 1, 60, False, 3, 0),
-        (1, 1000, 100, False, 3, 0),
-        (1, 1, 1, True, 2, 599),
-        (1, 1, 1, True, 3, DEGRADED_ROLLOVER_MIN_S - 1),
-        (1, 1, 30, True, 3, 0),
+        (0, 0, 9999, False, None),
+        (0, 0, 9999, True, 0),
+        (1, 1, 0, False, 600),
+        (1, 1, 600, False, 0),
+        (100, 1, 10, False, 50),
+        (100, 1, 60, False, 0),
+        (1, 1000, 100, False, 0),
+        (1, 1, 1, True, DEGRADED_ROLLOVER_MIN_S - 1),
+        (1, 1, 30, True, 0),
     ],
 )
-def test_when_a_ledger_is_rolled_over(entries, size, age, degraded, usable, due):
-    assert RULE.due_in_s(entries, size, age, degraded=degraded, usable_bookies=usable) == due
+def test_when_a_ledger_is_rolled_over(entries, size, age, moves, due):
+    assert RULE.due_in_s(entries, size, age, should_move=moves) == due
+
+
+@pytest.mark.parametrize(
+    ("degraded", "limbo", "usable", "moves"),
+    [
+        (False, False, 9, False),
+        (True, False, 2, False),
+        (True, False, 3, True),
+        (True, True, 2, True),
+        (True, True, 1, False),
+    ],
+)
+def test_when_its_copies_are_a_reason_for_a_new_ledger(degraded, limbo, usable, moves):
+    found = should_move(Settings(), degraded=degraded, keeps_in_limbo=limbo, usable_bookies=usable)
+    assert found is moves
 
 
 def test_the_rule_comes_from_the_settings():
     rule = RolloverRule.of(Settings())
-    assert rule == RolloverRule(50_000, 2048 << 20, 600, 14_400, 3)
+    assert rule == RolloverRule(50_000, 2048 << 20, 600, 14_400)
 
 
 def closed(*counts):

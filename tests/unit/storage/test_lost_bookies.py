@@ -65,3 +65,15 @@ async def test_after_closing_nothing_is_told(directory: BookieDirectory) -> None
     assert not told.is_set()
     witness.close()
     assert not directory.on_change
+
+
+async def test_who_is_in_limbo_for_long_counts_like_one_that_is_lost(directory: BookieDirectory) -> None:
+    lost = LostBookies(directory, GRACE_S)
+    told = await told_by(lost)
+    directory.update([info(1), info(2)._replace(writable=False, limbo=True), info(3)])
+    await asyncio.wait_for(told.wait(), 5)
+    assert lost.holds_part_of(ledger(1, 2)) and lost.keeps_in_limbo(ledger(1, 2))
+    assert not lost.holds_part_of(ledger(1, 3)) and not lost.keeps_in_limbo(ledger(1, 3))
+    directory.update([info(1), info(2), info(3)])
+    assert not lost.holds_part_of(ledger(1, 2)) and not lost.keeps_in_limbo(ledger(1, 2))
+    lost.close()
