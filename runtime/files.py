@@ -2,7 +2,7 @@
 
 Every call blocks, so services make them through `Offload`. The simulator's version forgets what was not synced;
 nothing here may therefore promise durability that only the page cache gives: a new name is durable after
-`sync_directory`, bytes are after `File.sync`.
+`sync_directory`, bytes are after `File.sync` or a synced `File.write_at`.
 
 Files hold messages and secrets, so only their owner may read them, whatever the umask: every file that is made here
 has mode 0600, every directory 0700. Whoever opens an older file that others may read takes that right away.
@@ -23,6 +23,8 @@ DIRECTORY_MODE = 0o700
 
 _IOV_MAX = 1024
 """Linux's bound on the pieces of one pwritev."""
+_RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class DiskUsage(NamedTuple):
@@ -41,8 +43,11 @@ class DiskUsage(NamedTuple):
 class File(Protocol):
     """An open file. Offsets and lengths are in bytes."""
 
-    def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
-        """Write all parts one behind the other. Raises DiskFull, OSError; some of it may then have been written."""
+    def write_at(self, offset: int, parts: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write all parts one behind the other. With `sync` these bytes, and what is needed to find them, are durable
+        afterwards; other bytes of the file need not be. Raises DiskFull, OSError; some of it may then have been
+        written, and after an error of a `sync` the state of the file is unknown.
+        """
         ...
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -100,23 +105,32 @@ class Files(Protocol):
 
 
 class RealFile:
-    """A file descriptor."""
+    """A file descriptor.
+
+    A synced write is one system call where the kernel offers it: pwritev2 with RWF_DSYNC gives each write what O_DSYNC
+    gives all of a descriptor's (pwritev2(2), open(2)), which is a write and an fdatasync of its range before it
+    returns. Where it is refused, fdatasync follows the write.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._sync_flag = _RWF_DSYNC
 
-    def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+    def write_at(self, offset: int, parts: Sequence[Buffer], *, sync: bool = False) -> None:
         pending = [memoryview(part).cast("B") for part in parts if len(memoryview(part))]
-        first = 0
         try:
-            while first < len(pending):
-                written = os.pwritev(self._descriptor, pending[first : first + _IOV_MAX], offset)
-                offset += written
-                while first < len(pending) and written >= len(pending[first]):
-                    written -= len(pending[first])
-                    first += 1
-                if written:
-                    pending[first] = pending[first][written:]
+            flag = self._sync_flag if sync else 0
+            if flag:
+                try:
+                    offset = _write_first(self._descriptor, pending, offset, flag)
+                except OSError as error:
+                    if error.errno not in _NOT_SUPPORTED:
+                        raise
+                    self._sync_flag = flag = 0
+            while pending:
+                offset = _write_first(self._descriptor, pending, offset, flag)
+            if sync and not flag:
+                os.fdatasync(self._descriptor)
         except OSError as error:
             raise _translate(error) from error
 
@@ -254,6 +268,20 @@ def make_private_directory(path: str) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise
+
+
+def _write_first(descriptor: int, pending: list[memoryview], offset: int, flags: int) -> int:
+    """Write what one system call takes of `pending`, and take that away; returns the offset behind it."""
+    written = os.pwritev(descriptor, pending[:_IOV_MAX], offset, flags)
+    offset += written
+    whole = 0
+    while whole < len(pending) and written >= len(pending[whole]):
+        written -= len(pending[whole])
+        whole += 1
+    del pending[:whole]
+    if written:
+        pending[0] = pending[0][written:]
+    return offset
 
 
 def _translate(error: OSError) -> Exception:

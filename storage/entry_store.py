@@ -4,7 +4,7 @@ The journal's files are themselves the entry store. A full journal gets an index
 rewrites what is still wanted, ordered by ledger, when enough of a file is dead. The classic alternative, a journal
 plus an entry log, writes every byte twice and needs write caches, checkpoint marks and a flush that competes with the
 journal for the disk; here the write amplification of data that is deleted as a whole (the usual life of a topic) is
-1.0, plus the one-time zero fill of the file (`group_commit.py`), which never makes a sync wait. The price is that a
+1.0, plus the one-time zero fill of the file (`journal_files.py`), which never makes a sync wait. The price is that a
 ledger's entries lie among others' until compaction: a catch-up read fetches runs of neighbouring records with one
 read each and tolerates small gaps, and with few busy ledgers the runs are long. Figures: `bench/bookie.py`.
 
@@ -29,13 +29,17 @@ from ..runtime.files import Files
 from ..runtime.tasks import Tasks
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .entry_reads import EntryReads
-from .group_commit import Journal, Responder, create_journal_file
+from .group_commit import Journal, Responder
+from .journal_files import create_journal_file
 from .ledger_states import IdRanges, LedgerState
 from .replay import load_store, rebuild_index
 from .segment import COMPACTED_SUFFIX, JOURNAL_SUFFIX, Segment, SegmentState
 from .segment_index import Rows, TableLine, encode_index
 
 logger = logging.getLogger(__name__)
+
+FIRST_JOURNAL_SHARE_MIN = 0.25
+"""The first journal after a start is at least this part of a full one: see `group_commit.py`."""
 
 
 class EntryStore:
@@ -78,12 +82,14 @@ class EntryStore:
         self._prepare_lane = env.offload.lane("prepare")
         self._housekeeping_lane = env.offload.lane("housekeeping")
         self.reads = EntryReads(env, self.rebuild_soon)
+        self._first_bytes = int(segment_bytes * env.random.uniform(FIRST_JOURNAL_SHARE_MIN, 1.0))
         self.journal = Journal(
             env.files,
             self._write_lane,
             self._prepare_lane,
             self._new_journal,
             segment_bytes,
+            first_bytes=self._first_bytes,
             sync=sync,
             on_rotated=self._keep_rotated,
             on_full=self._seal_soon,
@@ -118,7 +124,9 @@ class EntryStore:
         if self.limbo:
             self.fence_all()
         first = self._new_journal()
-        file = await self._housekeeping_lane.run(create_journal_file, self.env.files, first, self.segment_bytes, True)
+        file = await self._housekeeping_lane.run(
+            create_journal_file, self.env.files, first, self.segment_bytes, self._first_bytes
+        )
         self.journal.start(file, first)
         await self.checkpoint()
         for path, index in loaded.indexes:

@@ -1,4 +1,4 @@
-"""Group commit: everything that waits is written with one pwrite, synced with one fdatasync, answered in one callback.
+"""Group commit: everything that waits is written and synced with one system call, and answered in one callback.
 
 While one batch is at the disk the next one fills, so batches grow exactly as fast as the disk is slow, and an idle
 disk never waits for more: the first record is on its way at the end of the loop's turn that brought it. A record's
@@ -9,17 +9,19 @@ A batch:    OPEN (records join it) → QUEUED (closed by its COMMIT) → WRITING
 
 Guarantees:
 
-- nobody is told OK before fdatasync of the batch that holds his record has returned (`sync=False`, which is the
+- nobody is told OK before the synced write of the batch with his record has returned (`sync=False`, which is the
   setting journalSyncData=false, takes that away);
 - batches become durable in the order in which their records were accepted;
 - a failed write or sync is final: the journal fails everything that waits, calls `on_fatal` once and accepts nothing
-  more. It is never retried, because after a failed fdatasync nobody knows what the disk holds.
+  more. It is never retried, because after a failed sync nobody knows what the disk holds.
 
-Journal files are pre-allocated *and filled with zeros* in the background before they are used: a sync then changes no
-metadata of the file system (measured on ext4: 64 KiB writes sync in 0.20 ms instead of 0.31 ms on extents that are
-only reserved). A torn write is recognisable by its zeros either way (`records.py`). Under a stream of large batches,
-which fill a journal within seconds, filling would take half of the disk's bandwidth and gain little; then they are only
-reserved.
+Journal files are created in the background before they are used, and filled with zeros slowly (`journal_files.py`).
+A torn write is recognisable by its zeros either way (`records.py`). Under a stream of large batches, which fill a
+journal within seconds, filling would take half of the disk's bandwidth and gain little; then files are only reserved.
+
+The first journal after a start ends early, at `first_bytes`. All bookies of an ensemble receive the same entries;
+were their journals equally long, all of them would seal and create files at the same moment. Apart, the other bookies
+of the ack quorum hide the one that is busy.
 
 Runs on the loop; left to others: what records mean (`bookie.py`), sealing full segments (`entry_store.py`).
 """
@@ -27,13 +29,13 @@ Runs on the loop; left to others: what records mean (`bookie.py`), sealing full 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from ..protocol.bookie_wire import BookieStatus
 from ..protocol.errors import DiskFull, StorageFailed
 from ..runtime.files import File, Files
 from ..runtime.offload import Lane
+from .journal_files import JournalFiles
 from .records import (
     BEGIN_BODY,
     FILE_HEADER_SIZE,
@@ -41,7 +43,6 @@ from .records import (
     KIND_COMMIT,
     KIND_ENTRY,
     RECORD_HEADER_SIZE,
-    encode_file_header,
     encode_record_header,
 )
 from .segment import Segment, SegmentState
@@ -52,7 +53,9 @@ SPACE_RESERVE_BYTES = 64 << 10
 """Kept for fences and tombstones in the last journal that the disk had room for."""
 FILL_UNLESS_FASTER_S = 4.0
 """When journals fill up faster than this, the next ones are only reserved: see the module."""
-_FILL_CHUNK = bytes(1 << 20)
+FILL_S_MAX = 30.0
+JOURNAL_LASTS_S = 10.0
+"""What is assumed before a journal was full."""
 _JOIN_BELOW_BYTES = 16 << 10
 """Parts smaller than this on average are joined: copying them costs less than a vector element each."""
 
@@ -91,6 +94,7 @@ class Journal:
         new_segment: Callable[[], Segment],
         segment_bytes: int,
         *,
+        first_bytes: int,
         sync: bool,
         on_rotated: Callable[[Segment], None],
         on_full: Callable[[Segment], None],
@@ -103,11 +107,12 @@ class Journal:
         """Bytes of adds accepted and not yet answered."""
         self.out_of_space = False
         self.failed: StorageFailed | None = None
-        self._files = files
         self._write_lane = write_lane
-        self._prepare_lane = prepare_lane
+        self._files = JournalFiles(files, prepare_lane, self._prepared)
         self._new_segment = new_segment
         self._segment_bytes = segment_bytes
+        self._active_bytes = first_bytes
+        """Where the active segment ends at the latest."""
         self._sync = sync
         self._on_rotated = on_rotated
         self._on_full = on_full
@@ -126,7 +131,7 @@ class Journal:
         self._preparing: list[Segment] = []
         """Being created, in this order. Some may be in use already (then not PREPARED) and wait for their file."""
         self._active_since = self._loop.time()
-        self._filling_took_s = FILL_UNLESS_FASTER_S
+        self._lasted_s = JOURNAL_LASTS_S
         """How long the last full journal lasted."""
         self._newest_real: Segment | None = None
         """The newest segment in use that has its file."""
@@ -178,7 +183,7 @@ class Journal:
         if self._closed:  # a lookup on a lane ended only now; nobody would write what it appends
             raise StorageFailed("the journal is closed")
         segment = self.active
-        limit = self._segment_bytes - RECORD_HEADER_SIZE
+        limit = self._active_bytes - RECORD_HEADER_SIZE
         if self.out_of_space and reserve:
             limit -= SPACE_RESERVE_BYTES
         if segment is None or (self._tail + size > limit and self._tail > FILE_HEADER_SIZE):
@@ -218,10 +223,8 @@ class Journal:
         if not (self._closed or self.failed or self.out_of_space or self._next_spare()):
             segment = self._new_segment()
             self._preparing.append(segment)
-            fill = self._filling_took_s >= FILL_UNLESS_FASTER_S
-            self._prepare_lane.submit(
-                create_journal_file, (self._files, segment, self._segment_bytes, fill), partial(self._prepared, segment)
-            )
+            fill_s = min(self._lasted_s / 2, FILL_S_MAX) if self._lasted_s >= FILL_UNLESS_FASTER_S else 0.0
+            self._files.prepare(segment, self._segment_bytes, fill_s)
 
     def space_available(self) -> None:
         """The disk has room again."""
@@ -231,6 +234,12 @@ class Journal:
     def release_spare(self) -> Segment | None:
         """Take the prepared segment away, to give its space back to a full disk. The caller deletes its file."""
         spare, self._spare = self._spare, None
+        if spare is None:
+            spare = self._next_spare()
+            if spare is None or (file := self._files.take(spare)) is None:
+                return None
+            self._preparing.remove(spare)
+            spare.file = file
         return spare
 
     @property
@@ -249,7 +258,10 @@ class Journal:
         self.prepare_spare()
         following = self._next_spare()
         assert following is not None, "there is always one to be had unless the disk is full, or the journal closed"
-        self._spare = None
+        if following is self._spare:
+            self._spare = None
+        else:
+            self._files.hurry(following)
         full = self.active
         if full is not None:
             if self._open is not None:
@@ -260,9 +272,10 @@ class Journal:
             else:
                 self._loop.call_soon(self._on_full, full)
             full.state = SegmentState.SEALING
-            self._filling_took_s = self._loop.time() - self._active_since
+            self._lasted_s = (self._loop.time() - self._active_since) * self._segment_bytes / self._active_bytes
             self._on_rotated(full)
             self._previous = full
+        self._active_bytes = self._segment_bytes
         self._activate(following)
         self.prepare_spare()
         return following
@@ -306,6 +319,7 @@ class Journal:
         self._previous = self._newest_real
         for segment in homeless:
             segment.state = SegmentState.REMOVED
+            self._files.hurry(segment)
             self._on_abandoned(segment)
         refused = [batch for batch in self._queue if batch.segment.state is SegmentState.REMOVED]
         self._queue = deque(batch for batch in self._queue if batch.segment.state is not SegmentState.REMOVED)
@@ -357,6 +371,7 @@ class Journal:
         if self.failed is not None:
             return
         self.failed = StorageFailed(f"the journal could not be written: {error}")
+        self._files.hurry_all()
         waiting = [batch for batch in (self._writing, *self._queue, self._open) if batch is not None]
         self._writing = self._open = None
         self._queue.clear()
@@ -367,6 +382,7 @@ class Journal:
     async def close(self) -> None:
         """Wait until everything accepted is durable (or has failed); no appends from now on."""
         self._closed = True
+        self._files.hurry_all()
         done: asyncio.Future[None] = self._loop.create_future()
 
         def finish(_: BaseException | None) -> None:
@@ -377,35 +393,10 @@ class Journal:
         await done
 
 
-def create_journal_file(files: Files, segment: Segment, size: int, fill: bool) -> File:
-    """Make a journal file durable: name, size, header, and with `fill` zeros written up to `size`.
-
-    Raises DiskFull (leaving nothing behind), OSError. Runs on a lane.
-    """
-    try:
-        file = files.open(segment.path, create=True, preallocate=size)
-        try:
-            file.write_at(0, [encode_file_header(segment.file_id, segment.seed)])
-            for offset in range(FILE_HEADER_SIZE, size if fill else 0, len(_FILL_CHUNK)):
-                file.write_at(offset, [memoryview(_FILL_CHUNK)[: size - offset]])
-            file.sync()
-            files.sync_directory(segment.directory)
-        except BaseException:
-            file.close()
-            raise
-    except DiskFull:
-        if files.exists(segment.path):
-            files.remove(segment.path)
-        raise
-    return file
-
-
 def _write(file: File, offset: int, parts: list[bytes], sync: bool) -> None:
     if len(parts) > 1 and sum(map(len, parts)) < len(parts) * _JOIN_BELOW_BYTES:
         parts = [b"".join(parts)]
-    file.write_at(offset, parts)
-    if sync:
-        file.sync()
+    file.write_at(offset, parts, sync=sync)
 
 
 def _ignore(_: BaseException | None) -> None:

@@ -11,12 +11,14 @@ from magnetar.runtime.files import File
 from magnetar.storage import group_commit
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.cursor_state import CursorState
+from magnetar.storage.journal_files import JournalFiles
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.ledger_recovery import LedgerRecovery
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord, OwnedRecord
 from magnetar.storage.metadata_store import pack
+from magnetar.storage.segment import Segment
 from magnetar.storage.segment_reader import RangeRead, SegmentReader
 
 from .mutant import Denying, Mutant, replace
@@ -29,6 +31,23 @@ def _answer_before_the_sync(stack: ExitStack) -> None:
         file.write_at(offset, [b"".join(parts)])
 
     replace(stack, group_commit, "_write", write)
+
+
+def _fill_journals_in_use(stack: ExitStack) -> None:
+    waiting = JournalFiles.hurry
+
+    def hurry(self: JournalFiles, segment: Segment) -> None:
+        making = self._making.get(segment.file_id)
+        if making is None or making.timer is None:
+            waiting(self, segment)
+            return
+        file = self.take(segment)
+        rest = JournalFiles(self._files, self._lane, lambda segment, file, error: None)
+        rest._making[segment.file_id] = making
+        rest._fill(making)
+        self._loop.call_soon(self._on_prepared, segment, file, None)
+
+    replace(stack, JournalFiles, "hurry", hurry)
 
 
 def _store_cursors_ahead(stack: ExitStack) -> None:
@@ -107,6 +126,7 @@ def _pass_over_entries(stack: ExitStack) -> None:
 
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
+    Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I1", _fill_journals_in_use),
     Mutant("cursor ahead", "a cursor is stored without its holes", "I7", _store_cursors_ahead),
     Mutant("stale epoch", "a superseded owner writes its chain over the next one's", "I2", _accept_a_stale_epoch),
     Mutant("early trim", "ledgers are trimmed before the cursors' places are stored", "I9", _trim_before_cursors_move),

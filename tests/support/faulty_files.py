@@ -259,10 +259,17 @@ class _FaultyFile:
         self._generation = generation
         self._closed = False
 
-    def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+    def write_at(self, offset: int, parts: Sequence[Buffer], *, sync: bool = False) -> None:
+        """A synced write is a write and a sync of its range: power may fail in between, and either may fail."""
+        data = b"".join(parts)
+        with self._files._mutex:
+            self._write(offset, data)
+            if sync:
+                self._sync(lambda: self._inode.sync_range(offset, offset + len(data)))
+
+    def _write(self, offset: int, data: bytes) -> None:
         files, inode = self._files, self._inode
         with files._mutex:
-            data = b"".join(parts)
             try:
                 self._check("write")
             except PowerLost:
@@ -289,6 +296,9 @@ class _FaultyFile:
             return self._files._read(self._path, self._inode.current, offset, offset + length)
 
     def sync(self) -> None:
+        self._sync(self._inode.sync)
+
+    def _sync(self, make_durable: Callable[[], None]) -> None:
         files = self._files
         with files._mutex:
             try:
@@ -301,7 +311,7 @@ class _FaultyFile:
                 raise
             files._changed()
             files.syncs += 1
-            self._inode.sync()
+            make_durable()
 
     def truncate(self, size: int) -> None:
         with self._files._mutex:

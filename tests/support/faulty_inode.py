@@ -83,6 +83,17 @@ class Inode:
             self.durable.apply(operation)
         self.unsynced.clear()
 
+    def sync_range(self, start: int, end: int) -> None:
+        """Make one range durable, and the sizes set before; other bytes may stay in the cache alone."""
+        left: list[Operation] = []
+        for operation in self.unsynced:
+            kind, at, data = operation
+            if kind == "resize" or (at < end and start < at + len(data)):
+                self.durable.apply(operation)
+            else:
+                left.append(operation)
+        self.unsynced = left
+
     def write_torn(self, offset: int, data: bytes, random: Random) -> None:
         """Write only a part: a prefix, or some of the sectors."""
         for at, part in _torn(offset, data, random):

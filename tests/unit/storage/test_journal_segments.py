@@ -114,9 +114,9 @@ async def test_large_entries_are_written_in_bounded_batches(monkeypatch):
     sizes = []
     original = type(files.open(f"{DIRECTORY}/checkpoint")).write_at
 
-    def write_at(self, offset, parts):
+    def write_at(self, offset, parts, *, sync=False):
         sizes.append(sum(map(len, parts)))
-        original(self, offset, parts)
+        original(self, offset, parts, sync=sync)
 
     monkeypatch.setattr(type(files.open(f"{DIRECTORY}/checkpoint")), "write_at", write_at)
     requests = [bookie.send(BookieOp.ADD, add_payload(1, n, bytes(700_000))) for n in range(20)]

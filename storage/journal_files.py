@@ -1,0 +1,148 @@
+"""Journal files made ahead of their use: created and reserved at once, then filled with zeros in small, paced pieces.
+
+A sync of a range that was written before changes no metadata of the file system (measured on ext4: 64 KiB writes sync
+in 0.20 ms instead of 0.31 ms on extents that are only reserved). But zeros written at full speed hold up every sync
+on the same disk: 64 MiB keep it busy for a fifth of a second, three bookies on one disk for over half a second. So
+a piece is written and synced, then the disk rests, and the whole takes about half as long as the journal in use lasts.
+
+One file:   CREATING   name, header and reserved size become durable, in one job on the lane
+            FILLING    a piece at the disk, or the pause before the next one         CREATING → FILLING
+            handed over, or failed                                                   CREATING, FILLING → the end
+
+`hurry` ends the filling: after the piece at the disk, or at once during a pause. The rest stays reserved.
+
+Invariant: a file is handed over once, when no job for it is under way and none will follow. Zeros therefore never
+reach a file that holds records.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from ..protocol.errors import DiskFull
+from ..runtime.files import File, Files
+from ..runtime.offload import Lane
+from .records import FILE_HEADER_SIZE, encode_file_header
+from .segment import Segment
+
+FILL_PIECE_BYTES = 256 << 10
+_ZEROS = bytes(FILL_PIECE_BYTES)
+
+PreparedCallback = Callable[[Segment, File | None, BaseException | None], None]
+
+
+class _Making:
+    """One file that is being made."""
+
+    __slots__ = ("file", "filled", "hurried", "pause_s", "segment", "size", "timer")
+
+    def __init__(self, segment: Segment, size: int, pause_s: float, fill: bool) -> None:
+        self.segment = segment
+        self.size = size
+        self.pause_s = pause_s
+        self.hurried = not fill
+        self.file: File | None = None
+        self.filled = FILE_HEADER_SIZE
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class JournalFiles:
+    """See the module. `on_prepared(segment, file, error)` is called on the loop, once for each `prepare`.
+
+    It gets the file, or DiskFull (nothing is left behind then), or another error: the disk is not to be trusted then.
+    """
+
+    def __init__(self, files: Files, lane: Lane, on_prepared: PreparedCallback) -> None:
+        self._files = files
+        self._lane = lane
+        self._on_prepared = on_prepared
+        self._loop = asyncio.get_running_loop()
+        self._making: dict[int, _Making] = {}
+
+    def prepare(self, segment: Segment, size: int, fill_s: float) -> None:
+        """Make the file of a segment, `size` bytes long, filled within about `fill_s` seconds; 0: not filled."""
+        pieces = -(-size // FILL_PIECE_BYTES)
+        making = self._making[segment.file_id] = _Making(segment, size, fill_s / pieces, fill_s > 0)
+        self._lane.submit(create_journal_file, (self._files, segment, size), partial(self._created, making))
+
+    def hurry(self, segment: Segment) -> None:
+        """The file is needed: hand it over as soon as nothing is written to it. Never from within this call."""
+        making = self._making.get(segment.file_id)
+        if making is not None and not making.hurried:
+            making.hurried = True
+            if making.timer is not None:
+                making.timer.cancel()
+                making.timer = None
+                self._loop.call_soon(self._hand_over, making)
+
+    def hurry_all(self) -> None:
+        """`hurry` every file: nothing begins any more that nobody waits for."""
+        for making in list(self._making.values()):
+            self.hurry(making.segment)
+
+    def take(self, segment: Segment) -> File | None:
+        """The file at once, without `on_prepared`, if it exists and nothing is being written to it."""
+        making = self._making.get(segment.file_id)
+        if making is None or making.timer is None:
+            return None
+        making.timer.cancel()
+        del self._making[segment.file_id]
+        return making.file
+
+    def _created(self, making: _Making, file: File | None, error: BaseException | None) -> None:
+        making.file = file
+        self._go_on(making, error)
+
+    def _go_on(self, making: _Making, error: BaseException | None) -> None:
+        if error is not None:
+            del self._making[making.segment.file_id]
+            self._on_prepared(making.segment, None, error)
+        elif making.hurried or making.filled >= making.size:
+            self._hand_over(making)
+        else:
+            making.timer = self._loop.call_later(making.pause_s, self._fill, making)
+
+    def _fill(self, making: _Making) -> None:
+        making.timer = None
+        start = making.filled
+        making.filled = min(making.size, start // FILL_PIECE_BYTES * FILL_PIECE_BYTES + FILL_PIECE_BYTES)
+        arguments = (self._files, making.segment, making.file, start, making.filled)
+        self._lane.submit(_fill_piece, arguments, lambda _, error: self._go_on(making, error))
+
+    def _hand_over(self, making: _Making) -> None:
+        del self._making[making.segment.file_id]
+        self._on_prepared(making.segment, making.file, None)
+
+
+def create_journal_file(files: Files, segment: Segment, size: int, filled: int = 0) -> File:
+    """Make a journal file durable: name, header, reserved size, and zeros up to the offset `filled`.
+
+    Raises DiskFull (leaving nothing behind), OSError. Runs on a lane.
+    """
+    try:
+        file = files.open(segment.path, create=True, preallocate=size)
+        try:
+            file.write_at(0, [encode_file_header(segment.file_id, segment.seed)])
+            for start in range(FILE_HEADER_SIZE, filled, FILL_PIECE_BYTES):
+                file.write_at(start, [memoryview(_ZEROS)[: filled - start]])
+            file.sync()
+            files.sync_directory(segment.directory)
+        except BaseException:
+            file.close()
+            raise
+    except DiskFull:
+        if files.exists(segment.path):
+            files.remove(segment.path)
+        raise
+    return file
+
+
+def _fill_piece(files: Files, segment: Segment, file: File, start: int, end: int) -> None:
+    """Durable zeros from `start` to `end`. Raises DiskFull, the file is gone then, and OSError; both close it."""
+    try:
+        file.write_at(start, [memoryview(_ZEROS)[: end - start]], sync=True)
+    except BaseException as error:
+        file.close()
+        if isinstance(error, DiskFull):
+            files.remove(segment.path)
+        raise
