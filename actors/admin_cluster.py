@@ -9,6 +9,7 @@ from ..protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ..runtime.metrics import Metrics
 from ..runtime.settings import Settings
 from .admin_requests import Owners, json_answer, json_body, namespace_of, no_content
+from .lookups import pages
 
 GAUGES = {
     "magnetar_coordinator_up": "Whether the coordinator answers.",
@@ -147,7 +148,7 @@ class ClusterRoutes:
         await self._call("namespace", namespace=namespace_of(request))
         if request.query.get("mode", "PERSISTENT").upper() == "NON_PERSISTENT":
             return json_answer([])
-        return json_answer(await self._call("topics", namespace=namespace_of(request)))
+        return json_answer([name async for names in pages(self._call, namespace_of(request)) for name in names])
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ..protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, TopicNotFound
+from ..protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from ..protocol.topics import TopicName
 from .admin_requests import (
     Owners,
@@ -17,8 +17,8 @@ from .admin_requests import (
     topic_of,
     whole_number,
 )
+from .lookups import PAGE, check_listener, pages
 
-PAGE = 1000
 DELETE_TIMEOUT_S = 120.0
 UNLOAD_TIMEOUT_S = 60.0
 
@@ -36,6 +36,7 @@ class TopicRoutes:
         subscription = topic + "/subscription/{subscription}"
         return [
             web.get(namespace, self.list_topics),
+            web.get("/admin/v2/non-persistent/{tenant}/{namespace}", self.list_non_persistent),
             web.get(namespace + "/partitioned", self.list_partitioned),
             web.put(topic + "/partitions", self.create_partitioned),
             web.post(topic + "/partitions", self.grow),
@@ -61,7 +62,12 @@ class TopicRoutes:
 
     async def list_topics(self, request: web.Request) -> web.Response:
         """Full names of a namespace's topics, partitions one by one."""
-        return json_answer(await self._call("topics", namespace=namespace_of(request)))
+        return json_answer([name async for names in pages(self._call, namespace_of(request)) for name in names])
+
+    async def list_non_persistent(self, request: web.Request) -> web.Response:
+        """There are none. pulsar-admin asks for them whenever it lists topics."""
+        await self._call("namespace", namespace=namespace_of(request))
+        return json_answer([])
 
     async def list_partitioned(self, request: web.Request) -> web.Response:
         """Full names of a namespace's partitioned topics."""
@@ -211,6 +217,10 @@ class TopicRoutes:
 
     async def lookup(self, request: web.Request) -> web.Response:
         """The broker that owns a topic, assigned (and created) if need be."""
+        try:
+            check_listener(request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName", ""))
+        except ServiceUnitNotReady as error:  # Pulsar answers 500, which calls for another try that cannot succeed
+            raise web.HTTPPreconditionFailed(text=str(error)) from None
         url = (await self._call("assign", topic=topic_of(request).full))["url"]
         return json_answer({"brokerUrl": url, "brokerUrlTls": "", "nativeUrl": url, "httpUrl": "", "httpUrlTls": ""})
 

@@ -211,16 +211,16 @@ class BookieService(RpcService):
         return sorted(ledger_id for ledger_id in self.store.entries.ledgers if ledger_id > after)[:limit]
 
     async def rpc_entry_ids(
-        self, connection: RpcConnection, ledger: int, first: int, last: int, intact_only: bool | None = None
+        self, connection: RpcConnection, ledger: int, nonce: int, first: int, last: int, intact_only: bool | None = None
     ) -> list[list[int]]:
-        """[first, last] ranges of the entries held, those known to be damaged left out.
+        """[first, last] ranges of the entries held, those known to be damaged left out. Raises ForeignLedger.
 
         With `intact_only` (without it: in limbo) each is read and verified first.
         """
         if intact_only is None:
             intact_only = bool(self.store.limbo)
         try:
-            ranges = await self.store.held_ranges(ledger, first, last, intact_only)
+            ranges = await self.store.held_ranges(ledger, nonce, first, last, intact_only)
         except NoSuchLedger:
             return []
         return [list(held) for held in ranges]

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from ..protocol.commands import encode, ping, pong
+from ..protocol.commands import encode, ping, pong, refusal
 from ..protocol.errors import (
     MagnetarError,
     NotAllowedError,
@@ -333,7 +333,8 @@ class Connection(asyncio.Protocol):
         if handler is not None:
             handler(content)
         elif "request_id" in content.DESCRIPTOR.fields_by_name and FIELD_OF_TYPE[kind] not in _ANSWERS:
-            self.error(content.request_id, NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported"))
+            error = NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported")
+            self.write(refusal(kind, content.request_id, server_error_code(error), str(error)))
         elif FIELD_OF_TYPE[kind] not in _ANSWERS:
             raise ProtocolError(f"unexpected command {FIELD_OF_TYPE[kind]}")
 

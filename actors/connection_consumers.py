@@ -255,9 +255,7 @@ class ConsumerCommands:
             attached.subscription.detach(attached.consumer)
         elif command.consumer_id in self._creating:
             self._creating[command.consumer_id] = True
-        else:
-            self._connection.error(command.request_id, BrokerMetadataError("Consumer not found"))
-            return
+        # One that is not known was perhaps closed by the broker while this was on its way: what is wanted is so.
         self._connection.write(encode(CommandSuccess(request_id=command.request_id)))
 
     def sent_away(self, consumer: Consumer) -> None:

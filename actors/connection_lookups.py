@@ -1,22 +1,40 @@
-"""What a client asks before it has a producer or consumer: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE."""
+"""What a client asks before it has a producer or consumer: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE,
+GET_SCHEMA, GET_OR_CREATE_SCHEMA.
+
+No answer here leaves anything behind, but for PARTITIONED_METADATA, which creates a missing topic where topics are
+created as partitioned ones (`allowAutoTopicCreationType`). Others are created by PRODUCER and SUBSCRIBE.
+
+There are no schemas. Yet clients ask for the schema of bytes, too, so the questions about that one are answered as
+Pulsar answers them. Every refusal comes in the type of answer that the client waits for: C++ and Python clients do not
+match an ERROR to a question about schemas, and would wait for their time-out.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 from ..protocol.commands import encode
-from ..protocol.errors import MagnetarError, server_error_code
+from ..protocol.errors import MagnetarError, NotAllowedError, TopicNotFound, server_error_code
 from ..protocol.pulsar_pb2 import (
     BaseCommand,
+    CommandGetOrCreateSchema,
+    CommandGetOrCreateSchemaResponse,
+    CommandGetSchema,
+    CommandGetSchemaResponse,
     CommandGetTopicsOfNamespace,
     CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
+    Schema,
     ServerError,
 )
 from ..protocol.topics import TopicName
 from .client_link import ClientLink
+from .lookups import check_listener
+
+BYTES_SCHEMA_VERSION = bytes(8)
+"""What Pulsar calls the schema of a topic whose only schema is that of bytes."""
 
 
 class LookupCommands:
@@ -30,12 +48,15 @@ class LookupCommands:
             BaseCommand.LOOKUP: self.lookup,
             BaseCommand.PARTITIONED_METADATA: self.partitioned_metadata,
             BaseCommand.GET_TOPICS_OF_NAMESPACE: self.topics_of_namespace,
+            BaseCommand.GET_SCHEMA: self.schema,
+            BaseCommand.GET_OR_CREATE_SCHEMA: self.get_or_create_schema,
         }
 
     def lookup(self, command: CommandLookupTopic) -> None:
         connection = self._connection
 
         async def answer() -> bytes:
+            check_listener(command.advertised_listener_name)
             url = await connection.host.lookups.owner_url(TopicName.parse(command.topic))
             return encode(
                 CommandLookupTopicResponse(
@@ -94,14 +115,50 @@ class LookupCommands:
         async def answer() -> bytes:
             topics: list[str] = []
             if command.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-                topics = await connection.host.lookups.topics(command.namespace)
+                topics = await connection.host.lookups.topics(
+                    command.namespace, size_max_bytes=connection.host.settings.max_message_size_bytes
+                )
             return encode(CommandGetTopicsOfNamespaceResponse(request_id=command.request_id, topics=topics))
 
         connection.start(answer(), "topics of namespace", lambda error: connection.error(command.request_id, error))
+
+    # -- schemas -------------------------------------------------------------------------------------------------
+
+    def schema(self, command: CommandGetSchema) -> None:
+        """For its version, the schema of bytes; else TopicNotFound, by which clients know a topic without schema."""
+        if command.schema_version == BYTES_SCHEMA_VERSION:
+            name = command.topic.partition("://")[2]
+            answer = CommandGetSchemaResponse(
+                request_id=command.request_id,
+                schema=Schema(name=name, schema_data=b"", type=Schema.NoSchema),
+                schema_version=BYTES_SCHEMA_VERSION,
+            )
+        else:
+            error = TopicNotFound(f"Topic not found or no-schema {command.topic}")
+            answer = CommandGetSchemaResponse(
+                request_id=command.request_id,
+                error_code=server_error_code(error),  # type: ignore[arg-type]
+                error_message=str(error),
+            )
+        self._connection.write(encode(answer))
+
+    def get_or_create_schema(self, command: CommandGetOrCreateSchema) -> None:
+        """Nothing is to be kept for bytes, and nothing can be kept for others."""
+        if command.schema.type == Schema.NoSchema:
+            answer = CommandGetOrCreateSchemaResponse(request_id=command.request_id, schema_version=b"")
+        else:
+            kind = Schema.Type.Name(command.schema.type)
+            error = NotAllowedError(f"a schema of type {kind} cannot be kept: this broker supports bytes only")
+            answer = CommandGetOrCreateSchemaResponse(
+                request_id=command.request_id,
+                error_code=server_error_code(error),  # type: ignore[arg-type]
+                error_message=str(error),
+            )
+        self._connection.write(encode(answer))
 
 
 def _text(error: MagnetarError) -> str:
     """What the client is told. C++ and Python clients give up the whole connection, with all that runs over it, when a
     lookup gets ServiceNotReady, unless the text is one that they know from Pulsar."""
-    not_ready = server_error_code(error) == ServerError.ServiceNotReady
+    not_ready = server_error_code(error) == ServerError.ServiceNotReady and not error.details.get("listener")
     return f"{error} (the topic is being unloaded)" if not_ready else str(error)

@@ -12,7 +12,6 @@ from ..protocol.errors import (
     NotAllowedError,
     ProtocolError,
     ServiceUnitNotReady,
-    UnknownError,
 )
 from ..protocol.pulsar_pb2 import (
     BaseCommand,
@@ -22,10 +21,12 @@ from ..protocol.pulsar_pb2 import (
     CommandSend,
     CommandSuccess,
     ProducerAccessMode,
+    Schema,
     Shared,
 )
 from ..protocol.topics import TopicName
 from .client_link import ClientLink
+from .connection_lookups import BYTES_SCHEMA_VERSION
 from .producer import Producer
 from .topic import SubscriptionStart
 
@@ -54,7 +55,7 @@ class ProducerCommands:
         connection, producer_id = self._connection, command.producer_id
         existing = self.producers.get(producer_id)
         if existing is not None:
-            connection.write(_success(command.request_id, existing))
+            connection.write(_success(command, existing))
             return
         if producer_id in self._creating:
             connection.error(command.request_id, ServiceUnitNotReady("Producer is already present on the connection"))
@@ -97,7 +98,7 @@ class ProducerCommands:
             return None
         self.producers[producer_id] = producer
         self._departed.pop(producer_id, None)
-        return _success(command.request_id, producer)
+        return _success(command, producer)
 
     # -- SEND ----------------------------------------------------------------------------------------------------
 
@@ -128,14 +129,12 @@ class ProducerCommands:
         if producer is not None:
             closing = self._close(producer, command.request_id)
             connection.start(closing, "close producer", lambda error: self._close_refused(producer, command, error))
-        elif producer_id in self._creating:
+            return
+        if producer_id in self._creating:
             self._creating[producer_id] = True
-            connection.write(encode(CommandSuccess(request_id=command.request_id)))
-        elif producer_id in self._departed:
-            del self._departed[producer_id]
-            connection.write(encode(CommandSuccess(request_id=command.request_id)))
-        else:
-            connection.error(command.request_id, UnknownError("Producer was not registered on the connection"))
+        self._departed.pop(producer_id, None)
+        # One that is not known was perhaps closed by the broker while this was on its way: what is wanted is so.
+        connection.write(encode(CommandSuccess(request_id=command.request_id)))
 
     def _close_refused(self, producer: Producer, command: CommandCloseProducer, error: MagnetarError) -> None:
         """It stays, for its client to try again, and ends with the connection at the latest."""
@@ -169,9 +168,15 @@ class ProducerCommands:
             producer.topic.remove_producer(producer)
 
 
-def _success(request_id: int, producer: Producer) -> bytes:
+def _success(command: CommandProducer, producer: Producer) -> bytes:
+    """A producer that names the schema of bytes gets the version that Pulsar gives to it: the Go client sends nothing
+    without one. For any other schema there is no version, since none is kept."""
+    of_bytes = command.HasField("schema") and command.schema.type == Schema.NoSchema
     return encode(
         CommandProducerSuccess(
-            request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=b""
+            request_id=command.request_id,
+            producer_name=producer.name,
+            last_sequence_id=-1,
+            schema_version=BYTES_SCHEMA_VERSION if of_bytes else b"",
         )
     )

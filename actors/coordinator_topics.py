@@ -30,7 +30,6 @@ ASSIGN_TIMEOUT_S = 8.0
 RELEASE_TIMEOUT_S = 5.0
 CALLS_AT_A_TIME = 16
 REBALANCE_MOVES_AT_A_TIME = 50
-TOPICS_LISTED_MAX = 100_000
 
 
 class TopicsRpc:
@@ -175,16 +174,6 @@ class TopicsRpc:
         if name.partition >= 0 and self.registry.find(name) is None:
             raise NotAllowedError(f"{topic} is a partition: delete the topic as a whole")
         await self.deletions.delete(name, force=force)
-
-    async def rpc_topics(self, connection: RpcConnection, namespace: str) -> list[str]:
-        """Full names of a namespace's topics, partitions one by one. Raises TopicNotFound for a missing namespace."""
-        found: list[str] = []
-        for name, partitions in self.registry.list_topics(namespace, "", TOPICS_LISTED_MAX):
-            topic = TopicName.parse(name)
-            found += [topic.partition_name(index) for index in range(partitions)] if partitions else [name]
-            if len(found) >= TOPICS_LISTED_MAX:
-                break
-        return found[:TOPICS_LISTED_MAX]
 
     async def rpc_topic_records(
         self, connection: RpcConnection, namespace: str, after: str = "", limit: int = 1000

@@ -45,6 +45,7 @@ class LedgerRepair:
             piece.bookie,
             "entry_ids",
             ledger=metadata.ledger_id,
+            nonce=metadata.nonce,
             first=piece.first,
             last=piece.last,
             timeout_s=LIST_TIMEOUT_S,
@@ -86,7 +87,9 @@ class LedgerRepair:
                 done.set_result(BookieStatus.OK)
 
         for entry in batch:
-            header = encode_entry_header(entry.ledger_id, entry.entry_id, entry.lac, entry.length, entry.body)
+            header = encode_entry_header(
+                entry.ledger_id, entry.nonce, entry.entry_id, entry.lac, entry.length, entry.body
+            )
             self._client.add(target, encode_add(header, bytes(entry.body), recovery=True), answered)
         try:
             async with asyncio.timeout(self._settings.add_entry_timeout_s + self._settings.read_entry_timeout_s):

@@ -5,14 +5,26 @@ the topic. For an assignment whose broker is not there any more, or knows that i
 asked, which answers once the topic has a new owner. The number of questions under way is bounded.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.errors import NotAllowedError, TooManyLookupRequestException
-from ..protocol.topics import TopicName
+from ..protocol.errors import (
+    NotAllowedError,
+    ServiceUnitNotReady,
+    TooManyLookupRequestException,
+    TopicNotFound,
+)
+from ..protocol.topics import TopicName, parse_namespace
 
 if TYPE_CHECKING:
     from .coordinator_client import CoordinatorClient
+
+PAGE = 1000
+"""Topics of a namespace that one question to the coordinator brings."""
+
+NAME_FRAME_BYTES = 5
+"""What one name in a list needs beside its bytes: its tag, and its length up to 4 KB, generously."""
 
 
 class Lookups:
@@ -53,9 +65,27 @@ class Lookups:
             return known if name.partition < 0 else 0
         return await self._ask("partitions", topic=name.full, create=create)
 
-    async def topics(self, namespace: str) -> list[str]:
-        """Full names of the namespace's topics, partitions one by one. Raises TopicNotFound for a missing namespace."""
-        return await self._ask("topics", namespace=namespace)
+    async def topics(self, namespace: str, *, size_max_bytes: int) -> list[str]:
+        """Full names of the namespace's topics, partitions one by one; none for a missing namespace, as in Pulsar.
+
+        Raises NotAllowedError when the names exceed `size_max_bytes`: clients drop a connection that brings them a
+        larger frame. Raises InvalidTopicName for what cannot name a namespace.
+        """
+        parse_namespace(namespace)
+        found: list[str] = []
+        size = 0
+        try:
+            async for names in pages(self._ask, namespace):
+                size += sum(len(name.encode()) + NAME_FRAME_BYTES for name in names)
+                if size > size_max_bytes:
+                    raise NotAllowedError(
+                        f"the names of the topics in {namespace} exceed the largest frame of {size_max_bytes} bytes: "
+                        "ask the admin HTTP for them, or raise maxMessageSize"
+                    )
+                found += names
+        except TopicNotFound:
+            return []
+        return found
 
     async def _ask(self, method: str, **arguments: Any) -> Any:
         if self._under_way >= self._under_way_max:
@@ -65,6 +95,35 @@ class Lookups:
             return await self.coordinator().call(method, **arguments)
         finally:
             self._under_way -= 1
+
+
+async def pages(ask: "Callable[..., Coroutine[Any, Any, Any]]", namespace: str) -> AsyncIterator[list[str]]:
+    """Full names of a namespace's topics, partitions one by one, in pages. `ask` calls the coordinator.
+
+    What is created or deleted meanwhile is in it or not. Raises TopicNotFound for a missing namespace.
+    """
+    after = ""
+    while True:
+        page = await ask("topic_records", namespace=namespace, after=after, limit=PAGE)
+        names: list[str] = []
+        for name, partitions in page:
+            topic = TopicName.parse(name)
+            names += [topic.partition_name(index) for index in range(partitions)] if partitions else [name]
+            if len(names) >= PAGE:
+                yield names
+                names = []
+                await asyncio.sleep(0)  # thousands of partitions take milliseconds
+        if names:
+            yield names
+        if len(page) < PAGE:
+            return
+        after = page[-1][0]
+
+
+def check_listener(name: str) -> None:
+    """Raise ServiceUnitNotReady, as Pulsar, unless the client asks for no listener: there are none to choose from."""
+    if name:
+        raise ServiceUnitNotReady(f"the broker do not have {name[:100]} listener", listener=True)
 
 
 def _check_persistent(name: TopicName) -> None:

@@ -120,7 +120,7 @@ def raw_bandwidth(directory: str, seconds: float) -> float:
 
 
 def add_parts(ledger_id: int, entry_id: int, body: bytes) -> tuple[bytes, ...]:
-    return encode_add(encode_entry_header(ledger_id, entry_id, entry_id - 1, 0, body), body)
+    return encode_add(encode_entry_header(ledger_id, 0, entry_id, entry_id - 1, 0, body), body)
 
 
 async def one_at_a_time(
@@ -176,7 +176,7 @@ async def read_back(connection: RpcConnection, ledger_id: int) -> tuple[float, f
     started = time.perf_counter()
     while time.perf_counter() - started < 2:
         answered = loop.create_future()
-        request = encode_read(ledger_id, following, following + 5000, 4 << 20)
+        request = encode_read(ledger_id, 0, following, following + 5000, 4 << 20)
         connection.request(
             BookieOp.READ, (request,), lambda status, data, done=answered: done.set_result((status, data))
         )

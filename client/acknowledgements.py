@@ -4,11 +4,16 @@ The broker knows entries only. An entry of a batch counts when all of its messag
 missing ones are kept here. Cumulative acknowledgement of a message in the middle of a batch acknowledges the entry
 before it, and the part of the batch up to the message.
 
-Pure state, no I/O and no clock. Invariants: `_missing` holds entries of which some but not all messages are
-acknowledged; nothing at or below the cumulative position is held anywhere.
-"""
+An entry that could not be opened was never delivered, and a cumulative acknowledgement of what lies behind it must not
+delete it. From the first such entry on, a cumulative acknowledgement goes out as the position before that entry, and as
+single entries for what was opened behind it. Only an acknowledgement that names the entry itself gives it up.
 
-from collections.abc import Iterable
+Pure state, no I/O and no clock. Invariants: `_missing` holds entries of which some but not all messages are
+acknowledged; nothing at or below the cumulative position is held anywhere; no entry of `_undelivered` is in what
+`take` returns, nor at or below the cumulative position; without such entries `_passed` is empty.
+
+Bound: `_undelivered` and `_passed` hold unacknowledged entries, which the broker limits.
+"""
 
 from ..protocol.errors import OperationNotSupported
 from .message_id import MessageId
@@ -29,6 +34,11 @@ class Acknowledgements:
         self._cumulative_sent = True
         self._last_received: Position | None = None
         self._before_ledger: dict[int, Position] = {}
+        self._undelivered: dict[Position, None] = {}
+        self._passed: dict[Position, None] = {}
+        """Opened since the first of those, and not acknowledged."""
+        self._begins = False
+        """Whether the next entry to come is the first of a subscription."""
 
     def __len__(self) -> int:
         """Entries that wait to be sent, the cumulative position counted as one."""
@@ -36,12 +46,30 @@ class Acknowledgements:
 
     def received(self, position: Position) -> None:
         """An entry came. Remembers what lies before each ledger, for cumulative acknowledgement in a first entry."""
+        if self._begins:
+            # Everything unacknowledged comes, from the first on: what lies before it was given up by somebody else.
+            self._begins = False
+            for gone in [other for other in self._undelivered if other < position]:
+                self._give_up(gone)
         last = self._last_received
         if last is not None and last[0] != position[0] and position > last:
             self._before_ledger[position[0]] = last
             if len(self._before_ledger) > LEDGERS_MAX:
                 del self._before_ledger[next(iter(self._before_ledger))]
         self._last_received = position
+
+    def undelivered(self, position: Position) -> None:
+        """The application was told that it cannot have this entry."""
+        if self._cumulative is None or position > self._cumulative:
+            self._undelivered[position] = None
+            self._passed.pop(position, None)
+
+    def opened(self, position: Position) -> None:
+        """The application comes to the messages of this entry."""
+        if self._undelivered:
+            self._give_up(position)  # it comes again, and this time it could be opened
+            if self._undelivered:
+                self._passed[position] = None
 
     def acknowledge(self, message_id: MessageId) -> Position | None:
         """One message is done. Returns its entry's position if that is complete by it.
@@ -71,13 +99,10 @@ class Acknowledgements:
         self._finish(position)
         return position
 
-    def acknowledge_run(self, position: Position, size: int, indexes: Iterable[int]) -> bool:
-        """Many messages of one batch are done. True if the entry is complete by them."""
+    def acknowledge_run(self, position: Position, size: int, done: int) -> bool:
+        """Many messages of one batch are done, those whose bits are set. True if the entry is complete by them."""
         if position in self._complete or (self._cumulative is not None and position <= self._cumulative):
             return True
-        done = 0
-        for index in indexes:
-            done |= 1 << index
         missing = self._missing.get(position, (1 << size) - 1) & ~done
         if missing:
             self._missing[position] = missing
@@ -91,12 +116,16 @@ class Acknowledgements:
         position: Position | None = (ledger_id, entry_id)
         if 0 <= index < size - 1:
             # The bits below and at the index; the rest of the batch is still to come.
-            self.acknowledge_run((ledger_id, entry_id), size, range(index + 1))
-            position = (ledger_id, entry_id - 1) if entry_id > 0 else self._before_ledger.get(ledger_id)
+            self.acknowledge_run((ledger_id, entry_id), size, (1 << index + 1) - 1)
+            position = self._before((ledger_id, entry_id))
         elif index >= 0 and size <= 0:
             raise OperationNotSupported(
                 f"message {message_id.text} is part of a batch of unknown size; use an id that a consumer gave"
             )
+        if self._undelivered and position is not None:
+            if position == (ledger_id, entry_id):
+                self._give_up(position)
+            position = self._leave_out_undelivered(position)
         if position is None or (self._cumulative is not None and position <= self._cumulative):
             return
         self._cumulative = position
@@ -114,6 +143,7 @@ class Acknowledgements:
 
     def forget_sent(self) -> None:
         """A subscription begins: somebody else may have set the cursor back, so what was sent swallows nothing more."""
+        self._begins = True
         if self._cumulative_sent:
             self._cumulative = None
 
@@ -125,7 +155,31 @@ class Acknowledgements:
         self._last_received = None
         self._cumulative = None
         self._cumulative_sent = True
+        self._undelivered.clear()
+        self._passed.clear()
 
     def _finish(self, position: Position) -> None:
         self._missing.pop(position, None)
         self._complete[position] = None
+        if self._undelivered:
+            self._passed.pop(position, None)
+            self._give_up(position)
+
+    def _before(self, position: Position) -> Position | None:
+        """The position before an entry; None before the first that came."""
+        ledger_id, entry_id = position
+        return (ledger_id, entry_id - 1) if entry_id > 0 else self._before_ledger.get(ledger_id)
+
+    def _give_up(self, position: Position) -> None:
+        self._undelivered.pop(position, None)
+        if not self._undelivered:
+            self._passed.clear()
+
+    def _leave_out_undelivered(self, position: Position) -> Position | None:
+        """How far a cumulative acknowledgement up to `position` may go; what was opened behind that is completed."""
+        first = min((other for other in self._undelivered if other <= position), default=None)
+        if first is None:
+            return position
+        for other in [other for other in self._passed if other <= position]:
+            self._finish(other)
+        return self._before(first)

@@ -22,7 +22,11 @@ class AsyncConsumer(ConsumerFacts):
         self._inbox = consumer.inbox
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message. Raises Timeout if none comes in time, AlreadyClosed, or why the subscription ended."""
+        """The next message. Raises Timeout if none comes in time, AlreadyClosed, or why the subscription ended.
+
+        A message that cannot be opened is an error too (CryptoError, OperationNotSupported, MessageTooBig,
+        ChecksumError, InvalidMessage; `details` say which message): it stays unacknowledged, and the next call goes on.
+        """
         message = self._inbox.take()
         if message is not None and self._inbox.failure is None:
             return message
@@ -55,7 +59,15 @@ class AsyncConsumer(ConsumerFacts):
         try:
             async with asyncio.timeout(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None):
                 while not is_enough(policy, len(messages), size):
-                    message = await self.receive()
+                    if messages:
+                        await self._arrival()
+                        message = self._inbox.take(raises=False)
+                        if message is None:
+                            if self._inbox.is_at_error:
+                                break  # the messages first; the error is for the next call
+                            continue
+                    else:
+                        message = await self.receive()
                     messages.append(message)
                     size += len(message.data())
         except TimeoutError:

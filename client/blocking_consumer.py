@@ -12,6 +12,7 @@ from .blocking_loop import Running
 from .blocking_pickling import Opener, OpensLater
 from .configuration import ConsumerBatchReceivePolicy
 from .facts import ConsumerFacts
+from .inbox import Inbox
 from .message import Message
 from .message_id import MessageId
 from .reader import ReaderFacts, TopicReader
@@ -32,7 +33,13 @@ class Receiver:
         self._wake = consumer.core.handover.wake
 
     def receive(self, timeout_millis: int | None) -> Message:
-        """The next message. Raises Timeout, or why there will be none."""
+        """The next message. Raises Timeout, why it cannot be opened, or why there will be none."""
+        message = self.receive_unless_error(timeout_millis, raises=True)
+        assert message is not None
+        return message
+
+    def receive_unless_error(self, timeout_millis: int | None, *, raises: bool = False) -> Message | None:
+        """As `receive`; but, unless `raises`, None if the next one cannot be opened: that is left for another call."""
         if self._running.is_here():
             raise OperationNotSupported("receiving in a callback would wait for itself; use another thread")
         end = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
@@ -40,8 +47,8 @@ class Receiver:
         while True:
             if inbox.failure is not None:
                 raise inbox.failure
-            message = inbox.take()
-            if message is not None:
+            message = inbox.take(raises=raises)
+            if message is not None or (inbox.is_at_error and not raises):
                 return message
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
@@ -78,7 +85,9 @@ class Consumer(ConsumerFacts, OpensLater):
         self._listener: Listener | None = None
         listener = consumer.configuration.message_listener
         if listener is not None:
-            self._listener = Listener(consumer.topic.full, self._next, lambda message: listener(self, message))
+            self._listener = Listener(
+                consumer.topic.full, self._inbox, self._next, lambda message: listener(self, message)
+            )
         client.close_when_forgotten(self, consumer)
 
     def _open(self) -> None:
@@ -94,7 +103,11 @@ class Consumer(ConsumerFacts, OpensLater):
         return self._receiver.receive(timeout_millis)
 
     def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message, waiting for it. Raises Timeout, AlreadyClosed, or why the subscription ended."""
+        """The next message, waiting for it. Raises Timeout, AlreadyClosed, or why the subscription ended.
+
+        A message that cannot be opened is an error too (CryptoError, OperationNotSupported, MessageTooBig,
+        ChecksumError, InvalidMessage; `details` say which message): it stays unacknowledged, and the next call goes on.
+        """
         if self._listener is None:
             try:
                 return self._messages.popleft()
@@ -121,9 +134,11 @@ class Consumer(ConsumerFacts, OpensLater):
         while not is_enough(policy, len(messages), size):
             left = None if end is None else max(0, int((end - time.monotonic()) * 1000))
             try:
-                message = self.receive(left)
+                message = self._receiver.receive_unless_error(left) if messages else self.receive(left)
             except Timeout:
                 break
+            if message is None:
+                break  # the messages first; the error is for the next call
             messages.append(message)
             size += len(message.data())
         return messages
@@ -204,7 +219,7 @@ class Reader(ReaderFacts, OpensLater):
         listener = reader.configuration.reader_listener
         if listener is not None:
             topic = reader.consumer.topic.full
-            self._listener = Listener(topic, self._next, lambda message: listener(self, message))
+            self._listener = Listener(topic, reader.consumer.inbox, self._next, lambda message: listener(self, message))
         client.close_when_forgotten(self, reader.consumer)
 
     def _open(self) -> None:
@@ -217,7 +232,11 @@ class Reader(ReaderFacts, OpensLater):
         self.close()
 
     def _next(self, timeout_millis: int | None = None) -> Message:
-        message = self._receiver.receive(timeout_millis)
+        try:
+            message = self._receiver.receive(timeout_millis)
+        except MagnetarError as error:
+            self._reader.missed(error)
+            raise
         self._reader.took(message)
         return message
 
@@ -246,10 +265,16 @@ class Reader(ReaderFacts, OpensLater):
 
 
 class Listener:
-    """A thread that hands messages to the application, one at a time, until its consumer ends."""
+    """A thread that hands messages to the application, one at a time, until its consumer ends.
 
-    def __init__(self, topic: str, receive: Callable[[], Message], handle: Callable[[Message], Any]) -> None:
+    What cannot be opened is logged and stays unacknowledged.
+    """
+
+    def __init__(
+        self, topic: str, inbox: Inbox, receive: Callable[[], Message], handle: Callable[[Message], Any]
+    ) -> None:
         self._topic = topic
+        self._inbox = inbox
         self._receive = receive
         self._handle = handle
         self._going = threading.Event()
@@ -278,6 +303,9 @@ class Listener:
                 message = self._receive()
                 self._going.wait()
             except MagnetarError as error:
+                if self._inbox.failure is None:
+                    logger.error("nothing for the listener on %s: %s", self._topic, error)
+                    continue
                 logger.info("the listener on %s ends: %s", self._topic, error)
                 return
             try:

@@ -91,7 +91,7 @@ class ClientConfiguration:
     backoff_initial_ms: int = 20
     backoff_maximum_ms: int = 5_000
     decompressed_size_max_bytes: int = 80 * 1024 * 1024
-    """A batch that claims to be larger is discarded as corrupt."""
+    """A batch that claims to be larger is not delivered: `receive` fails with MessageTooBig, and it is kept."""
 
     def __post_init__(self) -> None:
         _check_text("service_url", self.service_url)

@@ -12,6 +12,9 @@ A durable subscription gets everything unacknowledged again from its new broker,
 SUBSCRIBE (`generation` makes what was queued void). A non-durable one goes on after the last entry that arrived, and
 keeps its queue: no message twice, none left out.
 
+An entry that cannot be opened (`undelivered`) frees its permits like any other and is never acknowledged; `receive`
+fails with the reason. A durable subscription keeps it: cumulative acknowledgement leaves it out (`acknowledgements`).
+
 Invariant: permits at the broker + messages in unopened entries + `_credit` = `queue_size` (a batch may exceed it by
 its own size, because brokers send whole batches).
 """
@@ -32,12 +35,12 @@ from ..protocol.errors import (
 )
 from ..protocol.message_id import signed64
 from ..protocol.pulsar_pb2 import (
-    CommandAck,
     CommandCloseConsumer,
     CommandMessage,
     CommandSubscribe,
     KeyValue,
     MessageIdData,
+    MessageMetadata,
 )
 from ..protocol.topics import TopicName
 from .configuration import ConsumerConfiguration, ConsumerType
@@ -48,6 +51,7 @@ from .inbox import Inbox
 from .message import Entry, Message
 from .message_id import MessageId
 from .start_filter import StartFilter
+from .undelivered import not_delivered, unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +75,8 @@ class PartitionConsumer:
         self.name = configuration.consumer_name or ""
         self.generation = 0
         self.acks = ConsumerAcks(core, configuration, self)
+        self._keeps_order = start is None and configuration.consumer_type is not ConsumerType.Shared
+        """Whether cumulative acknowledgement deletes, so that it matters what it covers."""
         self.connection: Connection | None = None
         self.consumer_id = -1
         self._core = core
@@ -292,8 +298,7 @@ class PartitionConsumer:
                 generation=self.generation,
             )
         except (ChecksumError, ProtocolError) as error:
-            self._discard_corrupt(position, entry, error)
-            return
+            received = self._unreadable(position, entry, error)
         self._granted -= received.count
         if self._resumed_at is not None and not self._seeking:
             if position <= self._resumed_at:  # it is queued, or with the application: not acknowledged for it here
@@ -302,7 +307,7 @@ class PartitionConsumer:
             self._resumed_at = None
         self._last_arrived = position
         self.acks.received(position)
-        if self._filter is not None:
+        if self._filter is not None and received.failure is None:
             if self._filter.drops(received):
                 self._leave_out(received.count)
                 if self._ordered and not self._seeking:
@@ -315,19 +320,18 @@ class PartitionConsumer:
                 self._filter = None
         self._inbox.arrive(received)
 
-    def _discard_corrupt(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> None:
-        checksum = isinstance(error, ChecksumError)
-        self.report_corrupt(
-            position, CommandAck.ChecksumMismatch if checksum else CommandAck.BatchDeSerializeError, error
+    def _unreadable(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> Entry:
+        """An entry that shows on arrival that it cannot be opened; it fails the call whose turn it is."""
+        damaged = Entry(
+            self.topic.full, self.partition, *position, MessageMetadata(), b"", source=self, generation=self.generation
         )
-        self._pass_over(entry)
+        damaged.failure = error
+        damaged.count = _count_perhaps(entry)
+        return damaged
 
     def _pass_over(self, entry: bytes) -> None:
-        """An entry came, perhaps unreadable, that goes no further."""
-        try:
-            count = max(1, parse_metadata(entry).num_messages_in_batch)
-        except ProtocolError:
-            count = 1
+        """An entry came that goes no further."""
+        count = _count_perhaps(entry)
         self._granted -= count
         self._leave_out(count)
 
@@ -337,31 +341,21 @@ class PartitionConsumer:
             self._credit_messages(messages)
         self.ask_for_one()
 
-    def report_corrupt(
-        self, position: tuple[int, int], kind: CommandAck.ValidationError.ValueType, error: MagnetarError
-    ) -> None:
-        """Tell the broker that an entry cannot be read and will never be; that acknowledges it."""
-        logger.error("entry %s of %s is discarded: %s", position, self.topic.full, error)
-        if self.connection is not None:
-            where = MessageId(-1, *position).to_wire()
-            command = CommandAck(
-                consumer_id=self.consumer_id,
-                ack_type=CommandAck.Individual,
-                message_id=[where],
-                validation_error=kind,  # pyright: ignore[reportArgumentType]
-            )
-            self.connection.write(encode(command))
-
     def open_entry(self, entry: Entry) -> list[Message]:
         """See `inbox.Source`; called under the inbox's lock."""
         self._credit_messages(entry.count)
         try:
-            return entry.open(self._core.configuration.decompressed_size_max_bytes)
-        except MagnetarError as error:
-            compressed = bool(entry.metadata.compression)
-            kind = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
-            self._core.handover.wake(self.report_corrupt, entry.position, kind, error)
-            return []
+            messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
+        except Exception as error:  # of whatever kind: what a stranger wrote must not pass for delivered
+            why = unreadable(error)
+            logger.error("cannot open entry %s of %s: %s", entry.position, self.topic.full, why)
+            if self._durable:
+                self.acks.undelivered(entry.position, damaged=isinstance(why, ChecksumError))
+            place = MessageId(self.partition, *entry.position)
+            raise not_delivered(self.topic.full, place, why, self._durable) from error
+        if self._keeps_order:
+            self.acks.opened(entry.position)
+        return messages
 
     # ---- Permits ----
 
@@ -445,3 +439,11 @@ class PartitionConsumer:
             self._filter = self._unsought
             self._last_arrived = self._resumed_at = None
             self.redeliver_all()
+
+
+def _count_perhaps(entry: bytes) -> int:
+    """How many permits an entry took that may be unreadable."""
+    try:
+        return max(1, parse_metadata(entry).num_messages_in_batch)
+    except ProtocolError:
+        return 1

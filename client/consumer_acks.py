@@ -4,12 +4,16 @@ Acknowledgements are collected from any thread with one append each and go out t
 when 1,000 wait (`ack_group_time_ms`, `ack_group_max`). Negatively acknowledged entries are asked for again after their
 delay: one by one on a Shared subscription, all from the first unacknowledged on otherwise. What could not be sent
 because there is no connection is sent first thing on the next.
+
+The same queue carries what the application was not given (`undelivered`) and what it was given since (`opened`), so
+that the loop learns of these before it works off any acknowledgement of what came later.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from typing import Protocol
 
 from ..protocol.commands import ack, encode
@@ -25,6 +29,12 @@ logger = logging.getLogger(__name__)
 
 ENTRIES_PER_COMMAND_MAX = 5_000
 """An acknowledged entry takes up to 25 bytes; commands stay far below the frame limit."""
+DAMAGED_DELAY_MIN_S = 1.0
+"""A damaged entry is asked for again after `negative_ack_redelivery_delay_ms`, but not before this time,"""
+DAMAGED_DELAY_MAX_S = 3600.0
+"""after twice the time whenever it comes damaged again, and at least so often."""
+DAMAGED_MAX = 1_000
+"""Of so many damaged entries it is remembered how often they came."""
 
 
 class Wire(Protocol):
@@ -55,6 +65,24 @@ class _UpTo:
         self.message_id = message_id
 
 
+class _Undelivered:
+    """Among what the application collected: an entry that it was not given."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+
+
+class _Opened:
+    """Among what the application collected: an entry whose messages it is given."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+
+
 class ConsumerAcks:
     """See the module. `acknowledge` and `negative_acknowledge` may be called from any thread."""
 
@@ -66,11 +94,18 @@ class ConsumerAcks:
         self._negative_delay_s = configuration.negative_ack_redelivery_delay_ms / 1000
         self._one_by_one = configuration.consumer_type is ConsumerType.Shared
         self._state = Acknowledgements()
-        self._collected: deque[Message | MessageId | _UpTo] = deque()
+        self._collected: deque[Message | MessageId | _UpTo | _Undelivered | _Opened] = deque()
         self._told = False
         self._timer: asyncio.TimerHandle | None = None
+        self._notes_opened = False
+        """Whether there ever was an entry since the last seek that could not be opened."""
         self._negative: dict[Position, float] = {}
+        """When to ask for entries again."""
+        self._due: list[tuple[float, Position]] = []
+        """The same as a heap, with some that were withdrawn."""
         self._negative_timer: asyncio.TimerHandle | None = None
+        self._damaged: dict[Position, int] = {}
+        """How often entries came damaged."""
 
     # ---- From the application, any thread ----
 
@@ -105,6 +140,22 @@ class ConsumerAcks:
         """The message failed: deliver it again after the delay."""
         self._core.handover.wake(self._negative_acknowledge, message_id.position)
 
+    # ---- From the inbox, under its lock, any thread ----
+
+    def undelivered(self, position: Position, *, damaged: bool) -> None:
+        """The application is about to be told that it cannot have this entry. A `damaged` one is asked for again."""
+        self._notes_opened = True
+        self._collected.append(_Undelivered(position))
+        if damaged:
+            self._core.handover.wake(self._ask_again, position)
+
+    def opened(self, position: Position) -> None:
+        """The application is about to be given the messages of this entry; for subscriptions that keep an order."""
+        if self._notes_opened:
+            self._collected.append(_Opened(position))
+            if len(self._collected) == self._group_max:
+                self._core.handover.wake(self.flush)
+
     # ---- On the loop ----
 
     def received(self, position: Position) -> None:
@@ -118,7 +169,7 @@ class ConsumerAcks:
 
     def subscribed(self) -> None:
         """There is a new subscription: the broker delivers everything unacknowledged anyway."""
-        self._negative.clear()
+        self._forget_negative()
         self.flush()
         self._state.forget_sent()
 
@@ -126,7 +177,9 @@ class ConsumerAcks:
         """The application seeks: forget everything."""
         self._collected.clear()
         self._state.reset()
-        self._negative.clear()
+        self._forget_negative()
+        self._damaged.clear()
+        self._notes_opened = False
 
     def flush(self) -> None:
         """Send everything that is complete."""
@@ -160,7 +213,7 @@ class ConsumerAcks:
         if connection is None:
             return
         if not positions:
-            self._negative.clear()
+            self._forget_negative()
         for start in range(0, len(positions) or 1, ENTRIES_PER_COMMAND_MAX):
             command = CommandRedeliverUnacknowledgedMessages(
                 consumer_id=self._consumer.consumer_id,
@@ -190,11 +243,11 @@ class ConsumerAcks:
         run_size = 0
         while collected:
             item = collected.popleft()
-            if isinstance(item, _UpTo):
+            if isinstance(item, _UpTo | _Undelivered | _Opened):
                 if run_position is not None:
                     self._finish_run(run_position, run_size, run)
                     run_position = None
-                self._finish_up_to(item.message_id)
+                self._note(item)
                 continue
             ledger_id, entry_id, index, _, size = item.message_id() if isinstance(item, Message) else item
             position = (ledger_id, entry_id)
@@ -216,8 +269,20 @@ class ConsumerAcks:
         if run_position is not None:
             self._finish_run(run_position, run_size, run)
 
+    def _note(self, item: _UpTo | _Undelivered | _Opened) -> None:
+        if isinstance(item, _UpTo):
+            self._finish_up_to(item.message_id)
+        elif isinstance(item, _Opened):
+            self._state.opened(item.position)
+            self._damaged.pop(item.position, None)
+        elif not self._one_by_one:
+            self._state.undelivered(item.position)
+
     def _finish_run(self, position: Position, size: int, indexes: list[int]) -> None:
-        if self._state.acknowledge_run(position, size, indexes):
+        done = 0
+        for index in indexes:
+            done |= 1 << index
+        if self._state.acknowledge_run(position, size, done):
             self._negative.pop(position, None)
 
     def _finish_up_to(self, message_id: MessageId) -> None:
@@ -227,28 +292,51 @@ class ConsumerAcks:
             self._negative = {other: due for other, due in self._negative.items() if other > position}
 
     def _negative_acknowledge(self, position: Position) -> None:
-        loop = self._core.loop
+        self._redeliver_in(position, self._negative_delay_s)
+
+    def _ask_again(self, position: Position) -> None:
+        """An entry came damaged: it may be whole the next time. Each time the pause is twice as long."""
+        times = self._damaged.pop(position, 0)
+        self._damaged[position] = times + 1
+        if len(self._damaged) > DAMAGED_MAX:
+            del self._damaged[next(iter(self._damaged))]
+        delay_s = max(self._negative_delay_s, DAMAGED_DELAY_MIN_S) * 2 ** min(times, 16)
+        self._redeliver_in(position, min(delay_s, max(self._negative_delay_s, DAMAGED_DELAY_MAX_S)))
+
+    def _redeliver_in(self, position: Position, delay_s: float) -> None:
         if position not in self._negative:
-            self._negative[position] = loop.time() + self._negative_delay_s
-        if self._negative_timer is None:
-            self._negative_timer = loop.call_later(self._negative_delay_s, self._redeliver_due)
+            due = self._negative[position] = self._core.loop.time() + delay_s
+            heappush(self._due, (due, position))
+            self._set_negative_timer()
+
+    def _forget_negative(self) -> None:
+        self._negative.clear()
+        self._due.clear()
+
+    def _set_negative_timer(self) -> None:
+        """Have `_redeliver_due` called when the first is due."""
+        while self._due and self._negative.get(self._due[0][1]) != self._due[0][0]:
+            heappop(self._due)  # withdrawn
+        timer = self._negative_timer
+        if not self._due or (timer is not None and timer.when() <= self._due[0][0]):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._negative_timer = self._core.loop.call_at(self._due[0][0], self._redeliver_due)
 
     def _redeliver_due(self) -> None:
         self._negative_timer = None
         self.flush()  # an acknowledgement that waits may have overtaken a negative one
         now = self._core.loop.time()
         due: list[Position] = []
-        for position, when in self._negative.items():  # in the order of their times: the delay is one for all
-            if when > now:
-                break
-            due.append(position)
-        for position in due:
-            del self._negative[position]
+        while self._due and self._due[0][0] <= now:
+            when, position = heappop(self._due)
+            if self._negative.get(position) == when:
+                del self._negative[position]
+                due.append(position)
         if due:
             if self._one_by_one:
                 self.send_redelivery(due)
             else:
                 self._consumer.redeliver_all()
-        if self._negative:
-            first = next(iter(self._negative.values()))
-            self._negative_timer = self._core.loop.call_at(first, self._redeliver_due)
+        self._set_negative_timer()

@@ -2,7 +2,8 @@
 
 All partitions of a consumer share it. Entries are opened one at a time, when the application comes to them, on its
 thread; so a queue of 1,000 messages in one batch costs one deque item until then. Taking a message from an opened entry
-is a `popleft` without a lock.
+is a `popleft` without a lock. An entry that cannot be opened takes its place in the order as an error, which the next
+call raises; what lies behind it waits for the call after that.
 
 How many entries may lie here is bounded by the permits that the sources granted to their brokers.
 """
@@ -25,7 +26,8 @@ class Source(Protocol):
     """Entries of an earlier generation are void: the broker will deliver them again, or the application sought away."""
 
     def open_entry(self, entry: Entry) -> list[Message]:
-        """The messages of an entry that the application has come to, which frees its permits. Never raises."""
+        """The messages of an entry that the application has come to, which frees its permits. Raises why there are
+        none to be handed over."""
         ...
 
 
@@ -41,6 +43,9 @@ class Inbox:
         self.failure: MagnetarError | None = None
         """Why nothing will come any more."""
         self._entries: deque[Entry] = deque()
+        self._undelivered: tuple[object, MagnetarError] | None = None
+        """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
+        lock; nothing is opened meanwhile."""
 
     def arrive(self, entry: Entry) -> None:
         """Queue an entry and wake those who wait."""
@@ -51,23 +56,45 @@ class Inbox:
             with self.lock:
                 self.arrival.notify_all()
 
-    def take(self) -> Message | None:
-        """The next message, or None if none is here now."""
+    def take(self, *, raises: bool = True) -> Message | None:
+        """The next message, or None if none is here now.
+
+        Raises the error of an entry that could not be opened; unless `raises`, that stays for the next call.
+        """
         while True:
             try:
                 return self.messages.popleft()
             except IndexError:
                 if not self._open_next():
                     return None
+                if self._undelivered is not None:
+                    if not raises:
+                        return None
+                    self._raise_undelivered()
 
     def take_many(self, messages_max: int) -> list[Message]:
-        """The next messages that are here now, at most so many."""
+        """The next messages that are here now, at most so many. Raises as `take`, when there is none before it."""
         taken: list[Message] = []
         while len(taken) < messages_max:
             self._pop_into(taken, messages_max - len(taken))
-            if len(taken) < messages_max and not self._open_next():
+            if len(taken) == messages_max or not self._open_next():
                 break
+            if self._undelivered is not None:
+                if taken:
+                    break
+                self._raise_undelivered()
         return taken
+
+    @property
+    def is_at_error(self) -> bool:
+        """Whether the next call raises the error of an entry that could not be opened."""
+        return self._undelivered is not None and not self.messages
+
+    def _raise_undelivered(self) -> None:
+        with self.lock:
+            undelivered, self._undelivered = self._undelivered, None
+        if undelivered is not None:
+            raise undelivered[1]
 
     def _pop_into(self, taken: list[Message], messages_max: int) -> None:
         """Take at most so many of the messages one by one: others pop from the same deque without the lock, and only
@@ -79,27 +106,32 @@ class Inbox:
                 append(popleft())
 
     def _open_next(self) -> bool:
-        """Open the next entry. False if there is none."""
+        """Open the next entry. False if there is none; true too if it could not be opened."""
         with self.lock:
-            if self.messages:
+            if self.messages or self._undelivered is not None:
                 return True
             while self._entries:
                 entry = self._entries.popleft()
                 source = cast(Source, entry.source)
                 if entry.generation == source.generation:
-                    self.messages.extend(source.open_entry(entry))
+                    try:
+                        self.messages.extend(source.open_entry(entry))
+                    except MagnetarError as error:
+                        self._undelivered = (source, error)
                     return True
             return False
 
     def has_more(self) -> bool:
-        """Whether `take` may return a message; to be called under the lock."""
-        return bool(self.messages or self._entries)
+        """Whether `take` may return a message or raise; to be called under the lock."""
+        return bool(self.messages or self._entries) or self._undelivered is not None
 
     def is_empty(self) -> bool:
-        """Whether `take` would return None at this moment."""
+        """Whether `take` would neither return a message nor raise at this moment."""
         while not self.messages:
             if not self._open_next():
                 return True
+            if self._undelivered is not None:
+                return False
         return False
 
     def discard(self, source: object) -> int:
@@ -110,6 +142,8 @@ class Inbox:
             opened: list[Message] = []
             self._pop_into(opened, sys.maxsize)  # whoever finds it empty in between waits for the lock
             self.messages.extend(message for message in opened if message.source is not source)
+            if self._undelivered is not None and self._undelivered[0] is source:
+                self._undelivered = None  # its entry comes again, or the application sought away
             return dropped
 
     def first(self, source: object) -> Message | Entry | None:
@@ -131,4 +165,5 @@ class Inbox:
                 self.failure = failure
             self._entries.clear()
             self.messages.clear()
+            self._undelivered = None
             self.arrival.notify_all()

@@ -6,12 +6,15 @@ message keeps its entry and its index; everything else is looked up on demand.
 
 from collections.abc import Callable
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from ..protocol.batches import decode_batch
 from ..protocol.compression import decompress
 from ..protocol.entries import is_batch, message_count
-from ..protocol.errors import OperationNotSupported
+from ..protocol.errors import MagnetarError
 from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from .message_id import MessageId
+from .undelivered import chunk, encrypted, too_large, unknown_compression
 
 
 class Entry:
@@ -22,6 +25,7 @@ class Entry:
         "batched",
         "count",
         "entry_id",
+        "failure",
         "generation",
         "ledger_id",
         "metadata",
@@ -61,6 +65,8 @@ class Entry:
         self.generation = generation
         self.wanted: Callable[[int], bool] | None = None
         """Which messages of the batch, by index, the consumer wants; None: all."""
+        self.failure: MagnetarError | None = None
+        """Why it cannot be opened, if that showed when it arrived."""
         self.batched = is_batch(metadata)
         self.count = message_count(metadata)
 
@@ -72,16 +78,23 @@ class Entry:
     def open(self, decompressed_size_max: int) -> "list[Message]":
         """The entry's messages, without those already acknowledged or not wanted.
 
-        Raises ProtocolError for what cannot be decoded, OperationNotSupported for encrypted messages and chunks.
+        Raises CryptoError, OperationNotSupported (a chunk, an unknown compression), MessageTooBig, ProtocolError for
+        what cannot be decoded, or `failure`.
         """
         metadata = self.metadata
+        if self.failure is not None:
+            raise self.failure
         if metadata.encryption_keys:
-            raise OperationNotSupported("the message is encrypted; decryption is not available")
+            raise encrypted()
         if metadata.num_chunks_from_msg > 1:
-            raise OperationNotSupported("the message is a chunk of a larger one; chunking is not available")
+            raise chunk()
         payload: bytes | memoryview = self.payload
         if metadata.compression:
+            if metadata.uncompressed_size > decompressed_size_max:
+                raise too_large(metadata.uncompressed_size, decompressed_size_max)
             payload = decompress(metadata.compression, payload, metadata.uncompressed_size, decompressed_size_max)
+        elif metadata.uncompressed_size:
+            _refuse_unknown_compression(metadata)
         if not self.batched:
             return [Message(self, -1, bytes(payload), metadata)]
         pieces = decode_batch(payload, self.count)
@@ -101,6 +114,15 @@ class Entry:
     def _is_open(self, index: int) -> bool:
         word, bit = divmod(index, 64)
         return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
+
+
+def _refuse_unknown_compression(metadata: MessageMetadata) -> None:
+    """Protobuf takes a value that an enumeration lacks for an unknown field: such an entry looks uncompressed, and its
+    payload would be handed over as it is. Whoever compresses says the size before, so only such entries are looked at.
+    """
+    for field in UnknownFieldSet(metadata):
+        if field.field_number == MessageMetadata.COMPRESSION_FIELD_NUMBER:
+            raise unknown_compression(field.data)
 
 
 class Message:

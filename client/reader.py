@@ -5,7 +5,9 @@ took, or the wanted start) decides whether there is more to read; its messages a
 that nothing piles up at the broker.
 """
 
-from ..protocol.errors import OperationNotSupported
+from typing import cast
+
+from ..protocol.errors import MagnetarError, OperationNotSupported
 from ..protocol.message_id import Position
 from .async_consumer import AsyncConsumer
 from .configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
@@ -64,6 +66,13 @@ class TopicReader:
         self._taken[message_id.partition()] = message_id
         if message_id.batch_index() >= message_id.batch_size() - 1:
             self.consumer.acknowledge_cumulative(message_id.entry)
+
+    def missed(self, error: MagnetarError) -> None:
+        """`receive` raised this. If it stands for a message that could not be opened, the reader is past that."""
+        place = error.details
+        if "entry_id" in place:
+            partition, ledger_id, entry_id = (cast(int, place[name]) for name in ("partition", "ledger_id", "entry_id"))
+            self._taken[partition] = MessageId(partition, ledger_id, entry_id)
 
     async def seek(self, target: MessageId | int) -> None:
         """Move to a message id or a publish time (ms)."""
@@ -135,7 +144,11 @@ class AsyncReader(ReaderFacts):
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises Timeout if none comes in time, AlreadyClosed, or why the reader ended."""
-        message = await self._consumer.receive(timeout_millis)
+        try:
+            message = await self._consumer.receive(timeout_millis)
+        except MagnetarError as error:
+            self._reader.missed(error)
+            raise
         self._reader.took(message)
         return message
 

@@ -2,7 +2,12 @@
 
 A ledger entry, the same bytes on the wire, on every bookie's disk and in recovery:
 
-    [u64 ledger id][u64 entry id][i64 LAC][u64 length][u32 crc32c][body]
+    [u64 ledger id][u64 nonce][u64 entry id][i64 LAC][u64 length][u32 crc32c][body]
+
+The nonce is the ledger's, a random number in its metadata. Ids are given out once, but by a counter that goes back when
+the metadata is restored from a backup; then two ledgers may have one id, and the nonce tells them apart. It is part of
+every request, too. A bookie that holds another ledger under the id answers FOREIGN, whatever it is asked: neither its
+entries nor their absence say anything about the ledger that is meant.
 
 LAC (last add confirmed) is the last entry that the writer knew confirmed when it sent this one, −1 for none;
 `length` counts all bodies of the ledger up to and including this one. The CRC32C covers the header before it and
@@ -14,12 +19,12 @@ Requests travel in RPC frames (`rpc_frames`), operation and status in the frame'
 | operation | request | answer when OK |
 | --- | --- | --- |
 | ADD | `[u8 flags][entry]` | nothing |
-| READ | `[u64 ledger][u64 first][u64 last][u32 bytes max][u8 flags]` | `[u64 next]`, then `[u32 size][entry]` … |
-| FENCE | `[u64 ledger]` | `[i64 LAC][i64 last entry]` |
-| READ_LAC | `[u64 ledger]` | `[i64 LAC][i64 last entry]` |
+| READ | `[u64 ledger][u64 nonce][u64 first][u64 last][u32 bytes][u8 flags]` | `[u64 next]`, then `[u32 size][entry]`… |
+| FENCE | `[u64 ledger][u64 nonce]` | `[i64 LAC][i64 last entry]` |
+| READ_LAC | `[u64 ledger][u64 nonce]` | `[i64 LAC][i64 last entry]` |
 
 A READ answers entries of first…last (both inclusive) in ascending order, at least one if the bookie has any, then
-until `bytes max`; `next` is the first id not examined. Entries that it does not hold are absent from the answer.
+until `bytes`; `next` is the first id not examined. Entries that it does not hold are absent from the answer.
 LAC in answers is the highest that any stored entry carries, −1 for none, as is the last entry's id.
 """
 
@@ -35,6 +40,7 @@ from .errors import (
     DigestConflict,
     EntryCorrupt,
     EntryUnknown,
+    ForeignLedger,
     FrameTooLarge,
     LedgerError,
     LedgerFenced,
@@ -71,6 +77,7 @@ class BookieStatus(IntEnum):
     IO_ERROR = 9
     CONFLICT = 10
     OVERLOADED = 11
+    FOREIGN = 12
 
 
 # A recovery add goes through although the ledger is fenced.
@@ -80,12 +87,12 @@ READ_FLAG_FENCE = 1
 
 ENTRY_ID_MAX = (1 << 63) - 1
 
-_CHECKED_HEADER = Struct(">QQqQ")
+_CHECKED_HEADER = Struct(">QQQqQ")
 _CRC = Struct(">I")
-_HEADER = Struct(">QQqQI")
-_READ_REQUEST = Struct(">QQQIB")
+_HEADER = Struct(">QQQqQI")
+_READ_REQUEST = Struct(">QQQQIB")
 _READ_ANSWER = Struct(">Q")
-_LEDGER = Struct(">Q")
+_LEDGER = Struct(">QQ")
 _LEDGER_STATE = Struct(">qq")
 
 ENTRY_HEADER_SIZE_BYTES = _HEADER.size
@@ -97,6 +104,7 @@ class LedgerEntry(NamedTuple):
     """One entry of a ledger. `length` is cumulative, this body included; `lac` is −1 for none."""
 
     ledger_id: int
+    nonce: int
     entry_id: int
     lac: int
     length: int
@@ -107,6 +115,7 @@ class EntryHeader(NamedTuple):
     """The header of an entry, unchecked."""
 
     ledger_id: int
+    nonce: int
     entry_id: int
     lac: int
     length: int
@@ -117,6 +126,7 @@ class ReadRequest(NamedTuple):
     """A READ: entries `first`…`last` inclusive of a ledger, about `bytes_max` of them; `fence` first or not."""
 
     ledger_id: int
+    nonce: int
     first: int
     last: int
     bytes_max: int
@@ -133,9 +143,11 @@ class LedgerState(NamedTuple):
 # ---- Entries ----
 
 
-def encode_entry_header(ledger_id: int, entry_id: int, lac: int, length: int, body: bytes | memoryview) -> bytes:
-    """The 36 bytes that go before `body`."""
-    checked = _CHECKED_HEADER.pack(ledger_id, entry_id, lac, length)
+def encode_entry_header(
+    ledger_id: int, nonce: int, entry_id: int, lac: int, length: int, body: bytes | memoryview
+) -> bytes:
+    """The 44 bytes that go before `body`."""
+    checked = _CHECKED_HEADER.pack(ledger_id, nonce, entry_id, lac, length)
     return checked + _CRC.pack(crc32c(body, crc32c(checked)))
 
 
@@ -148,12 +160,12 @@ def decode_entry_header(data: bytes | bytearray | memoryview) -> EntryHeader:
 
 def decode_entry(data: bytes | bytearray | memoryview, verify: bool = True) -> LedgerEntry:
     """The entry in `data`, body copied; EntryCorrupt if cut off or (with `verify`) its checksum does not match."""
-    ledger_id, entry_id, lac, length, crc = decode_entry_header(data)
+    ledger_id, nonce, entry_id, lac, length, crc = decode_entry_header(data)
     view = memoryview(data)
     body = view[ENTRY_HEADER_SIZE_BYTES:]
     if verify and crc32c(body, crc32c(view[:_CHECKED_SIZE])) != crc:
         raise EntryCorrupt("the checksum of a ledger entry does not match", ledger_id=ledger_id, entry_id=entry_id)
-    return LedgerEntry(ledger_id, entry_id, lac, length, bytes(body))
+    return LedgerEntry(ledger_id, nonce, entry_id, lac, length, bytes(body))
 
 
 def entry_intact(data: bytes | bytearray | memoryview) -> bool:
@@ -186,21 +198,21 @@ def decode_add(payload: bytes | memoryview) -> tuple[bool, memoryview]:
 # ---- READ ----
 
 
-def encode_read(ledger_id: int, first: int, last: int, bytes_max: int, fence: bool = False) -> bytes:
+def encode_read(ledger_id: int, nonce: int, first: int, last: int, bytes_max: int, fence: bool = False) -> bytes:
     """The payload of a READ of entries `first`…`last`, both inclusive."""
-    return _READ_REQUEST.pack(ledger_id, first, last, bytes_max, READ_FLAG_FENCE if fence else 0)
+    return _READ_REQUEST.pack(ledger_id, nonce, first, last, bytes_max, READ_FLAG_FENCE if fence else 0)
 
 
 def decode_read(payload: bytes | memoryview) -> ReadRequest:
     """A READ's request; ProtocolError if malformed or the range is empty."""
     if len(payload) != _READ_REQUEST.size:
         raise ProtocolError("a READ of the wrong size", size_bytes=len(payload))
-    ledger_id, first, last, bytes_max, flags = _READ_REQUEST.unpack(payload)
+    ledger_id, nonce, first, last, bytes_max, flags = _READ_REQUEST.unpack(payload)
     if flags & ~READ_FLAG_FENCE:
         raise ProtocolError(f"a READ with unknown flags {flags}", flags=flags)
     if first > last or last > ENTRY_ID_MAX:
         raise ProtocolError("a READ of an impossible range", first=first, last=last)
-    return ReadRequest(ledger_id, first, last, bytes_max, flags == READ_FLAG_FENCE)
+    return ReadRequest(ledger_id, nonce, first, last, bytes_max, flags == READ_FLAG_FENCE)
 
 
 def encode_read_answer(next_entry_id: int, entries: list[bytes]) -> list[bytes]:
@@ -236,16 +248,17 @@ def decode_read_answer(payload: bytes | memoryview) -> tuple[int, list[memoryvie
 # ---- FENCE, READ_LAC ----
 
 
-def encode_ledger(ledger_id: int) -> bytes:
+def encode_ledger(ledger_id: int, nonce: int) -> bytes:
     """The payload of a FENCE or READ_LAC."""
-    return _LEDGER.pack(ledger_id)
+    return _LEDGER.pack(ledger_id, nonce)
 
 
-def decode_ledger(payload: bytes | memoryview) -> int:
-    """The ledger id of a FENCE or READ_LAC; ProtocolError if malformed."""
+def decode_ledger(payload: bytes | memoryview) -> tuple[int, int]:
+    """`(ledger id, nonce)` of a FENCE or READ_LAC; ProtocolError if malformed."""
     if len(payload) != _LEDGER.size:
         raise ProtocolError("a ledger id of the wrong size", size_bytes=len(payload))
-    return _LEDGER.unpack(payload)[0]
+    ledger_id, nonce = _LEDGER.unpack(payload)
+    return ledger_id, nonce
 
 
 def encode_ledger_state(lac: int, last_entry: int) -> bytes:
@@ -277,6 +290,7 @@ _STATUS_ERRORS: dict[int, tuple[type[MagnetarError], str]] = {
     BookieStatus.IO_ERROR: (StorageFailed, "the bookie's disk failed"),
     BookieStatus.CONFLICT: (DigestConflict, "the bookie holds other bytes under the same ids"),
     BookieStatus.OVERLOADED: (BookieUnavailable, "the bookie has too much to do"),
+    BookieStatus.FOREIGN: (ForeignLedger, "the bookie holds another ledger under this id, from before a restore"),
     STATUS_DISCONNECTED: (EntryUnknown, "the connection to the bookie ended before the answer"),
 }
 

@@ -11,12 +11,13 @@ Ids of ledgers and entries may be −1 (a duplicate's receipt); on the wire they
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
+from typing import cast
 
 from google.protobuf.message import EncodeError, Message
 
 from .errors import ProtocolError
 from .message_id import Position
-from .pulsar_pb2 import BaseCommand
+from .pulsar_pb2 import BaseCommand, CommandError, ServerError
 
 _FRAME = Struct(">II")
 _UINT64_MASK = (1 << 64) - 1
@@ -205,3 +206,20 @@ def _framed(prefix: bytes, body: bytes, entry_size: int = 0) -> bytes:
 
 _PING = _framed(_prefix("CommandPing"), b"")
 _PONG = _framed(_prefix("CommandPong"), b"")
+
+
+def refusal(kind: int, request_id: int, error: int, message: str) -> bytes:
+    """The frame that refuses a request of that type: an answer of the type that its client waits for, if there is one
+    that can carry an error; ERROR otherwise."""
+    types = dict(BaseCommand.Type.items())
+    names = {number: name for name, number in types.items()}
+    number = types.get(f"{names[kind]}_RESPONSE")
+    if number is not None:
+        answer = getattr(BaseCommand(), BaseCommand.DESCRIPTOR.fields_by_number[number].name)
+        for code, text in (("error", "message"), ("error_code", "error_message")):
+            if code in answer.DESCRIPTOR.fields_by_name and text in answer.DESCRIPTOR.fields_by_name:
+                answer.request_id = request_id
+                setattr(answer, code, error)
+                setattr(answer, text, message)
+                return encode(answer)
+    return encode(CommandError(request_id=request_id, error=cast(ServerError, error), message=message))

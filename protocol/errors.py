@@ -213,6 +213,11 @@ class DigestConflict(LedgerError):
     """Different bytes are stored under the same ledger and entry id."""
 
 
+class ForeignLedger(LedgerError):
+    """A bookie holds another ledger under this id: one that was created when the metadata was another, before it was
+    restored from a backup. It says nothing about the ledger that was asked for."""
+
+
 class BookieReadOnly(LedgerError):
     """The bookie takes no new entries (disk full or disk failed)."""
 

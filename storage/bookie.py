@@ -8,6 +8,7 @@ The answer to an ADD, first match:
     malformed, or its digest wrong            BAD_REQUEST, CORRUPT
     larger than the frame limit               TOO_LARGE
     ledger tombstoned                         FENCED (a zombie writer), NO_SUCH_LEDGER to a recovery add
+    another ledger held under this id         FOREIGN
     ledger fenced, ordinary add               FENCED
     bookie read-only, or the ledger unknown
       while in limbo or below the fence floor READ_ONLY, ordinary adds only
@@ -15,6 +16,9 @@ The answer to an ADD, first match:
     same bytes already stored and intact      OK, once they are durable
     other bytes already stored                CONFLICT
     else                                      OK, once it is durable
+
+"Another ledger" is one with another nonce (see `protocol.bookie_wire`); then FOREIGN is the answer to a READ, a FENCE
+and a READ_LAC, too, and nothing is changed.
 
 The bookie as a whole:
 
@@ -47,7 +51,15 @@ from ..protocol.bookie_wire import (
     encode_ledger_state,
     encode_read_answer,
 )
-from ..protocol.errors import BadVersion, DiskFull, MagnetarError, NoSuchLedger, ProtocolError, StorageFailed
+from ..protocol.errors import (
+    BadVersion,
+    DiskFull,
+    ForeignLedger,
+    MagnetarError,
+    NoSuchLedger,
+    ProtocolError,
+    StorageFailed,
+)
 from ..runtime.environment import Environment
 from ..runtime.files import DiskUsage
 from ..runtime.settings import Settings
@@ -59,6 +71,7 @@ from .records import (
     DIGESTED_HEAD_END,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
+    FENCE_BODY,
     KIND_FENCE,
     KIND_TOMBSTONE,
     LEDGER_BODY,
@@ -136,11 +149,11 @@ class BookieStore:
             if op == BookieOp.READ:
                 self._read(responder, request_id, payload)
             elif op == BookieOp.FENCE:
-                ledger_id = decode_ledger(payload)
-                self._fence(ledger_id, lambda error: self._answer_state(responder, request_id, ledger_id, error))
+                key = decode_ledger(payload)
+                self._fence(*key, lambda error: self._answer_state(responder, request_id, *key, error))
             elif op == BookieOp.READ_LAC:
-                ledger_id = decode_ledger(payload)
-                self._journal.after_pending(lambda error: self._answer_state(responder, request_id, ledger_id, error))
+                key = decode_ledger(payload)
+                self._journal.after_pending(lambda error: self._answer_state(responder, request_id, *key, error))
             else:
                 responder.respond(request_id, BookieStatus.BAD_REQUEST)
         except ProtocolError:
@@ -152,7 +165,7 @@ class BookieStore:
         if size < ENTRY_HEAD_SIZE:
             return BookieStatus.BAD_REQUEST
         head = payload[:ENTRY_HEAD_SIZE]
-        flags, ledger_id, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)
+        flags, ledger_id, nonce, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)
         if flags & ~ADD_FLAG_RECOVERY or entry_id > ENTRY_ID_MAX or lac < -1:
             return BookieStatus.BAD_REQUEST
         if size > self._size_max:
@@ -164,7 +177,9 @@ class BookieStore:
             refusal = self._refuse_unknown_ledger(ledger_id, flags)
             if refusal is not None:
                 return refusal
-            state = self._learn(ledger_id)
+            state = self._learn(ledger_id, nonce)
+        elif state.nonce != nonce:
+            return BookieStatus.FOREIGN
         refusal = refuse_known_ledger(flags, state.fenced, self.writable)
         if refusal is not None:
             return refusal
@@ -206,8 +221,8 @@ class BookieStore:
         """Whether a fence of a ledger that nothing is known of may have been lost."""
         return bool(self.entries.limbo) or ledger_id < self.entries.fence_floor
 
-    def _learn(self, ledger_id: int) -> LedgerState:
-        state = self._ledgers[ledger_id] = LedgerState(ledger_id)
+    def _learn(self, ledger_id: int, nonce: int) -> LedgerState:
+        state = self._ledgers[ledger_id] = LedgerState(ledger_id, nonce)
         if self._doubtful(ledger_id):
             state.fenced = state.fence_durable = True  # limbo and floor are durable, and say the same
         return state
@@ -216,7 +231,7 @@ class BookieStore:
         self, state: LedgerState, payload: bytes, head: bytes, responder: Responder, request_id: int
     ) -> int | None:
         """An entry at or below the highest known: stored before, or a gap that is filled now."""
-        _, ledger_id, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)
+        _, ledger_id, _, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)
         found = self._reads.find_unsealed(state, entry_id)
         if found is not None:
             segment, row = found
@@ -253,12 +268,18 @@ class BookieStore:
         self._reads.find_sealed(state, entry_id, holders, looked_up)
         return None
 
-    def _fence(self, ledger_id: int, callback: Callable[[BaseException | None], None]) -> None:
-        """Fence a ledger, seen before or not; `callback` when the fence, and every add accepted before, is durable."""
+    def _fence(self, ledger_id: int, nonce: int, callback: Callable[[BaseException | None], None]) -> None:
+        """Fence a ledger, seen before or not; `callback` when the fence, and every add accepted before, is durable.
+
+        Another ledger of that id is left alone: what is asked for is not here, and cannot come while that one is.
+        """
         if ledger_id in self.entries.tombstones:
             callback(None)
             return
-        state = self._ledgers.get(ledger_id) or self._learn(ledger_id)
+        state = self._ledgers.get(ledger_id) or self._learn(ledger_id, nonce)
+        if state.nonce != nonce:
+            callback(None)
+            return
         state.fenced = True
         state.touched = True
         if state.fence_durable:
@@ -271,14 +292,18 @@ class BookieStore:
             callback(error)
 
         try:
-            self._journal.append(KIND_FENCE, LEDGER_BODY.pack(ledger_id), durable)
+            self._journal.append(KIND_FENCE, FENCE_BODY.pack(ledger_id, nonce), durable)
         except (DiskFull, StorageFailed) as error:
             callback(error)
 
-    def _answer_state(self, responder: Responder, request_id: int, ledger_id: int, error: BaseException | None) -> None:
+    def _answer_state(
+        self, responder: Responder, request_id: int, ledger_id: int, nonce: int, error: BaseException | None
+    ) -> None:
         state = self._ledgers.get(ledger_id)
         if error is not None:
             responder.respond(request_id, BookieStatus.IO_ERROR)
+        elif state is not None and state.nonce != nonce:
+            responder.respond(request_id, BookieStatus.FOREIGN)
         elif self.entries.limbo:
             responder.respond(request_id, BookieStatus.UNKNOWN)
         elif state is None:
@@ -306,13 +331,15 @@ class BookieStore:
             elif state is None:
                 missing = BookieStatus.UNKNOWN if self.entries.limbo else BookieStatus.NO_SUCH_LEDGER
                 responder.respond(request_id, missing)
+            elif state.nonce != wanted.nonce:
+                responder.respond(request_id, BookieStatus.FOREIGN)
             else:
                 bytes_max = min(wanted.bytes_max, self._settings.bookie_read_bytes_max)
                 gapless = bool(self.entries.limbo)
                 self._reads.read(state, wanted.first, wanted.last, bytes_max, gapless, done)
 
         if wanted.fence:
-            self._fence(wanted.ledger_id, read)
+            self._fence(wanted.ledger_id, wanted.nonce, read)
         else:
             read(None)
 
@@ -378,15 +405,17 @@ class BookieStore:
             raise failure
 
     async def held_ranges(
-        self, ledger_id: int, first: int, last: int, intact_only: bool = False
+        self, ledger_id: int, nonce: int, first: int, last: int, intact_only: bool = False
     ) -> list[tuple[int, int]]:
         """Ranges of entry ids stored; with `intact_only` every one is read and verified, damaged ones are left out.
 
-        Raises NoSuchLedger, EntryCorrupt (an index is being rebuilt), OSError.
+        Raises NoSuchLedger, ForeignLedger, EntryCorrupt (an index is being rebuilt), OSError.
         """
         state = self._ledgers.get(ledger_id)
         if state is None:
             raise NoSuchLedger(f"this bookie holds nothing of ledger {ledger_id}")
+        if state.nonce != nonce:
+            raise ForeignLedger(f"this bookie holds another ledger with the id {ledger_id}", ledger_id=ledger_id)
         if intact_only:
             return await self._reads.intact_ranges(state, first, last)
         return await self._reads.held_ranges(state, first, last)

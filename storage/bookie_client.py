@@ -139,6 +139,7 @@ class BookieClient:
         self,
         bookie_id: str,
         ledger_id: int,
+        nonce: int,
         first: int,
         last: int,
         bytes_max: int,
@@ -149,24 +150,26 @@ class BookieClient:
         """Read entries `first`…`last` (inclusive) that this bookie holds, fencing the ledger first if asked to.
 
         Raises NoSuchEntry, NoSuchLedger (definite), EntryUnknown (limbo, time-out, lost connection), EntryCorrupt,
-        BookieUnavailable.
+        ForeignLedger (under this id it holds a ledger with another nonce), BookieUnavailable.
         """
         payload = await self._ask(
             bookie_id,
             BookieOp.READ,
-            encode_read(ledger_id, first, last, bytes_max, fence),
+            encode_read(ledger_id, nonce, first, last, bytes_max, fence),
             timeout_s if timeout_s is not None else self.settings.read_entry_timeout_s,
             ledger_id,
         )
         return ReadAnswer(*decode_read_answer(payload))
 
-    async def fence(self, bookie_id: str, ledger_id: int, *, timeout_s: float | None = None) -> LedgerState:
+    async def fence(self, bookie_id: str, ledger_id: int, nonce: int, *, timeout_s: float | None = None) -> LedgerState:
         """Fence a ledger at one bookie; answers what it stores of it. Raises like `read`."""
-        return await self._ledger_state(BookieOp.FENCE, bookie_id, ledger_id, timeout_s)
+        return await self._ledger_state(BookieOp.FENCE, bookie_id, ledger_id, nonce, timeout_s)
 
-    async def read_lac(self, bookie_id: str, ledger_id: int, *, timeout_s: float | None = None) -> LedgerState:
+    async def read_lac(
+        self, bookie_id: str, ledger_id: int, nonce: int, *, timeout_s: float | None = None
+    ) -> LedgerState:
         """What one bookie stores of a ledger, without fencing it. Raises like `read`."""
-        return await self._ledger_state(BookieOp.READ_LAC, bookie_id, ledger_id, timeout_s)
+        return await self._ledger_state(BookieOp.READ_LAC, bookie_id, ledger_id, nonce, timeout_s)
 
     # -- which bookies can be used -------------------------------------------------------------------------------
 
@@ -209,9 +212,11 @@ class BookieClient:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    async def _ledger_state(self, op: BookieOp, bookie_id: str, ledger_id: int, timeout_s: float | None) -> LedgerState:
+    async def _ledger_state(
+        self, op: BookieOp, bookie_id: str, ledger_id: int, nonce: int, timeout_s: float | None
+    ) -> LedgerState:
         limit_s = timeout_s if timeout_s is not None else self.settings.read_entry_timeout_s
-        return decode_ledger_state(await self._ask(bookie_id, op, encode_ledger(ledger_id), limit_s, ledger_id))
+        return decode_ledger_state(await self._ask(bookie_id, op, encode_ledger(ledger_id, nonce), limit_s, ledger_id))
 
     async def _ask(self, bookie_id: str, op: BookieOp, request: bytes, timeout_s: float, ledger_id: int) -> bytes:
         answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()

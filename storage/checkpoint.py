@@ -36,7 +36,8 @@ class Checkpoint:
     """Sealed: (file id, kind suffix, end offset), oldest first."""
     journals: list[int] = field(default_factory=list[int])
     """Unsealed journals that existed, by file id."""
-    fenced: list[int] = field(default_factory=list[int])
+    fenced: dict[int, int] = field(default_factory=dict[int, int])
+    """Nonce by ledger id."""
     tombstones: IdRanges = field(default_factory=IdRanges)
     limbo: str = ""
     """Why the bookie is in limbo; empty when it is not."""
@@ -52,7 +53,7 @@ class Checkpoint:
                 "replay_from": self.replay_from,
                 "segments": self.segments,
                 "journals": self.journals,
-                "fenced": _encode_ids(self.fenced),
+                "fenced": _encode_ids([number for pair in self.fenced.items() for number in pair]),
                 "tombstones": _encode_ids(ranges),
                 "limbo": self.limbo,
                 "fence_floor": self.fence_floor,
@@ -77,6 +78,7 @@ class Checkpoint:
     def _from_fields(cls, fields: dict[str, Any]) -> "Checkpoint":
         bounds = _decode_ids(fields["tombstones"])
         runs = list(zip(bounds[::2], bounds[1::2], strict=True))
+        fences = _decode_ids(fields["fenced"])
         if any(first > last for first, last in runs):
             raise ValueError("a run of deleted ledgers ends before it begins")
         return cls(
@@ -85,7 +87,7 @@ class Checkpoint:
             _number(fields["replay_from"]),
             [(_number(file_id), _text(kind), _number(end)) for file_id, kind, end in fields["segments"]],
             [_number(file_id) for file_id in fields["journals"]],
-            _decode_ids(fields["fenced"]),
+            dict(zip(fences[::2], fences[1::2], strict=True)),
             IdRanges(runs),
             _text(fields["limbo"]),
             _number(fields["fence_floor"]),

@@ -163,7 +163,7 @@ class _Copy:
     damaged: list[Segment] = field(default_factory=list[Segment])
     _file: File | None = None
     _rows: dict[int, Rows] = field(default_factory=dict[int, Rows])
-    _source: "Iterator[tuple[int, int, int, bytes]] | None" = None
+    _source: "Iterator[tuple[int, int, int, int, bytes]] | None" = None
     _reader: SegmentReader | None = None
     _made: list[Segment] = field(default_factory=list[Segment])
 
@@ -176,19 +176,19 @@ class _Copy:
             self._source = self._entries(self._reader)
         parts: list[bytes] = []
         start = offset = output.end
-        for ledger_id, entry_id, lac, body in self._source:
+        for ledger_id, nonce, entry_id, lac, body in self._source:
             lost = not body
             if lost:
-                body = LOST_BODY.pack(ledger_id, entry_id)
+                body = LOST_BODY.pack(ledger_id, nonce, entry_id)
                 parts.append(encode_record_header(KIND_LOST, body, start, output.seed))
             else:
                 parts.append(encode_record_header(KIND_ENTRY, body[:ENTRY_HEAD_SIZE], start, output.seed, len(body)))
             parts.append(body)
-            rows = self._rows.setdefault(ledger_id, Rows())
+            rows = self._rows.setdefault(ledger_id, Rows(nonce))
             if lost:
                 rows.put(entry_id, offset, 0, 0, -1)
             else:
-                rows.put(entry_id, offset, len(body) - 1, ENTRY_HEAD.unpack_from(body)[5], lac)
+                rows.put(entry_id, offset, len(body) - 1, ENTRY_HEAD.unpack_from(body)[6], lac)
             offset += RECORD_HEADER_SIZE + len(body)
             if offset - start >= _STEP_BYTES or len(parts) >= 2 * _STEP_ENTRIES or offset >= self.segment_bytes:
                 break
@@ -229,8 +229,8 @@ class _Copy:
                     if not segment.sealed and self.files.exists(path):
                         self.files.remove(path)
 
-    def _entries(self, reader: SegmentReader) -> Iterator[tuple[int, int, int, bytes]]:
-        """Live entries in order: ledger, entry, LAC, ADD body; an empty body for one that is damaged everywhere."""
+    def _entries(self, reader: SegmentReader) -> Iterator[tuple[int, int, int, int, bytes]]:
+        """Live entries in order: ledger, its nonce, entry, LAC, ADD body, which is empty if all copies are damaged."""
         for ledger_id in self.ledgers:
             holders: list[tuple[Segment, Rows]] = []
             for segment in self.victims:
@@ -248,7 +248,7 @@ class _Copy:
                     if row is not None and found is None:
                         found = reader.read_entry(segment, ledger_id, row)
                 if found is None:
-                    yield ledger_id, entry_id, -1, b""
+                    yield ledger_id, holders[0][1].nonce, entry_id, -1, b""
                 else:
                     body = b"\0" + found
-                    yield ledger_id, entry_id, ENTRY_HEAD.unpack_from(body)[3], body
+                    yield ledger_id, holders[0][1].nonce, entry_id, ENTRY_HEAD.unpack_from(body)[4], body

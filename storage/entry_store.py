@@ -113,9 +113,9 @@ class EntryStore:
             checkpoint.limbo,
             checkpoint.fence_floor,
         )
-        for ledger_id in checkpoint.fenced:
+        for ledger_id, nonce in checkpoint.fenced.items():
             if ledger_id not in self.tombstones:
-                state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+                state = self.ledgers[ledger_id] = LedgerState(ledger_id, nonce)
                 state.fenced = state.fence_durable = True
         for segment in loaded.segments:
             self._adopt(segment)
@@ -192,7 +192,7 @@ class EntryStore:
         rows = state.rows
         if state.rows_segment is not segment or rows is None:
             assert segment is not None
-            rows = state.rows = segment.rows[state.ledger_id] = Rows()
+            rows = state.rows = segment.rows[state.ledger_id] = Rows(state.nonce)
             state.rows_segment = segment
             state.segments.append(segment)
         if entry_id > state.last_entry:
@@ -249,7 +249,7 @@ class EntryStore:
             min((segment.file_id for segment in unsealed), default=self._next_file_id),
             [(segment.file_id, segment.kind, segment.end) for segment in sealed],
             [segment.file_id for segment in unsealed if segment.file is not None],
-            [state.ledger_id for state in self.ledgers.values() if state.fenced],
+            {state.ledger_id: state.nonce for state in self.ledgers.values() if state.fenced},
             IdRanges(list(self.tombstones)),
             self.limbo,
             self.fence_floor,
@@ -292,7 +292,7 @@ class EntryStore:
                 continue
             state = self.ledgers.get(ledger_id)
             if state is None:
-                state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+                state = self.ledgers[ledger_id] = LedgerState(ledger_id, line.nonce)
             state.extend(segment, line.last, line.lac)
             segment.live_bytes += line.entry_bytes
 

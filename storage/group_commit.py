@@ -140,7 +140,7 @@ class Journal:
     # -- appending -------------------------------------------------------------------------------------------------
 
     def append_entry(self, payload: bytes, head: bytes, responder: Responder, request_id: int) -> int:
-        """Accept an ADD request's payload (`head` is its first 37 bytes); returns the record's offset in `active`.
+        """Accept an ADD request's payload (`head` is its first 45 bytes); returns the record's offset in `active`.
 
         `responder` gets OK when it is durable. Raises DiskFull, StorageFailed; then nobody is answered.
         """

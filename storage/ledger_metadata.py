@@ -10,7 +10,10 @@ There is no way back, and CLOSED never changes its last entry. While OPEN only t
 fragment; the auditor may replace lost bookies in fragments that are complete, whatever the state.
 
 Invariants: ensemble size ≥ write quorum ≥ ack quorum ≥ 1; fragments start at entry 0 and ascend; every fragment names
-`ensemble_size` different bookies; `last_entry` and `length` mean something only when CLOSED.
+`ensemble_size` different bookies; `last_entry` and `length` mean something only when CLOSED; the nonce never changes.
+
+The nonce is a random number that stands in every entry, too. After the metadata was restored from a backup an id may be
+given to a second ledger; the nonce keeps the entries of the one from being taken for the other's.
 """
 
 import enum
@@ -54,6 +57,7 @@ class LedgerMetadata:
     last_entry: int = -1
     length: int = 0
     under_replicated: bool = False
+    nonce: int = 0
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
@@ -61,6 +65,8 @@ class LedgerMetadata:
                 f"ledger {self.ledger_id}: impossible quorums "
                 f"{self.ensemble_size}/{self.write_quorum}/{self.ack_quorum}"
             )
+        if not 0 <= self.nonce < 1 << 64:
+            raise MetadataError(f"ledger {self.ledger_id}: its nonce {self.nonce} has not 64 bits")
         if not self.fragments or self.fragments[0].first_entry != 0:
             raise MetadataError(f"ledger {self.ledger_id}: its first fragment does not start at entry 0")
         previous = -1
@@ -132,6 +138,7 @@ class LedgerMetadata:
                 "last_entry": self.last_entry,
                 "length": self.length,
                 "under_replicated": self.under_replicated,
+                "nonce": self.nonce,
             }
         )
 
@@ -150,6 +157,7 @@ class LedgerMetadata:
                 last_entry=int(record["last_entry"]),
                 length=int(record["length"]),
                 under_replicated=bool(record["under_replicated"]),
+                nonce=int(record["nonce"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"not the record of a ledger: {error!r}") from error

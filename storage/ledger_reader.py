@@ -18,6 +18,7 @@ from ..protocol.bookie_wire import LedgerEntry, decode_entry
 from ..protocol.errors import (
     EntryCorrupt,
     EntryUnknown,
+    ForeignLedger,
     MagnetarError,
     NoSuchEntry,
     NoSuchLedger,
@@ -190,6 +191,7 @@ class _RangeRead:
                 self._reader.client.read(
                     self._fragment.bookies[slot],
                     self._reader.ledger_id,
+                    self._metadata.nonce,
                     self._wanted.first,
                     self._wanted.last,
                     self._bytes_max,
@@ -232,6 +234,8 @@ class _RangeRead:
     def _check(self, entry: LedgerEntry) -> None:
         if entry.ledger_id != self._reader.ledger_id or not (self._wanted.first <= entry.entry_id <= self._wanted.last):
             raise EntryCorrupt(f"asked for ledger {self._reader.ledger_id}, got {entry.ledger_id}:{entry.entry_id}")
+        if entry.nonce != self._metadata.nonce:
+            raise EntryCorrupt(f"entry {entry.ledger_id}:{entry.entry_id} is of another ledger with the same id")
 
     def _prefix(self) -> list[LedgerEntry]:
         entries: list[LedgerEntry] = []
@@ -253,6 +257,12 @@ def summarize(errors: Sequence[MagnetarError | None], ledger_id: int, entry_id: 
     where = f"entry {ledger_id}:{entry_id}"
     if errors and all(isinstance(error, NoSuchEntry | NoSuchLedger) for error in errors):
         return NoSuchEntry(f"no bookie has {where}", ledger_id=ledger_id, entry_id=entry_id)
+    if any(isinstance(error, ForeignLedger) for error in errors):
+        return ForeignLedger(
+            f"{where} cannot be read: a bookie holds another ledger of that id, from before the metadata was restored",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+        )
     if any(isinstance(error, EntryCorrupt) for error in errors):
         return EntryCorrupt(f"no intact copy of {where} can be reached", ledger_id=ledger_id, entry_id=entry_id)
     return EntryUnknown(f"no copy of {where} can be reached", ledger_id=ledger_id, entry_id=entry_id)

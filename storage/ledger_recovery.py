@@ -17,6 +17,7 @@ IN_RECOVERY; nothing is ever cut off on a guess.
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -65,6 +66,7 @@ class LedgerRecovery:
         self._client = client
         self._settings = settings
         self._ledger_id = ledger_id
+        self._nonce = 0
 
     async def run(self, known: LedgerRecord | None = None) -> LedgerMetadata:
         """Recover, and return the CLOSED metadata. `known` saves a read when the record was just read.
@@ -100,6 +102,7 @@ class LedgerRecovery:
         return record
 
     async def _settle(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        self._nonce = metadata.nonce
         start = await self._fence(metadata)
         write_back = WriteBack(self._env, self._client, self._settings, metadata, start)
         reading = ReadingState(metadata, start)
@@ -131,7 +134,10 @@ class LedgerRecovery:
     async def _fence(self, metadata: LedgerMetadata) -> int:
         """Fence the last fragment; returns the first entry to recover."""
         fencing = FencingState(metadata)
-        tasks = {asyncio.create_task(self._client.fence(bookie, self._ledger_id)): bookie for bookie in fencing.bookies}
+        tasks = {
+            asyncio.create_task(self._client.fence(bookie, self._ledger_id, metadata.nonce)): bookie
+            for bookie in fencing.bookies
+        }
         try:
             while fencing.phase is FencingPhase.WAITING:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -163,7 +169,13 @@ class LedgerRecovery:
         tasks = {
             asyncio.create_task(
                 self._client.read(
-                    bookie, self._ledger_id, first, last, self._settings.bookie_read_bytes_max, fence=True
+                    bookie,
+                    self._ledger_id,
+                    metadata.nonce,
+                    first,
+                    last,
+                    self._settings.bookie_read_bytes_max,
+                    fence=True,
                 )
             ): bookie
             for bookie in metadata.last_fragment.bookies
@@ -203,7 +215,7 @@ class LedgerRecovery:
         for number, data in enumerate(answer.entries):
             try:
                 entry = decode_entry(data)
-                if entry.ledger_id != self._ledger_id or not first <= entry.entry_id <= last:
+                if not self._is_ours(entry) or not first <= entry.entry_id <= last:
                     raise EntryCorrupt(f"got entry {entry.ledger_id}:{entry.entry_id}")
             except (EntryCorrupt, ProtocolError) as error:
                 # Which entry it was cannot be trusted: from the last good one on this answer denies nothing.
@@ -229,8 +241,11 @@ class LedgerRecovery:
             entry = decode_entry(data)
         except (EntryCorrupt, ProtocolError):
             return
-        if entry.ledger_id == self._ledger_id and first <= entry.entry_id <= last:
+        if self._is_ours(entry) and first <= entry.entry_id <= last:
             reading.found(entry)
+
+    def _is_ours(self, entry: LedgerEntry) -> bool:
+        return (entry.ledger_id, entry.nonce) == (self._ledger_id, self._nonce)
 
     async def _length_at(self, metadata: LedgerMetadata, last: int) -> int:
         """Bytes up to an acknowledged entry that did not have to be recovered. A statistic: 0 when unreadable.
@@ -238,7 +253,7 @@ class LedgerRecovery:
         All copies are asked at once and the first intact one counts: a hung bookie costs no time here either.
         """
         tasks = {
-            asyncio.create_task(self._client.read(bookie, self._ledger_id, last, last, 1)): bookie
+            asyncio.create_task(self._client.read(bookie, self._ledger_id, metadata.nonce, last, last, 1)): bookie
             for bookie in (metadata.write_set(last) if last >= 0 else ())
         }
         try:
@@ -251,7 +266,7 @@ class LedgerRecovery:
                     except MagnetarError as error:
                         logger.info("bookie %s has no entry %d:%d: %s", bookie, self._ledger_id, last, error)
                         continue
-                    if (entry.ledger_id, entry.entry_id) == (self._ledger_id, last):
+                    if self._is_ours(entry) and entry.entry_id == last:
                         return entry.length
         finally:
             await _cancel(tasks)
@@ -285,7 +300,9 @@ class WriteBack:
         state = self._state
         for entry in entries:
             pending = state.add(entry.body)
-            header = encode_entry_header(entry.ledger_id, entry.entry_id, entry.lac, entry.length, entry.body)
+            header = encode_entry_header(
+                entry.ledger_id, entry.nonce, entry.entry_id, entry.lac, entry.length, entry.body
+            )
             pending.parts = encode_add(header, entry.body, recovery=True)
             for slot in state.targets(pending.entry_id):
                 self._send(pending, slot)
@@ -385,14 +402,7 @@ def _on_top_of(theirs: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:
     boundary = theirs.last_fragment.first_entry
     settled = tuple(fragment for fragment in ours.fragments if fragment.first_entry >= boundary)
     earlier = tuple(fragment for fragment in theirs.fragments[:-1] if fragment.first_entry <= max(ours.last_entry, 0))
-    merged = LedgerMetadata(
-        ledger_id=theirs.ledger_id,
-        ensemble_size=theirs.ensemble_size,
-        write_quorum=theirs.write_quorum,
-        ack_quorum=theirs.ack_quorum,
-        fragments=(*earlier, *settled),
-        under_replicated=theirs.under_replicated,
-    )
+    merged = replace(theirs, fragments=(*earlier, *settled))
     return merged.close(ours.last_entry, ours.length)
 
 

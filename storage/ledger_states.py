@@ -5,7 +5,9 @@ A ledger on one bookie:
     (unknown) → OPEN → FENCED        a fence never goes away while the ledger exists
     any       → TOMBSTONED           garbage collection found it deleted; never back: ids are never used twice
 
-and the bookie as a whole: NORMAL ⇄ IN LIMBO (data was lost: see `bookie.py`). Fences and tombstones are records of
+A state is of one ledger for good: `nonce` says which, in case two were given the same id (`protocol.bookie_wire`).
+
+And the bookie as a whole: NORMAL ⇄ IN LIMBO (data was lost: see `bookie.py`). Fences and tombstones are records of
 the journal first, and part of every checkpoint from then on, so that neither restart nor compaction forgets them.
 """
 
@@ -25,14 +27,16 @@ class LedgerState:
         "lac",
         "last_entry",
         "ledger_id",
+        "nonce",
         "rows",
         "rows_segment",
         "segments",
         "touched",
     )
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: int, nonce: int) -> None:
         self.ledger_id = ledger_id
+        self.nonce = nonce
         self.fenced = False
         self.fence_durable = False
         self.last_entry = -1

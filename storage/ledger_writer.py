@@ -57,6 +57,9 @@ CLOSE_SETTLE_S = 2.0
 OVERLOADED_RETRY_S = 0.05
 
 _FATAL_STATUSES = frozenset({BookieStatus.CONFLICT, BookieStatus.BAD_REQUEST, BookieStatus.TOO_LARGE})
+_REFUSALS = frozenset({BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR, BookieStatus.FOREIGN})
+_OF_THE_ID = frozenset({BookieStatus.READ_ONLY, BookieStatus.FOREIGN})
+"""Refusals that may hold for other ids of the same block, too."""
 _OK = int(BookieStatus.OK)
 
 
@@ -94,13 +97,14 @@ class LedgerWriter:
 
     `on_confirmed(entries)` is called before the callbacks of each run of entries acknowledged together;
     `on_ended(error)` once, when the writer ends for another reason than `close`; `on_refused(ledger_id)` when a bookie
-    takes no entries of this ledger and gives no other reason than that it is read-only.
+    takes no entries of this ledger because it is read-only, or holds another ledger of that id.
     """
 
     def __init__(
         self, env: Environment, records: LedgerRecords, client: BookieClient, settings: Settings, record: LedgerRecord
     ) -> None:
         self.ledger_id = record.metadata.ledger_id
+        self._nonce = record.metadata.nonce
         self.on_confirmed: Callable[[list[PendingEntry]], None] | None = None
         self.on_ended: Callable[[MagnetarError], None] | None = None
         self.on_refused: Callable[[int], None] | None = None
@@ -181,7 +185,7 @@ class LedgerWriter:
         state = self._state
         entry = state.add(body, callback)
         entry_id = entry.entry_id
-        header = encode_entry_header(self.ledger_id, entry_id, state.lac, state.length, body)
+        header = encode_entry_header(self.ledger_id, self._nonce, entry_id, state.lac, state.length, body)
         entry.parts = encode_add(header, body)
         self.pending_bytes += len(body)
         ensemble = state.ensemble
@@ -242,9 +246,9 @@ class LedgerWriter:
         elif status == BookieStatus.OVERLOADED:
             self._loop.call_later(OVERLOADED_RETRY_S, self._send_again, entry, slot, tenure)
         else:
-            if status in (BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR):
+            if status in _REFUSALS:
                 self._refusing[state.ensemble[slot]] = None
-                if status == BookieStatus.READ_ONLY and self.on_refused is not None:
+                if status in _OF_THE_ID and self.on_refused is not None:
                     self.on_refused(self.ledger_id)
             self._slot_failed(slot, tenure)
 

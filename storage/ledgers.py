@@ -26,6 +26,8 @@ from .metadata_store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
+NONCE_SIZE_BYTES = 8
+
 
 class Ledgers:
     """The ledger side of one process (a broker, the coordinator's auditor)."""
@@ -64,6 +66,7 @@ class Ledgers:
             ack_quorum=placement.ack_quorum,
             fragments=(Fragment(0, placement.bookies),),
             under_replicated=placement.under_replicated,
+            nonce=int.from_bytes(self.env.random.token(NONCE_SIZE_BYTES), "big"),
         )
         record = await self.records.create(metadata)
         writer = LedgerWriter(self.env, self.records, self.client, settings, record)

@@ -3,7 +3,7 @@
     file    = magic(8) file id(8) crc(4) records…
     record  = magic(2) kind(1) 0(1) body size(4) batch start(4) crc(4) body
     crc     = CRC32C, seeded with the bookie's instance and the file id, over the record header up to the crc and
-              - of an ENTRY: the first 37 bytes of its body, which hold the entry's own digest (so that the digest, and
+              - of an ENTRY: the first 45 bytes of its body, which hold the entry's own digest (so that the digest, and
                 through it the whole body, is bound to the file without a second pass over the bytes);
               - of every other kind: the whole body.
 
@@ -41,7 +41,7 @@ RECORD_HEADER_SIZE = RECORD_HEADER.size
 KIND_ENTRY = 1
 """Body: the ADD request's payload as it came, one byte of flags and the ledger entry."""
 KIND_FENCE = 2
-"""Body: ledger id."""
+"""Body: ledger id, nonce."""
 KIND_TOMBSTONE = 3
 """Body: ledger id."""
 KIND_COMMIT = 4
@@ -49,17 +49,18 @@ KIND_COMMIT = 4
 KIND_BEGIN = 5
 """First record of a journal: id of the journal before it and the offset at which that one ended."""
 KIND_LOST = 6
-"""Body: ledger id, entry id. Compaction met this entry in a corrupted state; it must not become "no such entry"."""
+"""Body: ledger id, nonce, entry id. Compaction met this entry corrupted; it must not become "no such entry"."""
 
-ENTRY_HEAD = struct.Struct(">BQQqQI")
-"""Start of an ENTRY's body: flags, ledger id, entry id, LAC, cumulative length, digest."""
+ENTRY_HEAD = struct.Struct(">BQQQqQI")
+"""Start of an ENTRY's body: flags, ledger id, nonce, entry id, LAC, cumulative length, digest."""
 ENTRY_HEAD_SIZE = ENTRY_HEAD.size
 DIGESTED_HEAD_END = ENTRY_HEAD_SIZE - 4
 LEDGER_BODY = struct.Struct(">Q")
+FENCE_BODY = struct.Struct(">QQ")
 BEGIN_BODY = struct.Struct(">QQ")
-LOST_BODY = struct.Struct(">QQ")
+LOST_BODY = struct.Struct(">QQQ")
 _BODY_SIZES = {
-    KIND_FENCE: LEDGER_BODY.size,
+    KIND_FENCE: FENCE_BODY.size,
     KIND_TOMBSTONE: LEDGER_BODY.size,
     KIND_COMMIT: 0,
     KIND_BEGIN: BEGIN_BODY.size,
@@ -88,7 +89,7 @@ def file_header_ok(data: bytes, file_id: int, seed: int) -> bool:
 
 
 def encode_record_header(kind: int, covered: bytes, batch_start: int, seed: int, body_size: int = -1) -> bytes:
-    """The 16 bytes before a body. `covered` is what the checksum covers of it: an ENTRY's first 37 bytes (`body_size`
+    """The 16 bytes before a body. `covered` is what the checksum covers of it: an ENTRY's first 45 bytes (`body_size`
     then says how large all of it is), or the whole body.
     """
     head = _UNSUMMED.pack(RECORD_MAGIC, kind, 0, len(covered) if body_size < 0 else body_size, batch_start)
@@ -110,9 +111,9 @@ def check_entry(record: memoryview, seed: int, ledger_id: int, entry_id: int) ->
     head = ENTRY_HEAD.unpack_from(body)
     if (
         (magic, kind, zero, size) != (RECORD_MAGIC, KIND_ENTRY, 0, len(body))
-        or head[1:3] != (ledger_id, entry_id)
+        or (head[1], head[3]) != (ledger_id, entry_id)
         or crc != crc32c(bytes(record[: RECORD_HEADER_SIZE - 4]) + bytes(body[:ENTRY_HEAD_SIZE]), seed)
-        or head[5] != digest_of(body)
+        or head[6] != digest_of(body)
     ):
         raise EntryCorrupt(f"the stored bytes of entry {ledger_id}:{entry_id} are not what was written")
     return body[1:]
@@ -221,7 +222,7 @@ class Scan:
             return None
         whole = self._view(offset, RECORD_HEADER_SIZE + header.body_size)
         body = whole[RECORD_HEADER_SIZE:]
-        intact = header.kind != KIND_ENTRY or ENTRY_HEAD.unpack_from(body)[5] == digest_of(body)
+        intact = header.kind != KIND_ENTRY or ENTRY_HEAD.unpack_from(body)[6] == digest_of(body)
         return Record(header.kind, offset, whole, intact)
 
     def _judge(self, offset: int, bad: Record | None) -> int | None:

@@ -22,6 +22,7 @@ from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .records import (
     BEGIN_BODY,
     ENTRY_HEAD,
+    FENCE_BODY,
     KIND_BEGIN,
     KIND_ENTRY,
     KIND_FENCE,
@@ -161,7 +162,7 @@ class _Rows:
 
     def __init__(self) -> None:
         self.by_ledger: dict[int, Rows] = {}
-        self.fenced: list[int] = []
+        self.fenced: dict[int, int] = {}
         self.tombstones: list[int] = []
         self.begin: tuple[int, int] | None = None
         self.records = 0
@@ -169,22 +170,23 @@ class _Rows:
     def take(self, kind: int, offset: int, body: memoryview) -> None:
         self.records += 1
         if kind == KIND_ENTRY:
-            _, ledger_id, entry_id, lac, _, digest = ENTRY_HEAD.unpack_from(body)
-            self._rows(ledger_id).put(entry_id, offset, len(body) - 1, digest, lac)
+            _, ledger_id, nonce, entry_id, lac, _, digest = ENTRY_HEAD.unpack_from(body)
+            self._rows(ledger_id, nonce).put(entry_id, offset, len(body) - 1, digest, lac)
         elif kind == KIND_LOST:
-            ledger_id, entry_id = LOST_BODY.unpack(body)
-            self._rows(ledger_id).put(entry_id, offset, 0, 0, -1)
+            ledger_id, nonce, entry_id = LOST_BODY.unpack(body)
+            self._rows(ledger_id, nonce).put(entry_id, offset, 0, 0, -1)
         elif kind == KIND_FENCE:
-            self.fenced.append(LEDGER_BODY.unpack(body)[0])
+            ledger_id, nonce = FENCE_BODY.unpack(body)
+            self.fenced[ledger_id] = nonce
         elif kind == KIND_TOMBSTONE:
             self.tombstones.append(LEDGER_BODY.unpack(body)[0])
         elif kind == KIND_BEGIN:
             self.begin = BEGIN_BODY.unpack(body)
 
-    def _rows(self, ledger_id: int) -> Rows:
+    def _rows(self, ledger_id: int, nonce: int) -> Rows:
         rows = self.by_ledger.get(ledger_id)
         if rows is None:
-            rows = self.by_ledger[ledger_id] = Rows()
+            rows = self.by_ledger[ledger_id] = Rows(nonce)
         return rows
 
 
@@ -212,7 +214,7 @@ def _replay(files: Files, directory: str, loaded: LoadedStore, journals: list[in
     """Scan unsealed journals in order, then seal them."""
     ended: dict[int, int] = {}
     torn_at: int | None = None
-    fenced = dict.fromkeys(loaded.checkpoint.fenced)
+    fenced = loaded.checkpoint.fenced
     for file_id in journals:
         segment = Segment(directory, file_id, JOURNAL_SUFFIX, loaded.checkpoint.instance)
         file = files.open(segment.path)
@@ -243,14 +245,13 @@ def _replay(files: Files, directory: str, loaded: LoadedStore, journals: list[in
             file.sync()
         finally:
             file.close()
-        fenced.update(dict.fromkeys(rows.fenced))
+        fenced.update(rows.fenced)
         for ledger_id in rows.tombstones:
             loaded.checkpoint.tombstones.add(ledger_id)
         index, table = encode_index(file_id, segment.seed, segment.end, rows.by_ledger)
         files.write_atomic(segment.index_path, index)
         segment.become_sealed(table)
         loaded.segments.append(segment)
-    loaded.checkpoint.fenced = list(fenced)
 
 
 class _WritingAgain:

@@ -7,6 +7,7 @@ ledger's columns are read, verified and cached (`segment_reader.py`) when somebo
 
     file  = magic(8) file id(8) segment end(8) ledgers(4) line… crc(4) columns…
     line  = ledger(8) position of the columns(8) count(4) first(8) last(8) highest LAC(8) bytes(8) crc of the columns(4)
+            nonce of the ledger(8)
 
 A damaged index never makes an entry "absent": decoding raises `EntryCorrupt`, and the index is built again from the
 segment itself.
@@ -25,7 +26,7 @@ from ..protocol.errors import EntryCorrupt
 
 _MAGIC = b"MGNTRIDX"
 _HEAD = struct.Struct(">8sQQI")
-_LINE = struct.Struct(">QQIQQqQI")
+_LINE = struct.Struct(">QQIQQqQIQ")
 _CRC = struct.Struct(">I")
 _ROW_SIZE = 20
 
@@ -45,9 +46,10 @@ class Row(NamedTuple):
 class Rows:
     """One ledger's entries in one segment, sorted by entry id, each id once."""
 
-    __slots__ = ("digests", "entries", "entry_bytes", "lac", "offsets", "sizes")
+    __slots__ = ("digests", "entries", "entry_bytes", "lac", "nonce", "offsets", "sizes")
 
-    def __init__(self) -> None:
+    def __init__(self, nonce: int) -> None:
+        self.nonce = nonce
         self.entries = array("Q")
         self.offsets = array("I")
         self.sizes = array("I")
@@ -114,7 +116,7 @@ class Rows:
         """Raises EntryCorrupt."""
         if len(data) != line.entries * _ROW_SIZE or crc32c(data) != line.crc:
             raise EntryCorrupt("a segment's index is damaged")
-        rows = cls()
+        rows = cls(line.nonce)
         at = 0
         for column in (rows.entries, rows.offsets, rows.sizes, rows.digests):
             size = line.entries * column.itemsize
@@ -144,6 +146,7 @@ class TableLine(NamedTuple):
     lac: int
     entry_bytes: int
     crc: int
+    nonce: int
 
     @property
     def size(self) -> int:
@@ -163,7 +166,14 @@ def encode_index(
         rows = rows_by_ledger[ledger_id]
         block = rows.encode()
         table[ledger_id] = TableLine(
-            position, len(rows), rows.entries[0], rows.entries[-1], rows.lac, rows.entry_bytes, crc32c(block)
+            position,
+            len(rows),
+            rows.entries[0],
+            rows.entries[-1],
+            rows.lac,
+            rows.entry_bytes,
+            crc32c(block),
+            rows.nonce,
         )
         blocks.append(block)
         position += len(block)

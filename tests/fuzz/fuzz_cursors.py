@@ -121,7 +121,7 @@ class _Ledger:
     async def read_all(self, first: int, last: int) -> list[LedgerEntry]:
         if not 0 <= first <= last < len(self._bodies):
             raise Wrong(f"the ledger has no entries {first} to {last}")
-        return [LedgerEntry(5, number, -1, 0, self._bodies[number]) for number in range(first, last + 1)]
+        return [LedgerEntry(5, 0, number, -1, 0, self._bodies[number]) for number in range(first, last + 1)]
 
 
 def make_ledger(random: Random) -> bytes:

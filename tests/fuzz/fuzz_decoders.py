@@ -13,10 +13,12 @@ from magnetar.client.message_id import MessageId as ClientMessageId
 from magnetar.protocol import batches, bookie_wire, compression, entries, frames, rpc_frames
 from magnetar.protocol.errors import (
     ChecksumError,
+    CryptoError,
     EntryCorrupt,
     FrameTooLarge,
     HandshakeRefused,
     MagnetarError,
+    MessageTooBig,
     OperationNotSupported,
     ProtocolError,
     error_to_wire,
@@ -89,7 +91,7 @@ def take_entry(data: bytes) -> None:
             raise Wrong(f"{received.count} messages")
         try:
             messages = received.open(PAYLOAD_MAX_BYTES)
-        except (ProtocolError, OperationNotSupported):
+        except (ProtocolError, OperationNotSupported, CryptoError, MessageTooBig):
             continue
         if len(messages) > received.count:
             raise Wrong("more messages than were announced")
@@ -158,7 +160,7 @@ def make_compressed(random: Random) -> bytes:
 # ---- Internal RPC ----
 
 _IDENTITY = rpc_handshake.Identity("cluster", "broker", "k1", "i9")
-_ENTRY = bookie_wire.encode_entry_header(1, 2, 1, 4, b"body") + b"body"
+_ENTRY = bookie_wire.encode_entry_header(1, 0, 2, 1, 4, b"body") + b"body"
 
 _MESSAGES: list[tuple[Callable[[bytes], object], tuple[type[Exception], ...], bytes]] = [
     (rpc_handshake.decode_hello, (ProtocolError, HandshakeRefused), rpc_handshake.encode_hello(_IDENTITY, bytes(16))),
@@ -174,13 +176,13 @@ _MESSAGES: list[tuple[Callable[[bytes], object], tuple[type[Exception], ...], by
     (bookie_wire.decode_entry_header, (EntryCorrupt,), _ENTRY),
     (bookie_wire.entry_intact, (), _ENTRY),
     (bookie_wire.decode_add, (ProtocolError,), b"\x01" + _ENTRY),
-    (bookie_wire.decode_read, (ProtocolError,), bookie_wire.encode_read(1, 2, 3, 4)),
+    (bookie_wire.decode_read, (ProtocolError,), bookie_wire.encode_read(1, 0, 2, 3, 4)),
     (
         bookie_wire.decode_read_answer,
         (ProtocolError,),
         b"".join(bookie_wire.encode_read_answer(5, [_ENTRY, _ENTRY])),
     ),
-    (bookie_wire.decode_ledger, (ProtocolError,), bytes(8)),
+    (bookie_wire.decode_ledger, (ProtocolError,), bytes(16)),
     (bookie_wire.decode_ledger_state, (ProtocolError,), bytes(16)),
     (MessageId.deserialize, (ProtocolError,), MessageId(1, 2, 3, 4, 5).serialize()),
     (ClientMessageId.deserialize, (ProtocolError,), ClientMessageId(1, 2, 3, 4, 5).serialize()),

@@ -22,6 +22,7 @@ from magnetar.protocol import entries
 from magnetar.protocol.compression import CompressionType
 from magnetar.protocol.errors import (
     ChecksumError,
+    CryptoError,
     EntryCorrupt,
     MessageTooBig,
     NotAllowedError,
@@ -44,7 +45,7 @@ def _open(entry: bytes) -> list[Message] | None:
     try:
         metadata, payload = entries.parse_entry(entry)
         return Entry(_TOPIC, _PARTITION, 7, 9, metadata, payload).open(_UNCOMPRESSED_MAX_BYTES)
-    except (ProtocolError, ChecksumError, OperationNotSupported):
+    except (ProtocolError, ChecksumError, OperationNotSupported, CryptoError, MessageTooBig):
         return None
 
 

@@ -210,11 +210,11 @@ async def _bookie(data: bytes) -> None:
     await connection.wait_closed()
     if fatal or store.failed:
         raise Wrong(f"the bookie stopped: {fatal}")
-    status, answer = await asker.ask(BookieOp.READ, encode_read(1, 0, _ENTRIES - 1, 1 << 20))
+    status, answer = await asker.ask(BookieOp.READ, encode_read(1, 0, 0, _ENTRIES - 1, 1 << 20))
     found = [decode_entry(entry) for entry in decode_read_answer(answer)[1]] if status == BookieStatus.OK else []
     if [entry.body for entry in found] != [body_of(1, entry_id) for entry_id in range(_ENTRIES)]:
         raise Wrong(f"status {status}: {len(found)} of {_ENTRIES} entries are what they were")
-    if (await asker.ask(BookieOp.READ_LAC, encode_ledger(1)))[0] not in (BookieStatus.OK, BookieStatus.UNKNOWN):
+    if (await asker.ask(BookieOp.READ_LAC, encode_ledger(1, 0)))[0] not in (BookieStatus.OK, BookieStatus.UNKNOWN):
         raise Wrong("the ledger's state is gone")
     limbo = store.limbo
     await store.close()
@@ -228,7 +228,7 @@ async def _start_again(files: FaultyFiles, env: Environment, settings: Settings,
     await again.open()
     if again.limbo != limbo:
         raise Wrong(f"limbo is {again.limbo!r} after a start, and was {limbo!r}")
-    status, answer = await _Asker(again).ask(BookieOp.READ, encode_read(1, 0, _ENTRIES - 1, 1 << 20))
+    status, answer = await _Asker(again).ask(BookieOp.READ, encode_read(1, 0, 0, _ENTRIES - 1, 1 << 20))
     if status != BookieStatus.OK or len(decode_read_answer(answer)[1]) != _ENTRIES:
         raise Wrong(f"status {status} after a start")
     await again.close()
@@ -249,9 +249,12 @@ def make_requests(random: Random) -> bytes:
     def number() -> int:
         return random.choice(numbers) if random.random() < 0.5 else random.randrange(8)
 
+    def nonce() -> int:
+        return random.choice((0, 0, 0, 1))
+
     def ranged() -> bytes:
         return encode_read(
-            number(), number(), number(), random.choice((0, 1, 1000, (1 << 32) - 1)), random.random() < 0.1
+            number(), nonce(), number(), number(), random.choice((0, 1, 1000, (1 << 32) - 1)), random.random() < 0.1
         )
 
     stream = random.randbytes(1)
@@ -267,8 +270,8 @@ def make_requests(random: Random) -> bytes:
             calls: dict[str, dict[str, Any]] = {
                 "status": {},
                 "ledgers": {"after": number() - 1, "limit": number()},
-                "entry_ids": {"ledger": number(), "first": number(), "last": number(), "intact_only": True},
-                "entry_ids ": {"ledger": 1, "first": 0, "last": 1 << 40},
+                "entry_ids": dict(ledger=number(), nonce=nonce(), first=number(), last=number(), intact_only=True),
+                "entry_ids ": {"ledger": 1, "nonce": 0, "first": 0, "last": 1 << 40},
                 "clear_limbo": {"fence_floor": number(), "reason": "the input wants it"},
                 "clear_limbo ": {"fence_floor": None, "reason": None},
                 "__init__": {},
@@ -279,7 +282,7 @@ def make_requests(random: Random) -> bytes:
                 make_odd(arguments, random)
             payload = pack_odd([method.strip(), arguments])
         else:
-            payload = encode_ledger(number())
+            payload = encode_ledger(number(), nonce())
         if random.random() < 0.2:
             payload = mutate(payload, random)
         stream += frame(KIND_REQUEST, op, random.randrange(1 << 32), payload)

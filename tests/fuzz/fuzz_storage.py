@@ -88,9 +88,9 @@ class Image:
             for record in scan:
                 key = None
                 if record.kind == KIND_ENTRY:
-                    key = ENTRY_HEAD.unpack_from(record.body)[1:3]
+                    key = ENTRY_HEAD.unpack_from(record.body)[1:4:2]
                 elif record.kind == KIND_FENCE:
-                    key = (int.from_bytes(record.body, "big"), -1)
+                    key = (int.from_bytes(record.body[:8], "big"), -1)
                 start = int.from_bytes(data[record.offset + 8 : record.offset + 12], "big")
                 end = record.offset + RECORD_HEADER_SIZE + len(record.body)
                 self.records.append(Record(name, found[0], record.offset, end, start, key))
@@ -322,14 +322,14 @@ def make(random: Random) -> bytes:
 
 _FILE_ID = 7
 _SEED = file_seed(INSTANCE, _FILE_ID)
-_BODY_SIZES = {KIND_FENCE: 8, KIND_TOMBSTONE: 8, KIND_COMMIT: 0, KIND_BEGIN: 16, KIND_LOST: 16}
+_BODY_SIZES = {KIND_FENCE: 16, KIND_TOMBSTONE: 8, KIND_COMMIT: 0, KIND_BEGIN: 16, KIND_LOST: 24}
 
 
 def _entry_body(random: Random) -> bytes:
     content = random.randbytes(random.choice((0, 1, 50, 600)))
     if random.random() < 0.2:
         content = b"\xb7\x4d\x02\x00\x00\x00\x02\x00" * 20  # what looks like records, inside of one
-    head = ENTRY_HEAD.pack(0, random.randrange(3), random.randrange(9), -1, 0, 0)
+    head = ENTRY_HEAD.pack(0, random.randrange(3), 0, random.randrange(9), -1, 0, 0)
     return head[:-4] + digest_of(head + content).to_bytes(4, "big") + content
 
 
@@ -364,7 +364,7 @@ def take_segment(data: bytes) -> None:
         if record.kind != KIND_ENTRY and len(record.body) != _BODY_SIZES[record.kind]:
             raise Wrong("a record of an impossible size")
         if record.kind == KIND_ENTRY and record.intact is not (
-            ENTRY_HEAD.unpack_from(record.body)[5] == digest_of(record.body)
+            ENTRY_HEAD.unpack_from(record.body)[6] == digest_of(record.body)
         ):
             raise Wrong("a record's content was misjudged")
     if end and scan.end < end:
@@ -374,7 +374,7 @@ def take_segment(data: bytes) -> None:
 def make_index(random: Random) -> bytes:
     rows: dict[int, Rows] = {}
     for ledger_id in range(random.randrange(4)):
-        rows[ledger_id] = Rows()
+        rows[ledger_id] = Rows(0)
         for entry_id in range(random.randrange(1, 9)):
             rows[ledger_id].put(entry_id * random.randint(1, 3), 20 + entry_id * 90, 60, random.getrandbits(32), -1)
     return mutate(encode_index(_FILE_ID, _SEED, 4096, rows)[0], random)
@@ -409,7 +409,8 @@ def take_checkpoint(data: bytes) -> None:
 
 
 def make_checkpoint(random: Random) -> bytes:
-    checkpoint = Checkpoint(INSTANCE, 9, 5, [(1, ".journal", 4096)], [5, 6], [1, 2], limbo=random.choice(("", "lost")))
+    limbo = random.choice(("", "lost"))
+    checkpoint = Checkpoint(INSTANCE, 9, 5, [(1, ".journal", 4096)], [5, 6], {1: 4, 2: 5}, limbo=limbo)
     for ledger_id in random.choices(range(50), k=random.randrange(20)):
         checkpoint.tombstones.add(ledger_id)
     data = checkpoint.encode()

@@ -11,7 +11,8 @@ from magnetar.protocol import pulsar_pb2 as pb
 KINDS = {field.name: field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type is not None}
 FROM_CLIENTS = (
     "subscribe producer send ack flow unsubscribe close_producer close_consumer ping pong "
-    "redeliverUnacknowledgedMessages partitionMetadata lookupTopic seek getLastMessageId getTopicsOfNamespace getSchema"
+    "redeliverUnacknowledgedMessages partitionMetadata lookupTopic seek getLastMessageId getTopicsOfNamespace "
+    "getSchema getOrCreateSchema consumerStats newTxn watchTopicList"
 ).split()
 FROM_BROKERS = (
     "connected send_receipt send_error message success error close_producer close_consumer producer_success ping pong "

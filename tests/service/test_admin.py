@@ -134,6 +134,9 @@ async def test_partitioned_topics_are_created_grown_listed_and_deleted(http: Htt
     names = [f"persistent://public/default/flights-partition-{index}" for index in range(5)]
     assert await http("GET", PERSISTENT) == (200, names)
     assert await http("GET", "/admin/v2/namespaces/public/default/topics?mode=ALL") == (200, names)
+    assert await http("GET", "/admin/v2/non-persistent/public/default") == (200, [])
+    assert (await http("GET", "/admin/v2/non-persistent/public/none"))[0] == 404
+    assert (await http("GET", "/admin/v2/persistent/public/none"))[0] == 404
     assert await http("GET", f"{PERSISTENT}/partitioned") == (200, ["persistent://public/default/flights"])
     assert (await http("DELETE", topic))[0] == 412
     assert (await http("DELETE", f"{topic}/partitions"))[0] == 204
@@ -209,6 +212,9 @@ async def test_lookup_names_the_owner(http: Http) -> None:
         urls.append(answer["brokerUrl"])
     assert sorted(urls) == ["pulsar://broker-1:6650", "pulsar://broker-2:6650"]
     assert (await http("GET", "/lookup/v2/topic/persistent/no/where/t"))[0] == 404
+    listener = "/lookup/v2/topic/persistent/public/default/t-partition-0?listenerName=outside"
+    status, answer = await http("GET", listener)
+    assert status == 412 and "do not have outside listener" in answer["reason"]
     assert (await http("GET", "/lookup/v2/topic/non-persistent/public/default/t"))[0] == 412
     assert (await http("PUT", f"{PERSISTENT}/t/unload"))[0] == 204
     assert sorted(name for member in http.cluster.members for name in member.rpc.released) == [

@@ -80,7 +80,8 @@ class Bookies:
         return LedgerMetadata.unpack(record.value)
 
     async def held(self, number: int, ledger_id: int, last: int) -> list[tuple[int, int]]:
-        return await self.running[number].store.held_ranges(ledger_id, 0, last, intact_only=True)
+        nonce = (await self.metadata_of(ledger_id)).nonce
+        return await self.running[number].store.held_ranges(ledger_id, nonce, 0, last, intact_only=True)
 
     async def whole(self, timeout_s: float = 15.0) -> None:
         """Wait for a finished round that found nothing amiss; a moment first, so that it is about the present."""

@@ -131,7 +131,7 @@ class Asker:
     async def read_all(self, ledger_id, first, last):
         found = {}
         while first <= last:
-            status, data = await self.ask(BookieOp.READ, encode_read(ledger_id, first, last, 1 << 20))
+            status, data = await self.ask(BookieOp.READ, encode_read(ledger_id, 0, first, last, 1 << 20))
             if status == BookieStatus.NO_SUCH_ENTRY:
                 break
             assert status == BookieStatus.OK
@@ -155,7 +155,7 @@ async def test_adds_reads_and_fences_over_the_wire_and_again_after_a_restart(clu
     await client.add_many(1, range(2000))
     await client.add_many(2, range(30), size=60_000)
     assert await client.read_all(1, 0, 1999) == bodies(1, range(2000))
-    status, data = await client.ask(BookieOp.FENCE, encode_ledger(2))
+    status, data = await client.ask(BookieOp.FENCE, encode_ledger(2, 0))
     assert (status, decode_ledger_state(data)) == (BookieStatus.OK, (28, 29))
     assert (await client.ask(BookieOp.ADD, add_payload(2, 30)))[0] == BookieStatus.FENCED
     await service.close()
@@ -164,9 +164,9 @@ async def test_adds_reads_and_fences_over_the_wire_and_again_after_a_restart(clu
     assert await client.read_all(2, 0, 29) == bodies(2, range(30), 60_000)
     assert (await client.ask(BookieOp.ADD, add_payload(2, 30)))[0] == BookieStatus.FENCED
     await client.add_many(1, [2000])
-    assert await client.connection.call("entry_ids", ledger=1, first=5, last=9999) == [[5, 2000]]
-    assert await client.connection.call("entry_ids", ledger=1, first=0, last=9, intact_only=True) == [[0, 9]]
-    assert await client.connection.call("entry_ids", ledger=99, first=0, last=9) == []
+    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=5, last=9999) == [[5, 2000]]
+    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=0, last=9, intact_only=True) == [[0, 9]]
+    assert await client.connection.call("entry_ids", ledger=99, nonce=0, first=0, last=9) == []
     assert await client.connection.call("ledgers") == [1, 2]
     status = await client.connection.call("status")
     assert (status["ledgers"], status["limbo"], status["read_only"]) == (2, False, False)
@@ -200,7 +200,7 @@ async def test_a_wiped_disk_is_refused_and_begins_in_limbo_when_the_loss_is_acce
     service = await cluster.bookie(accept_lost_disk=True)
     client = await cluster.connect(service)
     assert service._coordinator.report["limbo"] and not service._coordinator.report["writable"]
-    assert (await client.ask(BookieOp.READ, encode_read(1, 0, 9, 1000)))[0] == BookieStatus.UNKNOWN
+    assert (await client.ask(BookieOp.READ, encode_read(1, 0, 0, 9, 1000)))[0] == BookieStatus.UNKNOWN
     assert (await client.ask(BookieOp.ADD, add_payload(1, 10)))[0] == BookieStatus.READ_ONLY
     for n in range(10):
         assert (await client.ask(BookieOp.ADD, add_payload(1, n, recovery=True)))[0] == BookieStatus.OK
@@ -214,7 +214,7 @@ async def test_a_wiped_disk_is_refused_and_begins_in_limbo_when_the_loss_is_acce
             await client.connection.call("clear_limbo", fence_floor=floor)
     await client.connection.call("clear_limbo")
     assert service._coordinator.report["writable"]
-    assert (await client.ask(BookieOp.READ, encode_read(1, 20, 20, 1000)))[0] == BookieStatus.NO_SUCH_ENTRY
+    assert (await client.ask(BookieOp.READ, encode_read(1, 0, 20, 20, 1000)))[0] == BookieStatus.NO_SUCH_ENTRY
     assert (await client.ask(BookieOp.ADD, add_payload(100, 0)))[0] == BookieStatus.READ_ONLY
     assert (await client.ask(BookieOp.ADD, add_payload(102, 0)))[0] == BookieStatus.OK
 

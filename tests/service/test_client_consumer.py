@@ -20,7 +20,6 @@ from magnetar.protocol.errors import (
     OperationNotSupported,
     Timeout,
 )
-from magnetar.protocol.pulsar_pb2 import CommandAck
 
 EARLIEST = InitialPosition.Earliest
 
@@ -110,33 +109,6 @@ async def test_without_a_queue_each_receive_asks_for_one(broker: FakeBroker, cli
     broker.partitions["persistent://public/default/p"] = 2
     with pytest.raises(InvalidConfiguration):
         await client.subscribe("p", "s", receiver_queue_size=0)
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-async def test_corrupt_entries_are_reported_and_left_out(broker: FakeBroker, client: AsyncClient, batch: int) -> None:
-    await publish(client, numbers(6), batch)
-    broker.corrupt = 1
-    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
-    assert await receive(consumer, 6 - batch) == numbers(6 - batch, batch)
-    await broker.until(lambda: broker.count("ACK"))
-    (report,) = broker.commands("ACK")
-    assert report.validation_error == CommandAck.ChecksumMismatch
-    assert [place.entryId for place in report.message_id] == [0]
-
-
-async def test_what_cannot_be_decoded_is_reported(broker: FakeBroker, client: AsyncClient) -> None:
-    from magnetar.protocol.entries import build_entry
-    from magnetar.protocol.pulsar_pb2 import MessageMetadata
-
-    for options in ({"num_messages_in_batch": 5}, {"compression": 1, "uncompressed_size": 10**9}):
-        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **options)  # type: ignore[arg-type]
-        broker.topic(TOPIC).entries.append(build_entry(metadata, b"nonsense" * 10))
-    await publish(client, [b"fine"])
-    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
-    assert await receive(consumer, 1) == [b"fine"]
-    await broker.until(lambda: broker.count("ACK") == 2)
-    kinds = [report.validation_error for report in broker.commands("ACK")]
-    assert kinds == [CommandAck.BatchDeSerializeError, CommandAck.DecompressionError]
 
 
 async def test_nonsense_from_the_broker_costs_the_connection_only(broker: FakeBroker, client: AsyncClient) -> None:

@@ -11,7 +11,7 @@ from magnetar.client.client import AsyncClient
 from magnetar.client.configuration import ConsumerType, InitialPosition
 from magnetar.client.message_id import MessageId
 from magnetar.client.results import Result
-from magnetar.protocol.errors import AlreadyClosed, MessageTooBig, Timeout, UnknownError
+from magnetar.protocol.errors import AlreadyClosed, ChecksumError, MessageTooBig, Timeout, UnknownError
 
 EARLIEST = InitialPosition.Earliest
 
@@ -74,6 +74,8 @@ async def test_a_corrupt_entry_without_a_queue(broker: FakeBroker, client: Async
     await publish(client, numbers(3))
     broker.corrupt = 1
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=0)
+    with pytest.raises(ChecksumError):
+        await consumer.receive(2000)
     assert await receive(consumer, 2) == numbers(2, 1)
 
 

@@ -101,7 +101,7 @@ NEW_BOOKIE = (False, False, 0, -1, -1)
 def bookie_step(frozen: tuple[Any, ...], request: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Serve one request durably: (bookie, reply). See `BookieStore` for the same steps with a disk."""
     known, fenced, entries, lac, lac_of_1 = frozen
-    state = BookieLedger(LEDGER) if known else None
+    state = BookieLedger(LEDGER, 0) if known else None
     if state is not None:
         state.fenced, state.lac = fenced, lac
     if request[0] == "add":
@@ -110,7 +110,7 @@ def bookie_step(frozen: tuple[Any, ...], request: tuple[Any, ...]) -> tuple[tupl
             refusal = bookie_rules.refuse_unknown_ledger(recovery, False, True, False)
             if refusal is not None:
                 return frozen, ("add", entry, refusal)
-            state = BookieLedger(LEDGER)
+            state = BookieLedger(LEDGER, 0)
         refusal = bookie_rules.refuse_known_ledger(recovery, state.fenced, True)
         if refusal is not None:
             return frozen, ("add", entry, refusal)
@@ -120,7 +120,7 @@ def bookie_step(frozen: tuple[Any, ...], request: tuple[Any, ...]) -> tuple[tupl
         lac_of_1 = entry_lac if entry else lac_of_1
         state.lac = max(state.lac, entry_lac)
         return (True, state.fenced, entries | 1 << entry, state.lac, lac_of_1), ("add", entry, BookieStatus.OK)
-    state = state or BookieLedger(LEDGER)
+    state = state or BookieLedger(LEDGER, 0)
     if request[0] == "fence":
         state.fenced = True
         return (True, True, entries, state.lac, lac_of_1), ("fence", state.lac)

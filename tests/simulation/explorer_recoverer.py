@@ -180,7 +180,7 @@ class Recoverer:
             start = fencing.start
             self.phase, self.kept = READING, (start, start)
             self.notes = [None] * self.bookies
-            payload = bookie_client.encode_read(LEDGER, start, start + READ_WINDOW - 1, 1 << 20, True)
+            payload = bookie_client.encode_read(LEDGER, 0, start, start + READ_WINDOW - 1, 1 << 20, True)
             for name in metadata.last_fragment.bookies:
                 self.sends.append((NAMES.index(name), ("read", payload)))
 
@@ -200,7 +200,7 @@ class Recoverer:
                 if note == "unknown":
                     reading.failed(entry, NAMES[i])
                 elif note is not None and entry in note:
-                    reading.found(LedgerEntry(LEDGER, entry, -1, entry + 1, b"x"))
+                    reading.found(LedgerEntry(LEDGER, 0, entry, -1, entry + 1, b"x"))
                 else:
                     reading.denied(entry, NAMES[i])
         reading.judge()

@@ -69,18 +69,20 @@ class Bookies:
 
         self._waiting[bookie].append(Asked(("add", entry.entry_id, entry.lac, int(recovery)), answer))
 
-    async def fence(self, bookie: str, ledger_id: int) -> BookieAnswer:
+    async def fence(self, bookie: str, ledger_id: int, nonce: int) -> BookieAnswer:
         return BookieAnswer((await self._ask(bookie, ("fence",)))[1], -1)
 
     async def read(
-        self, bookie: str, ledger_id: int, first: int, last: int, bytes_max: int, *, fence: bool = False
+        self, bookie: str, ledger_id: int, nonce: int, first: int, last: int, bytes_max: int, *, fence: bool = False
     ) -> ReadAnswer:
         if not fence:
             raise NoSuchEntry("what is not part of recovery's decisions (the ledger's length) is not answered")
-        _, found, lac_of_1 = await self._ask(bookie, ("read", encode_read(ledger_id, first, last, 1 << 20, True)))
+        _, found, lac_of_1 = await self._ask(
+            bookie, ("read", encode_read(ledger_id, nonce, first, last, 1 << 20, True))
+        )
         if not found:
             raise NoSuchEntry("none of them")
-        headers = [encode_entry_header(LEDGER, entry, lac_of_1 if entry else -1, entry + 1, b"x") for entry in found]
+        headers = [encode_entry_header(LEDGER, 0, entry, lac_of_1 if entry else -1, entry + 1, b"x") for entry in found]
         return ReadAnswer(last + 1, [memoryview(header + b"x") for header in headers])
 
     async def _ask(self, bookie: str, request: tuple[Any, ...]) -> Reply:

@@ -123,7 +123,7 @@ class LedgerFaults(Faults):
         host.process.spawn(ask(), "babble")
 
     def _nonsense(self) -> list[tuple[int, bytes]]:
-        entry = b"".join(encode_add(encode_entry_header(1, 0, -1, 1, b"x"), b"x"))
+        entry = b"".join(encode_add(encode_entry_header(1, 0, 0, -1, 1, b"x"), b"x"))
         size_max = self._world.settings.bookie_frame_size_max_bytes
         asked = [
             (99, b""),

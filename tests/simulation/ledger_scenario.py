@@ -187,7 +187,7 @@ class LedgerScenario:
             host = self.world.make_host(process)
             for node in self.world.bookies:
                 try:
-                    await host.client.read_lac(node.name, 0, timeout_s=5.0)
+                    await host.client.read_lac(node.name, 0, 0, timeout_s=5.0)
                 except NoSuchLedger:
                     continue
                 except MagnetarError as error:

@@ -36,8 +36,8 @@ from .mutants_own import OWN
 def _recovery_reads_do_not_fence(stack: ExitStack) -> None:
     encode = bookie_client.encode_read
 
-    def encode_read(ledger_id: int, first: int, last: int, bytes_max: int, fence: bool = False) -> bytes:
-        return encode(ledger_id, first, last, bytes_max, False)
+    def encode_read(ledger_id: int, nonce: int, first: int, last: int, bytes_max: int, fence: bool = False) -> bytes:
+        return encode(ledger_id, nonce, first, last, bytes_max, False)
 
     replace(stack, bookie_client, "encode_read", encode_read)
 
@@ -189,9 +189,9 @@ def _collect_what_is_copied(stack: ExitStack) -> None:
 
 
 def _fence_only_in_memory(stack: ExitStack) -> None:
-    def fence(self: Any, ledger_id: int, callback: Callable[[BaseException | None], None]) -> None:
+    def fence(self: Any, ledger_id: int, nonce: int, callback: Callable[[BaseException | None], None]) -> None:
         if ledger_id not in self.entries.tombstones:
-            state = self._ledgers.get(ledger_id) or self._learn(ledger_id)
+            state = self._ledgers.get(ledger_id) or self._learn(ledger_id, nonce)
             state.fenced = state.touched = True
         self._journal.after_pending(callback)
 

@@ -185,7 +185,7 @@ def test_an_assignment_under_an_epoch_that_was() -> None:
 
 def test_a_bookie_that_takes_what_it_must_not() -> None:
     history, records = History(), MemoryRecords()
-    watch, state = StoreWatch(history, records), LedgerState(7)
+    watch, state = StoreWatch(history, records), LedgerState(7, 0)
     watch._accepts(state, 0, 11, recovery=False)
     watch._accepts(state, 0, 11, recovery=True)
     assert history.violations == []
@@ -205,7 +205,9 @@ def test_a_bookie_that_takes_what_it_must_not() -> None:
 
 async def test_copies_are_counted_where_the_record_says() -> None:
     def store(*held: tuple[int, int]) -> Any:
-        async def held_ranges(ledger_id: int, first: int, last: int, intact_only: bool) -> list[tuple[int, int]]:
+        async def held_ranges(
+            ledger_id: int, nonce: int, first: int, last: int, intact_only: bool
+        ) -> list[tuple[int, int]]:
             return list(held)
 
         return SimpleNamespace(entries=SimpleNamespace(ledgers={7: None}), held_ranges=held_ranges)

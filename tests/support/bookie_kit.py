@@ -38,10 +38,16 @@ def body_of(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
 
 
 def add_payload(
-    ledger_id: int, entry_id: int, body: bytes | None = None, *, lac: int | None = None, recovery: bool = False
+    ledger_id: int,
+    entry_id: int,
+    body: bytes | None = None,
+    *,
+    lac: int | None = None,
+    recovery: bool = False,
+    nonce: int = 0,
 ) -> bytes:
     body = body_of(ledger_id, entry_id) if body is None else body
-    header = encode_entry_header(ledger_id, entry_id, entry_id - 1 if lac is None else lac, 0, body)
+    header = encode_entry_header(ledger_id, nonce, entry_id, entry_id - 1 if lac is None else lac, 0, body)
     return b"".join(encode_add(header, body, recovery))
 
 
@@ -124,10 +130,10 @@ class Bookie:
             assert (await self.answer(request_id))[0] == BookieStatus.OK
 
     async def read(
-        self, ledger_id: int, first: int, last: int, bytes_max: int = 1 << 20, fence: bool = False
+        self, ledger_id: int, first: int, last: int, bytes_max: int = 1 << 20, fence: bool = False, nonce: int = 0
     ) -> tuple[BookieStatus, int, dict[int, bytes]]:
         """(status, next entry id, body by entry id); the entries verified."""
-        status, payload = await self.ask(BookieOp.READ, encode_read(ledger_id, first, last, bytes_max, fence))
+        status, payload = await self.ask(BookieOp.READ, encode_read(ledger_id, nonce, first, last, bytes_max, fence))
         if status != BookieStatus.OK:
             return BookieStatus(status), first, {}
         next_entry_id, raw = decode_read_answer(payload)
@@ -147,11 +153,11 @@ class Bookie:
             found |= entries
         return found
 
-    async def fence(self, ledger_id: int) -> tuple[BookieStatus, tuple[int, int] | None]:
-        return self._state(await self.ask(BookieOp.FENCE, encode_ledger(ledger_id)))
+    async def fence(self, ledger_id: int, nonce: int = 0) -> tuple[BookieStatus, tuple[int, int] | None]:
+        return self._state(await self.ask(BookieOp.FENCE, encode_ledger(ledger_id, nonce)))
 
-    async def read_lac(self, ledger_id: int) -> tuple[BookieStatus, tuple[int, int] | None]:
-        return self._state(await self.ask(BookieOp.READ_LAC, encode_ledger(ledger_id)))
+    async def read_lac(self, ledger_id: int, nonce: int = 0) -> tuple[BookieStatus, tuple[int, int] | None]:
+        return self._state(await self.ask(BookieOp.READ_LAC, encode_ledger(ledger_id, nonce)))
 
     @staticmethod
     def _state(answer: tuple[int, bytes]) -> tuple[BookieStatus, tuple[int, int] | None]:

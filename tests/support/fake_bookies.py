@@ -41,6 +41,7 @@ class FakeLedger:
     entries: dict[int, bytes] = field(default_factory=dict)
     fenced: bool = False
     deleted: bool = False
+    nonce: int = 0
 
 
 class FakeBookie:
@@ -119,7 +120,9 @@ class FakeBookie:
         header = decode_entry_header(entry)
         if not recovery and header.ledger_id < self.fence_floor and header.ledger_id not in self.ledgers:
             return BookieStatus.READ_ONLY
-        ledger = self.ledgers.setdefault(header.ledger_id, FakeLedger())
+        ledger = self._ledger(header.ledger_id, header.nonce)
+        if ledger.nonce != header.nonce:
+            return BookieStatus.FOREIGN
         if ledger.deleted or (ledger.fenced and not recovery):
             return BookieStatus.FENCED
         data = bytes(entry)
@@ -132,9 +135,11 @@ class FakeBookie:
     def _other(self, op: int, payload: bytes) -> tuple[int, bytes]:
         if op == BookieOp.READ:
             return self._read(payload)
-        ledger_id = decode_ledger(payload)
+        ledger_id, nonce = decode_ledger(payload)
+        if ledger_id in self.ledgers and self.ledgers[ledger_id].nonce != nonce:
+            return BookieStatus.FOREIGN, b""
         if op == BookieOp.FENCE:
-            self.ledgers.setdefault(ledger_id, FakeLedger()).fenced = True
+            self._ledger(ledger_id, nonce).fenced = True
         if op in self.forced:
             return self.forced[op], b""
         if self.limbo:
@@ -147,8 +152,10 @@ class FakeBookie:
 
     def _read(self, payload: bytes) -> tuple[int, bytes]:
         request = decode_read(payload)
+        if request.ledger_id in self.ledgers and self.ledgers[request.ledger_id].nonce != request.nonce:
+            return BookieStatus.FOREIGN, b""
         if request.fence:
-            self.ledgers.setdefault(request.ledger_id, FakeLedger()).fenced = True
+            self._ledger(request.ledger_id, request.nonce).fenced = True
         if BookieOp.READ in self.forced:
             return self.forced[BookieOp.READ], b""
         ledger = self.ledgers.get(request.ledger_id)
@@ -174,6 +181,9 @@ class FakeBookie:
             if decode_entry_header(found[0]).entry_id != request.first:
                 return BookieStatus.UNKNOWN, b""
         return BookieStatus.OK, b"".join(encode_read_answer(next_entry, found))
+
+    def _ledger(self, ledger_id: int, nonce: int) -> FakeLedger:
+        return self.ledgers.setdefault(ledger_id, FakeLedger(nonce=nonce))
 
     def intact(self, ledger_id: int) -> list[int]:
         """Ids of the undamaged entries stored of a ledger."""

@@ -67,7 +67,9 @@ async def _entries_held(env, identity, secret, link, bookie, ledger):
     except (RpcDisconnected, RpcTimeout):
         return ()
     try:
-        ranges = await connection.call("entry_ids", ledger=ledger.ledger_id, first=0, last=ledger.last_entry)
+        ranges = await connection.call(
+            "entry_ids", ledger=ledger.ledger_id, nonce=ledger.nonce, first=0, last=ledger.last_entry
+        )
         return {entry for first, last in ranges for entry in range(first, last + 1)}
     finally:
         connection.close()

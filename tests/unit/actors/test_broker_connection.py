@@ -10,14 +10,24 @@ from magnetar.protocol.commands import encode, send_header
 from magnetar.protocol.errors import BrokerPersistenceError
 from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
+    CommandCloseConsumer,
     CommandCloseProducer,
     CommandConnect,
+    CommandError,
+    CommandGetOrCreateSchema,
+    CommandGetOrCreateSchemaResponse,
+    CommandGetSchema,
+    CommandGetSchemaResponse,
     CommandGetTopicsOfNamespace,
     CommandLookupTopic,
     CommandNewTxn,
+    CommandNewTxnResponse,
     CommandPartitionedTopicMetadata,
     CommandProducer,
     CommandSuccess,
+    CommandTcClientConnectRequest,
+    CommandWatchTopicList,
+    Schema,
     ServerError,
 )
 
@@ -100,11 +110,17 @@ async def test_a_peer_that_leaves_in_mid_frame_leaves_nothing_behind():
         assert len(front.requests) == 0
 
 
-async def test_what_is_not_supported_gets_an_error_with_its_request_id():
+async def test_what_is_not_supported_is_refused_in_the_type_that_its_client_waits_for():
     async with broker_front() as front:
         peer = await front.peer()
-        error = await peer.request(CommandNewTxn())
-        assert error.error == ServerError.NotAllowedError and "newTxn" in error.message
+        for request, kind in (
+            (CommandNewTxn(), CommandNewTxnResponse),
+            (CommandTcClientConnectRequest(tc_id=0), CommandError),
+            (CommandWatchTopicList(watcher_id=1, namespace="a/b", topics_pattern="x"), CommandError),
+        ):
+            error = await peer.request(request)
+            assert type(error) is kind and error.error == ServerError.NotAllowedError
+            assert "is not supported" in error.message
         peer.send(CommandSuccess(request_id=5))  # an answer nobody asked for
         await peer.settle()
         await peer.close()
@@ -163,6 +179,52 @@ async def test_lookups_answer_connect_or_failed():
         assert (failed.response, failed.error) == (1, ServerError.TopicNotFound)
         topics = await peer.request(CommandGetTopicsOfNamespace(namespace="public/default", request_id=0))
         assert list(topics.topics) == [TOPIC] and topics.changed and not topics.filtered
+        await peer.close()
+
+
+async def test_a_lookup_for_a_listener_is_refused_as_pulsar_does():
+    async with broker_front() as front:
+        peer = await front.peer()
+        request = CommandLookupTopic(topic="t", request_id=0, advertised_listener_name="outside")
+        refused = await peer.request(request)
+        assert (refused.response, refused.error) == (2, ServerError.ServiceNotReady)
+        assert refused.message == "the broker do not have outside listener"
+        await peer.close()
+
+
+# -- schemas ---------------------------------------------------------------------------------------------------------
+
+STRING = Schema(name="String", schema_data=b"", type=Schema.String)
+BYTES = Schema(name="Bytes", schema_data=b"", type=Schema.NoSchema)
+"""As the Go client names it."""
+
+
+async def test_a_producer_of_bytes_gets_a_schema_version_and_others_get_none():
+    async with broker_front() as front:
+        peer = await front.peer()
+        for producer_id, (fields, version) in enumerate(
+            [({"schema": BYTES}, bytes(8)), ({"schema": STRING}, b""), ({}, b"")]
+        ):
+            assert (await peer.producer(TOPIC, producer_id, **fields)).schema_version == version
+        await peer.close()
+
+
+async def test_questions_about_schemas_are_answered_in_their_own_type():
+    async with broker_front() as front:
+        peer = await front.peer()
+        created = await peer.request(CommandGetOrCreateSchema(topic=TOPIC, schema=BYTES))
+        assert type(created) is CommandGetOrCreateSchemaResponse
+        assert not created.HasField("error_code") and created.HasField("schema_version")
+        refused = await peer.request(CommandGetOrCreateSchema(topic=TOPIC, schema=STRING))
+        assert type(refused) is CommandGetOrCreateSchemaResponse
+        assert refused.error_code == ServerError.NotAllowedError and "bytes only" in refused.error_message
+        for version in (None, b"", b"\0", bytes(7) + b"\x01"):
+            missing = await peer.request(CommandGetSchema(topic=TOPIC, schema_version=version))
+            assert type(missing) is CommandGetSchemaResponse
+            assert missing.error_code == ServerError.TopicNotFound and not missing.HasField("schema")
+        found = await peer.request(CommandGetSchema(topic=TOPIC, schema_version=bytes(8)))
+        assert (found.schema.type, found.schema_version) == (Schema.NoSchema, bytes(8))
+        assert not found.HasField("error_code")
         await peer.close()
 
 
@@ -237,8 +299,16 @@ async def test_close_producer_waits_for_its_receipts():
         await peer.answer(99)
         assert [frame.command.type for frame in peer.received] == [BaseCommand.SEND_RECEIPT]
         assert not front.topic.producers
-        unknown = await peer.request(CommandCloseProducer(producer_id=1, request_id=0))
-        assert unknown.error == ServerError.UnknownError
+        await peer.close()
+
+
+async def test_closing_an_unknown_producer_or_consumer_succeeds():
+    """The broker may have closed it while the client's CLOSE was on its way. Pulsar 4.2.4 answers SUCCESS, too."""
+    async with broker_front() as front:
+        peer = await front.peer()
+        for request in (CommandCloseProducer(producer_id=9), CommandCloseConsumer(consumer_id=9)):
+            answer = await peer.request(request)
+            assert type(answer) is CommandSuccess
         await peer.close()
 
 

@@ -108,3 +108,68 @@ def test_an_entry_is_sent_only_if_all_its_messages_were_acknowledged(
         sent |= {position[1] for position in single_entries}
         complete = {entry for entry in range(10) if all((entry, place) in done for place in range(sizes[entry]))}
         assert sent == complete
+
+
+def test_cumulative_goes_round_what_was_not_delivered() -> None:
+    state = Acknowledgements()
+    state.undelivered((1, 3))
+    for entry in (4, 5, 6):
+        state.opened((1, entry))
+    state.acknowledge_cumulative(in_batch(1, 5, 3, 4))
+    assert state.take() == ((1, 2), [(1, 4), (1, 5)])
+    state.acknowledge_cumulative(in_batch(1, 6, 1, 4))
+    assert state.take() == (None, []), "the batch is not complete, and its part is remembered"
+    state.acknowledge(in_batch(1, 6, 2, 4))
+    assert state.acknowledge(in_batch(1, 6, 3, 4)) == (1, 6)
+    state.acknowledge(single(1, 3))
+    state.acknowledge_cumulative(single(1, 9))
+    assert state.take() == ((1, 9), [])
+
+
+def test_what_was_not_delivered_is_done_when_it_comes_again_and_is_opened() -> None:
+    state = Acknowledgements()
+    state.undelivered((1, 3))
+    state.opened((1, 4))
+    for entry in (3, 4):
+        state.opened((1, entry))
+    state.acknowledge_cumulative(single(1, 4))
+    assert state.take() == ((1, 4), [])
+
+
+def test_what_was_not_delivered_is_forgotten_when_a_subscription_begins_behind_it() -> None:
+    state = Acknowledgements()
+    state.undelivered((1, 3))
+    state.forget_sent()
+    state.acknowledge_cumulative(single(1, 5))
+    assert state.take() == ((1, 2), []), "nobody knows yet"
+    state.received((1, 6))
+    state.acknowledge_cumulative(single(1, 7))
+    assert state.take() == ((1, 7), [])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["open", "refuse", "up to", "one"]), st.integers(0, 9)), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_nothing_is_sent_that_was_not_delivered(steps: list[tuple[str, int]]) -> None:
+    """Entries come in order; each is opened or refused; what came is acknowledged one by one or up to a message."""
+    state, delivered, sent, following = Acknowledgements(), set[int](), set[int](), 0
+    for step, number in steps:
+        if step in ("open", "refuse"):
+            if step == "open":
+                state.opened((1, following))
+                delivered.add(following)
+            else:
+                state.undelivered((1, following))
+            following += 1
+        elif delivered:
+            chosen = sorted(delivered)[number % len(delivered)]
+            if step == "one":
+                state.acknowledge(single(1, chosen))
+            else:
+                state.acknowledge_cumulative(single(1, chosen))
+                done = {entry for entry in delivered if entry <= chosen}
+                up_to, entries = state.take()
+                sent |= set(range(0 if up_to is None else up_to[1] + 1)) | {entry for _, entry in entries}
+                assert done <= sent
+        up_to, entries = state.take()
+        sent |= set(range(0 if up_to is None else up_to[1] + 1)) | {entry for _, entry in entries}
+        assert sent <= delivered

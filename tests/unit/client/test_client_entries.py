@@ -150,7 +150,7 @@ def metadata(**options: object) -> MessageMetadata:
     [
         (metadata(num_messages_in_batch=3), encode_batch([b"a", b"b"]), ProtocolError),
         (metadata(num_messages_in_batch=10**9), b"abc", ProtocolError),
-        (metadata(compression=1, uncompressed_size=LIMIT + 1), b"abc", ProtocolError),
+        (metadata(compression=1, uncompressed_size=LIMIT + 1), b"abc", MessageTooBig),
         (metadata(compression=2, uncompressed_size=3), b"abc", ProtocolError),
         (metadata(num_chunks_from_msg=2), b"abc", OperationNotSupported),
     ],

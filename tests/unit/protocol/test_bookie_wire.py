@@ -14,23 +14,25 @@ IDS = st.integers(0, wire.ENTRY_ID_MAX)
 LACS = st.integers(-1, wire.ENTRY_ID_MAX)
 
 
-def entry(ledger_id: int = 1, entry_id: int = 2, lac: int = 1, length: int = 3, body: bytes = b"abc") -> bytes:
-    return wire.encode_entry_header(ledger_id, entry_id, lac, length, body) + body
+def entry(
+    ledger_id: int = 1, entry_id: int = 2, lac: int = 1, length: int = 3, body: bytes = b"abc", nonce: int = 9
+) -> bytes:
+    return wire.encode_entry_header(ledger_id, nonce, entry_id, lac, length, body) + body
 
 
-@given(UINT64, UINT64, LACS, UINT64, st.binary(max_size=50))
-def test_entry_round_trip(ledger_id: int, entry_id: int, lac: int, length: int, body: bytes) -> None:
-    data = entry(ledger_id, entry_id, lac, length, body)
-    assert wire.decode_entry(data) == (ledger_id, entry_id, lac, length, body)
-    assert wire.decode_entry(memoryview(data)) == (ledger_id, entry_id, lac, length, body)
-    assert wire.decode_entry_header(data)[:4] == (ledger_id, entry_id, lac, length)
+@given(UINT64, UINT64, UINT64, LACS, UINT64, st.binary(max_size=50))
+def test_entry_round_trip(ledger_id: int, nonce: int, entry_id: int, lac: int, length: int, body: bytes) -> None:
+    data = entry(ledger_id, entry_id, lac, length, body, nonce)
+    assert wire.decode_entry(data) == (ledger_id, nonce, entry_id, lac, length, body)
+    assert wire.decode_entry(memoryview(data)) == (ledger_id, nonce, entry_id, lac, length, body)
+    assert wire.decode_entry_header(data)[:5] == (ledger_id, nonce, entry_id, lac, length)
     assert wire.entry_intact(data)
 
 
 def test_entry_layout() -> None:
-    head = bytes.fromhex("0000000000000001 0000000000000002 ffffffffffffffff 0000000000000003")
+    head = bytes.fromhex("0000000000000001 0000000000000009 0000000000000002 ffffffffffffffff 0000000000000003")
     assert entry(lac=-1) == head + crc32c(head + b"abc").to_bytes(4, "big") + b"abc"
-    assert wire.ENTRY_HEADER_SIZE_BYTES == 36
+    assert wire.ENTRY_HEADER_SIZE_BYTES == 44
 
 
 @given(st.integers(0, 38), st.integers(1, 255))
@@ -52,27 +54,27 @@ def test_every_cut_is_noticed(size: int) -> None:
 def test_entry_without_verification() -> None:
     assert wire.decode_entry(entry()[:-1], verify=False).body == b"ab"
     with pytest.raises(errors.EntryCorrupt):
-        wire.decode_entry(entry()[:35], verify=False)
+        wire.decode_entry(entry()[:43], verify=False)
 
 
 @pytest.mark.parametrize("recovery", [False, True])
 def test_add(recovery: bool) -> None:
-    header = wire.encode_entry_header(1, 2, 1, 3, b"abc")
+    header = wire.encode_entry_header(1, 0, 2, 1, 3, b"abc")
     parts = wire.encode_add(header, b"abc", recovery)
     assert wire.decode_add(b"".join(parts)) == (recovery, header + b"abc")
     assert parts[2] == b"abc"
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x00", b"\x00" * 36, b"\x02" + entry(), b"\xff" + entry()])
+@pytest.mark.parametrize("payload", [b"", b"\x00", b"\x00" * 44, b"\x02" + entry(), b"\xff" + entry()])
 def test_add_refused(payload: bytes) -> None:
     with pytest.raises(errors.ProtocolError):
         wire.decode_add(payload)
 
 
-@given(UINT64, IDS, IDS, st.integers(0, (1 << 32) - 1), st.booleans())
-def test_read(ledger_id: int, one: int, other: int, bytes_max: int, fence: bool) -> None:
+@given(UINT64, UINT64, IDS, IDS, st.integers(0, (1 << 32) - 1), st.booleans())
+def test_read(ledger_id: int, nonce: int, one: int, other: int, bytes_max: int, fence: bool) -> None:
     first, last = sorted((one, other))
-    request = (ledger_id, first, last, bytes_max, fence)
+    request = (ledger_id, nonce, first, last, bytes_max, fence)
     assert wire.decode_read(wire.encode_read(*request)) == request
 
 
@@ -82,9 +84,9 @@ def test_read(ledger_id: int, one: int, other: int, bytes_max: int, fence: bool)
         b"",
         bytes(28),
         bytes(30),
-        wire.encode_read(1, 2, 1, 10),
-        wire.encode_read(1, 0, 1 << 63, 10),
-        wire.encode_read(1, 0, 1, 10)[:-1] + b"\x02",
+        wire.encode_read(1, 0, 2, 1, 10),
+        wire.encode_read(1, 0, 0, 1 << 63, 10),
+        wire.encode_read(1, 0, 0, 1, 10)[:-1] + b"\x02",
     ],
 )
 def test_read_refused(payload: bytes) -> None:
@@ -116,14 +118,14 @@ def test_read_answer_refused(payload: bytes) -> None:
         wire.decode_read_answer(payload)
 
 
-@given(UINT64, LACS, LACS)
-def test_ledger_and_state(ledger_id: int, lac: int, last_entry: int) -> None:
-    assert wire.decode_ledger(wire.encode_ledger(ledger_id)) == ledger_id
+@given(UINT64, UINT64, LACS, LACS)
+def test_ledger_and_state(ledger_id: int, nonce: int, lac: int, last_entry: int) -> None:
+    assert wire.decode_ledger(wire.encode_ledger(ledger_id, nonce)) == (ledger_id, nonce)
     assert wire.decode_ledger_state(wire.encode_ledger_state(lac, last_entry)) == (lac, last_entry)
 
 
 def test_ledger_and_state_refused() -> None:
-    for payload in (b"", bytes(7), bytes(9)):
+    for payload in (b"", bytes(8), bytes(15), bytes(17)):
         with pytest.raises(errors.ProtocolError):
             wire.decode_ledger(payload)
     for payload in (b"", bytes(15), bytes(17), wire.encode_ledger_state(-2, 0), wire.encode_ledger_state(0, -2)):
@@ -144,6 +146,7 @@ def test_statuses_as_errors() -> None:
         BookieStatus.IO_ERROR: errors.StorageFailed,
         BookieStatus.CONFLICT: errors.DigestConflict,
         BookieStatus.OVERLOADED: errors.BookieUnavailable,
+        BookieStatus.FOREIGN: errors.ForeignLedger,
         254: errors.EntryUnknown,
         99: errors.LedgerError,
     }

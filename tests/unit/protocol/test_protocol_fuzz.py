@@ -25,7 +25,7 @@ ENTRY = entries.build_entry(
     ),
     batches.encode_single(b"one", partition_key="key", properties={"a": "b"}) + batches.encode_batch([b"two"]),
 )
-LEDGER_ENTRY = bookie_wire.encode_entry_header(1, 2, 1, len(ENTRY), ENTRY) + ENTRY
+LEDGER_ENTRY = bookie_wire.encode_entry_header(1, 0, 2, 1, len(ENTRY), ENTRY) + ENTRY
 PULSAR_SEEDS = [
     commands.send_header(1, 2, 3, 2, len(ENTRY)) + ENTRY,
     commands.message_header(1, 2, 3, 4, 5, [-1, 7], len(ENTRY)) + ENTRY,
@@ -72,9 +72,9 @@ DECODERS: list[tuple[Callable[[bytes], object], list[bytes]]] = [
     (bookie_wire.decode_entry, [LEDGER_ENTRY]),
     (bookie_wire.decode_entry_header, [LEDGER_ENTRY]),
     (bookie_wire.decode_add, [b"\x01" + LEDGER_ENTRY]),
-    (bookie_wire.decode_read, [bookie_wire.encode_read(1, 2, 3, 4)]),
+    (bookie_wire.decode_read, [bookie_wire.encode_read(1, 0, 2, 3, 4)]),
     (bookie_wire.decode_read_answer, [b"".join(bookie_wire.encode_read_answer(5, [LEDGER_ENTRY, LEDGER_ENTRY]))]),
-    (bookie_wire.decode_ledger, [bytes(8)]),
+    (bookie_wire.decode_ledger, [bytes(16)]),
     (bookie_wire.decode_ledger_state, [bytes(16)]),
     (MessageId.deserialize, [MessageId(1, 2, 3, 4, 5).serialize()]),
 ]

@@ -90,7 +90,7 @@ class Harness:
     def store(self, ledger_id: int, entries: int) -> None:
         for entry_id in range(entries):
             stored = body(ledger_id, entry_id)
-            entry = encode_entry_header(ledger_id, entry_id, -1, 0, stored) + stored
+            entry = encode_entry_header(ledger_id, 0, entry_id, -1, 0, stored) + stored
             for bookie in self.bookies:
                 bookie.entries[ledger_id, entry_id] = entry
 

@@ -34,7 +34,7 @@ async def cluster():
 def add(cluster, bookie, entry_id=0):
     """An ADD; the future gets its status."""
     answer = asyncio.get_running_loop().create_future()
-    parts = encode_add(encode_entry_header(5, entry_id, -1, 1, b"x"), b"x")
+    parts = encode_add(encode_entry_header(5, 0, entry_id, -1, 1, b"x"), b"x")
     cluster.client.add(bookie, parts, lambda status, payload: answer.set_result(status))
     assert not answer.done(), "never from within the call"
     return answer
@@ -44,27 +44,27 @@ async def test_requests_wait_for_the_first_connection_and_share_it(cluster):
     answers = [add(cluster, "bookie-1", number) for number in range(10)]
     assert await asyncio.gather(*answers) == [0] * 10
     assert len(cluster[1].connections) == 1
-    answer = await cluster.client.read("bookie-1", 5, 0, 99, 1 << 20)
+    answer = await cluster.client.read("bookie-1", 5, 0, 0, 99, 1 << 20)
     assert len(answer.entries) == 10 and answer.next_entry == 100
-    assert (await cluster.client.read_lac("bookie-1", 5)).last_entry == 9
+    assert (await cluster.client.read_lac("bookie-1", 5, 0)).last_entry == 9
 
 
 async def test_answers_become_typed_errors(cluster):
     await add(cluster, "bookie-1")
     with pytest.raises(NoSuchEntry):
-        await cluster.client.read("bookie-1", 5, 7, 9, 100)
+        await cluster.client.read("bookie-1", 5, 0, 7, 9, 100)
     with pytest.raises(NoSuchLedger):
-        await cluster.client.read("bookie-2", 5, 7, 9, 100)
+        await cluster.client.read("bookie-2", 5, 0, 7, 9, 100)
     with pytest.raises(NoSuchLedger):
-        await cluster.client.read_lac("bookie-2", 5)
+        await cluster.client.read_lac("bookie-2", 5, 0)
     cluster[1].hang()
     with pytest.raises(EntryUnknown):
-        await cluster.client.read("bookie-1", 5, 0, 0, 100)
+        await cluster.client.read("bookie-1", 5, 0, 0, 0, 100)
     cluster[1].crash()
     with pytest.raises(EntryUnknown):
-        await cluster.client.fence("bookie-1", 5)
+        await cluster.client.fence("bookie-1", 5, 0)
     with pytest.raises(EntryUnknown):
-        await cluster.client.fence("nobody", 5)
+        await cluster.client.fence("nobody", 5, 0)
 
 
 async def test_a_dead_bookie_costs_nobody_time(cluster):
@@ -148,7 +148,7 @@ async def test_closing_answers_everything(cluster):
     await cluster.client.close()
     assert await pending == await connecting == STATUS_DISCONNECTED
     with pytest.raises((EntryUnknown, BookieUnavailable)):
-        await cluster.client.read("bookie-3", 5, 0, 0, 1)
+        await cluster.client.read("bookie-3", 5, 0, 0, 0, 1)
 
 
 class Lossy:

@@ -30,7 +30,7 @@ async def workload(bookie, requests, random):
                     payload = add_payload(ledger_id, entry_id, body_of(ledger_id, entry_id, random.randint(30, 700)))
                     requests["add", ledger_id, entry_id] = (bookie.send(BookieOp.ADD, payload), payload)
             if round_number == 4:
-                requests["fence", 2, 0] = (bookie.send(BookieOp.FENCE, encode_ledger(2)), b"")
+                requests["fence", 2, 0] = (bookie.send(BookieOp.FENCE, encode_ledger(2, 0)), b"")
             await asyncio.sleep(0)
             await bookie.read(1, 0, 0)
             if round_number == 7:

@@ -40,7 +40,7 @@ async def test_entries_come_back_in_one_answer_from_memory_and_after_a_restart(f
 async def test_an_answer_stops_before_bytes_max_but_holds_one_entry_at_least(files):
     bookie = await Bookie.started(files)
     await bookie.add_many(1, range(10))
-    entry_size = 4 + 36 + 100
+    entry_size = 4 + 44 + 100
     status, following, entries = await bookie.read(1, 0, 9, bytes_max=3 * entry_size)
     assert (status, following, sorted(entries)) == (S.OK, 3, [0, 1, 2])
     assert (await bookie.read(1, 4, 9, bytes_max=0))[1:] == (5, bodies(1, [4]))
@@ -57,9 +57,9 @@ async def test_gaps_are_absent_and_absence_is_told(files):
     assert (await bookie.read(1, 10, 10))[0] == S.NO_SUCH_ENTRY
     assert (await bookie.read(77, 0, 0))[0] == S.NO_SUCH_LEDGER
     assert (await bookie.read_lac(77))[0] == S.NO_SUCH_LEDGER
-    assert await bookie.store.held_ranges(1, 1, 8) == [(1, 1), (5, 6)]
+    assert await bookie.store.held_ranges(1, 0, 1, 8) == [(1, 1), (5, 6)]
     with pytest.raises(NoSuchLedger):
-        await bookie.store.held_ranges(77, 0, 1)
+        await bookie.store.held_ranges(77, 0, 0, 1)
     await bookie.store.close()
 
 
@@ -76,7 +76,7 @@ async def test_a_read_over_a_sealed_and_the_active_journal_denies_nothing(files,
         assert (status, following) == (S.OK, max(entries) + 1), "what was not examined is not passed over"
         found |= entries
     assert found == bodies(1, range(60))
-    assert await bookie.store.held_ranges(1, 0, 59, intact_only=True) == [(0, 59)]
+    assert await bookie.store.held_ranges(1, 0, 0, 59, intact_only=True) == [(0, 59)]
     await bookie.store.close()
 
 
@@ -99,12 +99,12 @@ async def test_nothing_is_answered_before_the_sync(files):
     request = bookie.send(BookieOp.ADD, add_payload(1, 0))
     assert (await bookie.read(1, 0, 0))[0] == S.NO_SUCH_ENTRY, "an entry not yet durable is not shown"
     assert request not in bookie.answers
-    assert await bookie.store.held_ranges(1, 0, 9) == [], "nor does the auditor take it for a copy"
+    assert await bookie.store.held_ranges(1, 0, 0, 9) == [], "nor does the auditor take it for a copy"
     syncs = files.syncs
     lane(bookie, "journal").release()
     assert (await bookie.answer(request))[0] == S.OK
     assert files.syncs == syncs + 1
-    assert await bookie.store.held_ranges(1, 0, 9) == [(0, 0)]
+    assert await bookie.store.held_ranges(1, 0, 0, 9) == [(0, 0)]
     await bookie.store.close()
 
 
@@ -135,7 +135,7 @@ async def test_malformed_requests_are_refused_and_nothing_breaks(files):
     assert (await bookie.ask(BookieOp.ADD, add_payload(1, 0, bytes(5_253_120))))[0] == S.TOO_LARGE
     for op in (BookieOp.READ, BookieOp.FENCE, BookieOp.READ_LAC, 99):
         assert (await bookie.ask(op, b"123"))[0] == S.BAD_REQUEST
-    assert (await bookie.ask(BookieOp.READ, encode_read(1, 5, 4, 1)))[0] == S.BAD_REQUEST
+    assert (await bookie.ask(BookieOp.READ, encode_read(1, 0, 5, 4, 1)))[0] == S.BAD_REQUEST
     assert (await bookie.read(1, 0, 0))[0] == S.NO_SUCH_LEDGER
     await bookie.store.close()
 
@@ -214,8 +214,8 @@ async def test_a_fence_covers_every_add_accepted_before_it_and_refuses_all_after
     bookie = await Bookie.started(files)
     lane(bookie, "journal").hold()
     before = [bookie.send(BookieOp.ADD, add_payload(1, n)) for n in range(5)]
-    fence = bookie.send(BookieOp.FENCE, encode_ledger(1))
-    fenced_read = bookie.send(BookieOp.READ, encode_read(1, 4, 4, 1000, True))
+    fence = bookie.send(BookieOp.FENCE, encode_ledger(1, 0))
+    fenced_read = bookie.send(BookieOp.READ, encode_read(1, 0, 4, 4, 1000, True))
     after = bookie.send(BookieOp.ADD, add_payload(1, 5))
     assert bookie.answers == {after: (S.FENCED, b"")}
     lane(bookie, "journal").release()
@@ -242,8 +242,8 @@ async def test_a_fence_of_a_ledger_never_seen_is_durable_before_its_answer(files
 async def test_a_fence_is_not_answered_before_its_sync_even_if_asked_twice(files):
     bookie = await Bookie.started(files)
     lane(bookie, "journal").hold()
-    requests = [bookie.send(BookieOp.FENCE, encode_ledger(1)) for _ in range(2)]
-    requests.append(bookie.send(BookieOp.READ, encode_read(1, 0, 0, 100, True)))
+    requests = [bookie.send(BookieOp.FENCE, encode_ledger(1, 0)) for _ in range(2)]
+    requests.append(bookie.send(BookieOp.READ, encode_read(1, 0, 0, 0, 100, True)))
     await bookie.read(2, 0, 0)
     assert not set(requests) & set(bookie.answers)
     lane(bookie, "journal").release()
@@ -323,7 +323,7 @@ async def test_a_failed_write_or_sync_ends_the_bookie_and_is_never_retried(files
     await bookie.add_many(1, [0])
     files.fail_next(operation, ".journal")
     requests = [bookie.send(BookieOp.ADD, add_payload(1, n)) for n in range(1, 4)]
-    fence = bookie.send(BookieOp.FENCE, encode_ledger(5))
+    fence = bookie.send(BookieOp.FENCE, encode_ledger(5, 0))
     for request in [*requests, fence]:
         assert (await bookie.answer(request))[0] == S.IO_ERROR
     assert len(bookie.fatal) == 1 and isinstance(bookie.fatal[0], StorageFailed)
@@ -404,14 +404,14 @@ async def test_an_add_that_is_looked_up_while_the_store_closes_is_refused(files)
     bookie = await bookie.restarted()
     for number in range(READER_LANES):
         lane(bookie, f"read-{number}").hold()
-    looked_up, fence = bookie.send(BookieOp.ADD, add_payload(1, 3)), bookie.send(BookieOp.FENCE, encode_ledger(2))
+    looked_up, fence = bookie.send(BookieOp.ADD, add_payload(1, 3)), bookie.send(BookieOp.FENCE, encode_ledger(2, 0))
     await bookie.answer(fence)
     closing = asyncio.ensure_future(bookie.store.close())
     await turns(lambda: bookie.store.entries.journal._closed)
     for number in range(READER_LANES):
         lane(bookie, f"read-{number}").release()
     assert (await bookie.answer(looked_up))[0] == S.IO_ERROR
-    late = bookie.send(BookieOp.FENCE, encode_ledger(3))
+    late = bookie.send(BookieOp.FENCE, encode_ledger(3, 0))
     assert (await bookie.answer(late))[0] == S.IO_ERROR
     await closing
     bookie = await Bookie.started(files)
@@ -434,8 +434,8 @@ async def test_a_flipped_bit_is_answered_corrupt_never_absent(files, restart):
     assert await bookie.read(1, 0, 9) == (S.OK, 4, bodies(1, range(4)))
     assert (await bookie.read(1, 4, 9))[0] == S.CORRUPT
     assert await bookie.read(1, 5, 9) == (S.OK, 10, bodies(1, range(5, 10)))
-    assert await bookie.store.held_ranges(1, 0, 8) == [(0, 3), (5, 8)], "met once, it counts as missing: repair it"
-    assert await bookie.store.held_ranges(1, 0, 8, intact_only=True) == [(0, 3), (5, 8)]
+    assert await bookie.store.held_ranges(1, 0, 0, 8) == [(0, 3), (5, 8)], "met once, it counts as missing: repair it"
+    assert await bookie.store.held_ranges(1, 0, 0, 8, intact_only=True) == [(0, 3), (5, 8)]
     if restart:
         assert await bookie.add(1, 4, recovery=True) == S.OK, "a repair is stored beside the damaged copy"
         assert await bookie.read_all(1, 0, 9) == bodies(1, range(10))

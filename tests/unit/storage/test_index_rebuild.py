@@ -51,7 +51,7 @@ async def test_while_an_index_is_rebuilt_nothing_lost_is_said_to_be_absent(caplo
     assert not bookie.store.limbo, "the table of the index is whole, so nothing is known yet"
     asked: list[int] = []
     for _ in range(200):  # at every turn of the loop
-        asked += [bookie.send(BookieOp.READ, encode_read(1, n, n, 1 << 20)) for n in range(ENTRIES)]
+        asked += [bookie.send(BookieOp.READ, encode_read(1, 0, n, n, 1 << 20)) for n in range(ENTRIES)]
         await asyncio.sleep(0)
     assert {(await bookie.answer(request))[0] for request in asked} <= {S.OK, S.IO_ERROR, S.UNKNOWN, S.CORRUPT}
     found = await check(bookie)

@@ -23,7 +23,7 @@ async def test_several_journals_fill_up_while_none_can_be_created():
     prepare = lane(bookie, "prepare")
     prepare.hold()
     requests = [bookie.send(BookieOp.ADD, add_payload(1, n, body_of(1, n, 500))) for n in range(100)]
-    fence = bookie.send(BookieOp.FENCE, encode_ledger(1))
+    fence = bookie.send(BookieOp.FENCE, encode_ledger(1, 0))
     assert (await bookie.read(2, 0, 0))[0] == S.NO_SUCH_LEDGER
     assert len(bookie.answers) == 1, "what waits for a file is not answered"
     prepare.release()

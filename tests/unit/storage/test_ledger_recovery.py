@@ -52,7 +52,9 @@ async def bodies(cluster, metadata):
 
 def only_on(cluster, writer, slot, entry_id, body=b"half"):
     """Put an unacknowledged entry on one bookie, as an add whose writer died."""
-    header = encode_entry_header(writer.ledger_id, entry_id, entry_id - 1, writer.length + len(body), body)
+    header = encode_entry_header(
+        writer.ledger_id, writer.metadata.nonce, entry_id, entry_id - 1, writer.length + len(body), body
+    )
     bookie = cluster.bookies[writer.metadata.last_fragment.bookies[slot]]
     bookie.handle(BookieOp.ADD, b"".join(encode_add(header, body)), lambda status, data: None)
     return bookie
@@ -111,7 +113,7 @@ async def test_issue_2614_reads_of_recovery_fence_too(cluster):
     assert metadata.last_entry == 4
     assert missed.ledgers[writer.ledger_id].fenced
     answers = []
-    header = encode_entry_header(writer.ledger_id, 5, 4, 99, b"late")
+    header = encode_entry_header(writer.ledger_id, writer.metadata.nonce, 5, 4, 99, b"late")
     handle(BookieOp.ADD, b"".join(encode_add(header, b"late")), lambda status, data: answers.append(status))
     assert answers == [BookieStatus.FENCED]
 
@@ -333,7 +335,7 @@ async def test_a_long_tail_is_recovered_in_pieces(cluster):
     """More entries than one read holds, with a LAC that is far behind: nothing is cut off between the pieces."""
     writer = await written(cluster, 1)
     for number in range(1, 501):
-        header = encode_entry_header(writer.ledger_id, number, 0, number, b"x")
+        header = encode_entry_header(writer.ledger_id, writer.metadata.nonce, number, 0, number, b"x")
         request = b"".join(encode_add(header, b"x"))
         for bookie in list(cluster.bookies.values())[: 2 if number % 2 else 3]:
             bookie.handle(BookieOp.ADD, request, lambda status, data: None)
@@ -415,7 +417,7 @@ async def test_few_entries_are_asked_for_where_a_ledger_ends_and_more_and_more_i
     writer = await written(cluster, 1)
     for number in range(1, 400):
         for slot in range(3):
-            header = encode_entry_header(writer.ledger_id, number, 0, number, b"x")
+            header = encode_entry_header(writer.ledger_id, writer.metadata.nonce, number, 0, number, b"x")
             bookie = cluster.bookies[writer.metadata.last_fragment.bookies[slot]]
             bookie.handle(BookieOp.ADD, b"".join(encode_add(header, b"x")), lambda status, data: None)
     cluster[1].log.clear()

@@ -18,7 +18,7 @@ def metadata(ensemble=3, write=3, ack=2, first=0):
 
 
 def entry(entry_id):
-    return LedgerEntry(7, entry_id, entry_id - 1, 1, b"x")
+    return LedgerEntry(7, 0, entry_id, entry_id - 1, 1, b"x")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ async def test_the_lac_travels_with_the_entries(cluster):
         writer.add(b"%d" % number, adds.callback)
         await adds.wait(number + 1)
     await asyncio.sleep(0)
-    assert (await cluster.client.read_lac("bookie-1", writer.ledger_id)).lac == 1
+    assert (await cluster.client.read_lac("bookie-1", writer.ledger_id, writer.metadata.nonce)).lac == 1
     await writer.close()
 
 
@@ -209,8 +209,8 @@ async def test_a_fence_ends_the_writer(cluster):
     await adds.wait(1)
     ended = []
     writer.on_ended = ended.append
-    await cluster.client.fence("bookie-1", writer.ledger_id)
-    await cluster.client.fence("bookie-2", writer.ledger_id)
+    await cluster.client.fence("bookie-1", writer.ledger_id, writer.metadata.nonce)
+    await cluster.client.fence("bookie-2", writer.ledger_id, writer.metadata.nonce)
     writer.add(b"b", adds.callback)
     writer.add(b"c", adds.callback)
     await adds.wait(3)

@@ -14,12 +14,12 @@ from magnetar.storage.records import (
     BEGIN_BODY,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
+    FENCE_BODY,
     FILE_HEADER_SIZE,
     KIND_BEGIN,
     KIND_COMMIT,
     KIND_ENTRY,
     KIND_FENCE,
-    LEDGER_BODY,
     RECORD_HEADER_SIZE,
     Scan,
     check_entry,
@@ -49,7 +49,7 @@ class FileBuilder:
             covered = body[:ENTRY_HEAD_SIZE] if kind == KIND_ENTRY else body
             data = encode_record_header(kind, covered, start, self.seed, len(body)) + body
             if kind == KIND_ENTRY:
-                self.entries.append((self.end, len(data), ENTRY_HEAD.unpack_from(body)[1:3]))
+                self.entries.append((self.end, len(data), ENTRY_HEAD.unpack_from(body)[1:4:2]))
             self._put(data)
         if commit:
             self._put(encode_record_header(KIND_COMMIT, b"", start, self.seed))
@@ -71,13 +71,13 @@ def scan_of(content, file_id=FILE_ID):
 
 
 def entries_in(records):
-    return [ENTRY_HEAD.unpack_from(record.body)[1:3] for record in records if record.kind == KIND_ENTRY]
+    return [ENTRY_HEAD.unpack_from(record.body)[1:4:2] for record in records if record.kind == KIND_ENTRY]
 
 
 def three_batches(last_size=200):
     builder = FileBuilder()
     builder.batch((KIND_BEGIN, BEGIN_BODY.pack(6, 99)), (KIND_ENTRY, add_payload(1, 0)))
-    builder.batch((KIND_ENTRY, add_payload(1, 1)), (KIND_FENCE, LEDGER_BODY.pack(5)), (KIND_ENTRY, add_payload(2, 0)))
+    builder.batch((KIND_ENTRY, add_payload(1, 1)), (KIND_FENCE, FENCE_BODY.pack(5, 0)), (KIND_ENTRY, add_payload(2, 0)))
     builder.batch((KIND_ENTRY, add_payload(1, 2, body_of(1, 2, last_size))))
     return builder
 
@@ -151,7 +151,7 @@ def test_a_flipped_bit_anywhere_in_a_committed_batch_is_damage_or_harmless_never
         content = builder.content.copy()
         content[byte] ^= 0x10
         scan, records = scan_of(content)
-        intact = [ENTRY_HEAD.unpack_from(r.body)[1:3] for r in records if r.kind == KIND_ENTRY and r.intact]
+        intact = [ENTRY_HEAD.unpack_from(r.body)[1:4:2] for r in records if r.kind == KIND_ENTRY and r.intact]
         fences = [record for record in records if record.kind == KIND_FENCE]
         complete = intact == everything and len(fences) == 1
         assert complete or scan.damaged, byte

@@ -1,0 +1,70 @@
+"""The errors of messages that cannot be handed over: chunks, encrypted or damaged ones, too large a batch.
+
+Such a message is not acknowledged, because acknowledging deletes it. `receive` raises what is made here, once for each
+time that the broker delivers the entry; the next call goes on with the messages behind it. The entry stays
+unacknowledged until it can be opened, or until somebody gives it up: the application by acknowledging its id, or an
+operator by skipping it.
+
+No such entry is asked for again at once. A damaged one (its checksum does not match) may have suffered on the way, so
+it is negatively acknowledged, each time with a longer delay. All others would look the same again: they come again only
+with the next subscription, or when the application asks for redelivery.
+"""
+
+from ..protocol.errors import (
+    ChecksumError,
+    CryptoError,
+    InvalidMessage,
+    MagnetarError,
+    MessageTooBig,
+    OperationNotSupported,
+)
+from .message_id import MessageId
+
+
+def encrypted() -> CryptoError:
+    """An encrypted message. Pulsar's default without a key is the same: neither delivered nor acknowledged."""
+    return CryptoError("it is encrypted and this client cannot decrypt; consume it with a client that has the key")
+
+
+def chunk() -> OperationNotSupported:
+    """A part of a message that was larger than an entry."""
+    return OperationNotSupported(
+        "it is one chunk of a larger message and this client does not assemble chunks; "
+        "consume the topic with an official client"
+    )
+
+
+def unknown_compression(kind: int) -> OperationNotSupported:
+    """A payload in a format that this client does not have."""
+    return OperationNotSupported(f"its compression {kind} is unknown to this client; consume it with a newer one")
+
+
+def too_large(size_bytes: int, size_max_bytes: int) -> MessageTooBig:
+    """A payload that would be larger than allowed when decompressed."""
+    return MessageTooBig(
+        f"it has {size_bytes} bytes decompressed and {size_max_bytes} are allowed; "
+        "make decompressed_size_max_bytes of the client larger",
+        size_bytes=size_bytes,
+        size_max_bytes=size_max_bytes,
+    )
+
+
+def unreadable(error: Exception) -> MagnetarError:
+    """What decoding an entry failed with. A checksum that does not match is an error of its own, the rest is one."""
+    if isinstance(error, ChecksumError):
+        return ChecksumError("its checksum does not match: it was damaged on the way, in storage or by its producer")
+    if isinstance(error, CryptoError | OperationNotSupported | MessageTooBig):
+        return error
+    return InvalidMessage(f"its bytes cannot be decoded ({error}); find out what published it")
+
+
+def not_delivered(topic: str, message_id: MessageId, why: MagnetarError, durable: bool) -> MagnetarError:
+    """What `receive` raises: an error of the same class as `why`, with the message's place in text and details."""
+    ledger_id, entry_id, _, partition, _ = message_id
+    text = f"message {message_id.text} of {topic} was not delivered: {why.message}."
+    if durable:
+        place = f"MessageId({partition}, {ledger_id}, {entry_id})"
+        text += f" It stays unacknowledged. To give it up, acknowledge {place} or skip it in the subscription"
+    else:
+        text += " The next read goes on behind it"
+    return type(why)(text, **why.details, topic=topic, partition=partition, ledger_id=ledger_id, entry_id=entry_id)
