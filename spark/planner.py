@@ -5,7 +5,8 @@ and pins them, all in one answer. After that the brokers may go. Bookies are fou
 through the coordinator; if that is away, too, by the last known addresses and the time that the pins still have.
 
 States of a `Planner`: *open* (`async with`) → *planned*, with pins that it keeps prolonging → *closed*, without pins. A
-driver that dies leaves pins behind, which expire `pin_ttl_s` after it last prolonged them.
+driver that dies leaves pins behind. They expire when the topic's owner has not seen them prolonged for `pin_ttl_s`, by
+its own clock: the driver's clock is asked for nothing.
 """
 
 import asyncio
@@ -255,8 +256,9 @@ class Planner:
         record = await self._metadata.get(key)
         if record is None:
             return  # the topic was deleted
-        expires_ms = self._env.clock.now_ms() + round(self._pin_ttl_s * 1000)
-        await self._metadata.put(key, pack(unpack(record.value) | {"expires_ms": expires_ms}), record.version)
+        # Another version of the record: the topic's owner counts the time from when it first sees that.
+        prolonged = pack(unpack(record.value) | {"ttl_ms": round(self._pin_ttl_s * 1000)})
+        await self._metadata.put(key, prolonged, record.version)
 
     async def _unpin(self) -> None:
         pins, self._pins = self._pins, []

@@ -121,7 +121,7 @@ class ChainWriter:
         self._rollover_timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
         for listeners in (ledgers.client.on_usable, ledgers.client.lost.on_lost):
-            listeners.append(self._bookies_changed)
+            listeners[self._bookies_changed] = None
 
     # -- figures ---------------------------------------------------------------------------------------------------
 
@@ -195,8 +195,7 @@ class ChainWriter:
                 timer.cancel()
         self._rollover_timer = self._return_timer = None
         for listeners in (self._ledgers.client.on_usable, self._ledgers.client.lost.on_lost):
-            if self._bookies_changed in listeners:
-                listeners.remove(self._bookies_changed)
+            listeners.pop(self._bookies_changed, None)
         await self._tasks.close()
         self._fail_waiting(error)
         writer, self._writer = self._writer, None

@@ -43,11 +43,14 @@ from .ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
 from .metadata_store import MetadataStore, list_all
 from .pins import Pins
+from .trim_timer import TrimTimer
 from .trimming import trimmable
 
 logger = logging.getLogger(__name__)
 
 OPEN_ATTEMPTS_MAX = 20
+PIN_LOOK_MIN_S = 0.1
+PIN_LOOK_MAX_S = 60.0
 
 Created = TypeVar("Created")
 
@@ -100,6 +103,7 @@ class ManagedLedger:
         self._reads = ChainReads(ledgers, chain, cache, lambda: self._writer.current_metadata)
         self._pins = Pins(env, metadata, owned.name)
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
+        self._trim_timer = TrimTimer(env, self._trim_soon)
         self._tasks = Tasks()
         self._notify_scheduled = False
         self._ended: MagnetarError | None = None
@@ -140,8 +144,8 @@ class ManagedLedger:
         except BaseException:
             await managed._writer.abandon()
             raise
-        if owned.record.deleting:
-            managed._tasks.spawn(managed._finish_deleting(), f"delete-ledgers {name}")
+        if owned.record.deleting or managed._would_trim(in_memory=True):
+            managed._trim_timer.after_open()
         return managed
 
     async def _open_cursors(self) -> None:
@@ -294,10 +298,23 @@ class ManagedLedger:
     async def trim(self) -> list[int]:
         """Delete the ledgers that nobody needs any more; returns their ids.
 
-        Cursors whose place is not yet stored are written first. Raises StaleEpoch, MetadataUnavailable.
+        Cursors whose place is not yet stored are written first. What fails is tried again later, by itself. Raises
+        StaleEpoch, MetadataUnavailable.
         """
         self._check()
+        try:
+            gone = await self._trim()
+        except MagnetarError:
+            self._trim_timer.after_failure()
+            raise
+        if not self._owned.record.deleting:
+            self._trim_timer.succeeded()
+        return gone
+
+    async def _trim(self) -> list[int]:
         if not self._would_trim(in_memory=True):
+            if self._owned.record.deleting:
+                await self._finish_deleting()
             return []
         await asyncio.gather(
             *(
@@ -307,7 +324,11 @@ class ManagedLedger:
             )
         )
         async with self._record_lock:
-            gone = self._would_trim(in_memory=False, pinned=await self._pins.pinned())
+            pinned = await self._pins.pinned()
+            gone = self._would_trim(in_memory=False, pinned=pinned.ledger_ids)
+            if pinned.ends_in_s is not None and len(self._would_trim(in_memory=False)) > len(gone):
+                # Pins may be prolonged, or removed by others than us: look again, but not often.
+                self._trim_timer.within_s(min(max(pinned.ends_in_s, PIN_LOOK_MIN_S), PIN_LOOK_MAX_S))
             if gone:
                 await self._owned.change(lambda record: self._without(record, gone))
                 self._chain.remove(gone)
@@ -346,6 +367,7 @@ class ManagedLedger:
             self._writer.fence(error)
         except MagnetarError as error:
             logger.info("%s: ledgers %s are deleted later: %s", self.name, deleting, error)
+            self._trim_timer.after_failure()
 
     def _bookies_changed(self) -> None:
         for cursor in self.cursors.values():
@@ -354,7 +376,11 @@ class ManagedLedger:
     def _rolled(self) -> None:
         """A ledger was closed behind a rollover or a failure."""
         self._notify()
-        if self._ended is None and self._would_trim(in_memory=True):
+        if self._would_trim(in_memory=True):
+            self._trim_soon()
+
+    def _trim_soon(self) -> None:
+        if self._ended is None:
             self._tasks.spawn(self._trim_quietly(), f"trim {self.name}")
 
     async def _trim_quietly(self) -> None:
@@ -371,7 +397,10 @@ class ManagedLedger:
 
     async def unpin(self, pin_id: str) -> bool:
         """Let go of pinned ledgers. Returns whether the pin was there."""
-        return await self._pins.remove(pin_id)
+        found = await self._pins.remove(pin_id)
+        if found and self._would_trim(in_memory=True):
+            self._trim_soon()
+        return found
 
     async def plan(self, start: Position, end: Position | None = None, ttl_s: float = 3600.0) -> ReadPlan:
         """Plan a bulk read of the entries `start`…`end` (inclusive, at most to the last acknowledged one), pinned.
@@ -405,6 +434,7 @@ class ManagedLedger:
         """
         if self._ended is None:
             self._ended = AlreadyClosed(f"{self.name} is closed")
+        self._trim_timer.close()
         await self._tasks.close()
         await self._reads.close()
         outcomes = await asyncio.gather(
@@ -436,6 +466,7 @@ class ManagedLedger:
         if self._ended is not None:
             return
         self._ended = error
+        self._trim_timer.close()
         for cursor in self.cursors.values():
             cursor.fence(error)
         for listener in list(self.on_fenced):

@@ -1,10 +1,16 @@
 """Pins: ledgers that a planned read keeps from being trimmed, until it says that it is done or the time is over.
 
-A pin is a metadata record, so that it holds whoever owns the topic. It names ledgers, not entries.
+A pin is a metadata record, so that it holds whoever owns the topic. It names ledgers, not entries, and says how long it
+lasts, not until when: a date would be set by one machine's clock and judged by another's. Who prolongs a pin writes the
+record again, which gives it another version.
+
+One clock judges: the owner's own, which never jumps. A pin's time is over when its owner has seen the same version for
+that long. A new owner begins anew, so a pin may last longer than it says after a move, and never shorter.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..protocol import metadata_keys
 from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
@@ -13,49 +19,70 @@ from .metadata_cas import delete_certain, put_certain
 from .metadata_store import Guard, MetadataStore, list_all, pack, unpack
 
 
+class Pinned(NamedTuple):
+    """What is pinned now. The first of these pins ends in `ends_in_s`, unless it is prolonged; None without pins."""
+
+    ledger_ids: frozenset[int]
+    ends_in_s: float | None
+
+
 class Pins:
-    """The pins of one topic."""
+    """The pins of one topic, for its owner. `add`, `remove` and `pinned` are not called at the same time."""
 
     def __init__(self, env: Environment, store: MetadataStore, topic_path: str) -> None:
         self._env = env
         self._store = store
         self._topic_path = topic_path
+        self._seen: dict[str, tuple[int, float]] = {}
+        """Key → the version that was seen last, and when it was seen first."""
 
     async def add(self, ledger_ids: Iterable[int], ttl_s: float, needs: Guard) -> str:
         """Store a pin, provided that `needs` holds, and return its id. Raises ConditionFailed."""
         pin_id = self._env.random.hex(8)
         key = metadata_keys.pin(self._topic_path, pin_id)
-        await put_certain(self._env, self._store, key, self._pack(ledger_ids, ttl_s), None, needs=needs)
+        value = pack({"ledgers": sorted(ledger_ids), "ttl_ms": round(ttl_s * 1000)})
+        version = await put_certain(self._env, self._store, key, value, None, needs=needs)
+        self._seen[key] = (version, asyncio.get_running_loop().time())
         return pin_id
 
     async def remove(self, pin_id: str) -> bool:
         """Delete a pin. Returns whether it was there."""
-        return await delete_certain(self._env, self._store, metadata_keys.pin(self._topic_path, pin_id))
+        key = metadata_keys.pin(self._topic_path, pin_id)
+        self._seen.pop(key, None)
+        return await delete_certain(self._env, self._store, key)
 
-    async def pinned(self) -> frozenset[int]:
+    async def pinned(self) -> Pinned:
         """The ledgers under valid pins; pins whose time is over are deleted on the way."""
         found: set[int] = set()
-        now_ms = self._env.clock.now_ms()
+        ends_in_s: float | None = None
+        before, self._seen = self._seen, {}
+        now = asyncio.get_running_loop().time()
         for key, record in await list_all(self._store, metadata_keys.pins_prefix(self._topic_path)):
-            try:
-                pin = cast("Mapping[str, Any]", unpack(record.value))
-                ledger_ids, expires_ms = [int(one) for one in pin["ledgers"]], int(pin["expires_ms"])
-            except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-                raise MetadataError(f"not the record of a pin: {error!r}") from error
-            if expires_ms > now_ms:
-                found.update(ledger_ids)
+            ledger_ids, ttl_s = _unpack(record.value)
+            version, since = before.get(key, (-1, now))
+            since = since if version == record.version else now
+            left_s = since + ttl_s - now
+            if left_s <= 0 and await self._end(key, record.version):
                 continue
-            try:
-                await self._store.delete(key, record.version)
-            except (BadVersion, NoSuchKey):
-                continue  # removed by the read itself
-        return frozenset(found)
+            found.update(ledger_ids)
+            self._seen[key] = (record.version, since)
+            ends_in_s = left_s if ends_in_s is None else min(ends_in_s, left_s)
+        return Pinned(frozenset(found), ends_in_s)
 
-    async def remove_all(self) -> None:
-        """The topic is deleted."""
-        for key, _ in await list_all(self._store, metadata_keys.pins_prefix(self._topic_path)):
-            await delete_certain(self._env, self._store, key)
+    async def _end(self, key: str, version: int) -> bool:
+        """Delete a pin whose time is over. False when it was prolonged just now."""
+        try:
+            await self._store.delete(key, version)
+        except BadVersion:
+            return False
+        except NoSuchKey:
+            return True  # removed by the read itself
+        return True
 
-    def _pack(self, ledger_ids: Iterable[int], ttl_s: float) -> bytes:
-        expires_ms = self._env.clock.now_ms() + round(ttl_s * 1000)
-        return pack({"ledgers": sorted(ledger_ids), "expires_ms": expires_ms})
+
+def _unpack(value: bytes) -> tuple[list[int], float]:
+    try:
+        pin = cast("Mapping[str, Any]", unpack(value))
+        return [int(one) for one in pin["ledgers"]], int(pin["ttl_ms"]) / 1000
+    except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+        raise MetadataError(f"not the record of a pin: {error!r}") from error

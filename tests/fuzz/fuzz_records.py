@@ -34,7 +34,7 @@ _LEDGER = LedgerMetadata(
 _TOPIC = ManagedLedgerRecord(3, (LedgerInfo(7, 1, 21, 1000, True, 5), LedgerInfo(8, 2, 0, 0, False, 0)), (5, 6), 8)
 _CURSORS = [CursorRecord(3, 9, None), CursorRecord(3, None, b"state")]
 _COOKIE = Cookie("b1", "c", "0123456789abcdef")
-_PIN = {"ledgers": [7, 8], "expires_ms": 1 << 50}
+_PIN = {"ledgers": [7, 8], "ttl_ms": 60_000}
 
 
 def _take_record(read: Callable[[bytes], Any], data: bytes) -> None:
@@ -64,7 +64,7 @@ async def _take_pin(data: bytes) -> None:
         pinned = await Pins(make_env(), store, "t").pinned()
     except MetadataError:
         return
-    if not all(type(ledger_id) is int for ledger_id in pinned):
+    if not all(type(ledger_id) is int for ledger_id in pinned.ledger_ids):
         raise Wrong(f"pinned are {pinned}")
 
 

@@ -8,7 +8,7 @@ from magnetar.actors.orphan_ledgers import OrphanLedgers
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import ConditionFailed, MetadataError
 from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.metadata_store import list_all
+from magnetar.storage.metadata_store import list_all, pack
 
 NAME = "persistent/public/default/t"
 
@@ -65,7 +65,7 @@ async def test_what_something_names_stays_and_what_nothing_names_goes(cluster, o
             await writer.close()
     kept = await cluster.ledgers.create()
     pins = metadata_keys.pin("persistent/public/default/other", "p")
-    await cluster.metadata.put(pins, managed._pins._pack([kept.ledger_id], 60), None)
+    await cluster.metadata.put(pins, pack({"ledgers": [kept.ledger_id], "ttl_ms": 60_000}), None)
     assert await orphans.collect() == 2
     assert await ledgers_in(cluster) == [*named, kept.ledger_id]
     assert await orphans.collect() == 0 and not orphans.suspected

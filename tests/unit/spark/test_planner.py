@@ -96,7 +96,7 @@ class Broker(RpcService):
         self.asked.append(arguments)
         pin = f"pin{len(self.asked)}"
         key = metadata_keys.pin(TopicName.parse(arguments["topic"]).path, pin)
-        await self.coordinator.store.put(key, pack({"ledgers": [7], "expires_ms": 1}), None)
+        await self.coordinator.store.put(key, pack({"ledgers": [7], "ttl_ms": 1}), None)
         return {"first": [7, 0], "last": [7, 9], "ledgers": [LEDGER.pack()], "pin": pin}
 
 
@@ -173,7 +173,7 @@ async def test_pins_are_prolonged(harness: Harness) -> None:
             while True:
                 record = await harness.coordinator.store.get(key)
                 assert record is not None
-                if unpack(record.value)["expires_ms"] > 1:
+                if unpack(record.value)["ttl_ms"] == 60:
                     break
                 await asyncio.sleep(0.01)
         assert unpack(record.value)["ledgers"] == [7]

@@ -82,7 +82,7 @@ async def test_it_comes_back_by_itself_and_says_so(cluster):
     await add(cluster, "bookie-1")
     cluster[1].crash()
     await until(lambda: cluster.client.is_suspect("bookie-1"))
-    cluster.client.on_usable.append(lambda: told.append(cluster.client.usable()))
+    cluster.client.on_usable[lambda: told.append(cluster.client.usable())] = None
     cluster[1].restart()
     await until(lambda: not cluster.client.is_suspect("bookie-1"))
     assert told and "bookie-1" in told[-1]

@@ -27,7 +27,7 @@ async def directory() -> BookieDirectory:
 
 async def told_by(lost: LostBookies) -> asyncio.Event:
     told = asyncio.Event()
-    lost.on_lost.append(told.set)
+    lost.on_lost[told.set] = None
     return told
 
 

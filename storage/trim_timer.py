@@ -1,0 +1,63 @@
+"""When a topic is trimmed by itself: soon after it was opened, and after a trim that failed or found pins in its way.
+
+Nothing is looked at periodically: the timer runs only while there is something to trim, or to delete, that could not be
+trimmed or deleted yet. Of several reasons the earliest moment counts.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from ..runtime.backoff import Backoff
+from ..runtime.environment import Environment
+
+OPEN_SPREAD_S = 10.0
+"""A broker that takes over a thousand topics trims them within this time, not all at once while they are loaded."""
+RETRY_INITIAL_S = 5.0
+RETRY_MAX_S = 600.0
+
+
+class TrimTimer:
+    """See the module. `trim` is called on the loop; `close` ends it for good."""
+
+    def __init__(self, env: Environment, trim: Callable[[], None]) -> None:
+        self._env = env
+        self._trim = trim
+        self._backoff: Backoff | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def within_s(self, delay_s: float) -> None:
+        """Trim so much later at the latest."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay_s
+        if self._closed or (self._timer is not None and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self._fire)
+
+    def after_open(self) -> None:
+        """The topic was opened, and something can go."""
+        self.within_s(self._env.random.uniform(0, OPEN_SPREAD_S))
+
+    def after_failure(self) -> None:
+        """Something could not be trimmed or deleted: again, later each time."""
+        if self._backoff is None:
+            self._backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        delay_s = self._backoff.next_delay_s()
+        assert delay_s is not None, "this back-off has no limit"
+        self.within_s(delay_s)
+
+    def succeeded(self) -> None:
+        """The next failure is the first one again."""
+        self._backoff = None
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._trim()
