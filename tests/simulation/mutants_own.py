@@ -6,7 +6,9 @@ Deduplication's ("pushed" is not set back to "persisted" after a failed publish)
 from contextlib import ExitStack
 from typing import Any
 
+from magnetar.actors.topic import SubscriptionStart, Topic
 from magnetar.protocol.errors import StaleEpoch
+from magnetar.protocol.message_id import Position
 from magnetar.runtime.files import File
 from magnetar.storage import group_commit
 from magnetar.storage.cursor import Cursor
@@ -124,6 +126,19 @@ def _pass_over_entries(stack: ExitStack) -> None:
     replace(stack, SegmentReader, "_choose", choosing)
 
 
+def _start_readers_one_entry_late(stack: ExitStack) -> None:
+    start_position = Topic._start_position
+
+    async def starting(self: Topic, start: SubscriptionStart, durable: bool) -> Position:
+        found = await start_position(self, start, durable)
+        given = start.start_message_id
+        if durable or given is None or given.batch_index >= 0 or given.position != found:
+            return found
+        return self._resolve((found[0], found[1] + 1))
+
+    replace(stack, Topic, "_start_position", starting)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I1", _fill_journals_in_use),
@@ -134,4 +149,11 @@ OWN = (
     Mutant("silence", "recovery takes a time-out for a denial", "I1", _take_silence_for_denial),
     Mutant("last sent", "a writer closes its ledger at the last entry sent", "I1", _close_at_the_last_entry_sent),
     Mutant("READ denies", "a READ passes over entries that it did not examine", "I3", _pass_over_entries),
+    Mutant(
+        "late reader",
+        "a reader whose start id has no batch index begins behind that entry",
+        "I4",
+        _start_readers_one_entry_late,
+        "cluster",
+    ),
 )

@@ -21,6 +21,7 @@ from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
 from magnetar.storage.metadata_memory import MemoryRecords
 from magnetar.storage.metadata_store import Versioned, pack
 from simulation.cluster import SimCluster, draw_settings
+from simulation.foreign_reading import CPP, GO, ForeignReading, Where, before, dropped
 from simulation.history import History, LogMessage, Place
 from simulation.loop import SimLoop
 from simulation.metadata_watch import MetadataWatch
@@ -143,6 +144,46 @@ def test_a_reader_that_leaves_out_or_repeats() -> None:
 
 
 # -- what the metadata says --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("taken", "invariants"),
+    [
+        ([0, 1, 2, 3], []),
+        ([0, 1, 1, 0, 1, 2, 3], []),  # a message may come twice
+        ([0, 2, 3], ["I4"]),
+        ([1, 2, 3], ["I4"]),
+        ([0, 1, 0, 2, 3], []),
+        ([0, 1, 0, 3], ["I4"]),
+        ([0, 1], ["I1"]),
+        ([0, 1, 2, 3, 9], ["I1"]),
+    ],
+)
+def test_a_foreign_reader_may_repeat_but_not_leave_out(taken: list[int], invariants: list[str]) -> None:
+    history = History()
+    loop = SimLoop()
+    cluster = SimCluster(loop, Random(1), draw_settings(Random(1)), 3, 1)
+    loop.close()
+    reader = ForeignReading(cluster, history, Random(1), "r", TOPIC)
+    reader.partition, reader.taken = TOPIC, [(1, entry, -1) for entry in taken]
+    reader.check(log_of(b"p:k:0", b"p:k:1", b"p:k:2", b"p:k:3"))
+    assert broken(history) == invariants
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "kept"),
+    [
+        (CPP, (1, 2, 0), [(1, 2, 1), (1, 3, -1), (2, 0, -1)]),
+        (CPP, (1, 2, -1), [(1, 2, 0), (1, 2, 1), (1, 3, -1), (2, 0, -1)]),
+        (CPP, (1, 3, -1), [(1, 2, 0), (1, 2, 1), (2, 0, -1)]),
+        (GO, (1, 2, 0), [(1, 2, 1), (1, 3, -1), (2, 0, -1)]),
+        (GO, (1, 3, -1), [(2, 0, -1)]),
+    ],
+)
+def test_what_foreign_readers_take_for_read_before(kind: str, start: Where, kept: list[Where]) -> None:
+    places = [(1, 2, 0), (1, 2, 1), (1, 3, -1), (2, 0, -1)]
+    assert [where for where in places if not dropped(kind, start, where)] == kept
+    assert [before(where) for where in places] == [(1, 2, -1), (1, 2, 0), (1, 2, -1), (2, -1, -1)]
 
 
 def test_ledgers_that_are_named_and_gone() -> None:
