@@ -2,7 +2,8 @@
 
 States: *idle* (no consumer, hence no type) ⇄ *typed* (a dispatcher of the first consumer's type) → *closed* (final:
 unsubscribed, its topic closed, or not durable and its last consumer gone). Attaching, seeking and unsubscribing hold
-one lock, so each sees the other as done or not begun.
+one lock, so each sees the other as done or not begun. One that is not durable ends as well when nobody attaches: each
+has a consumer, somebody who is about to attach, or (after a seek) a timer that ends it.
 
 Reading: one pump at most. It is started by `wake` (new entries, permits, a writable socket, a redelivery, an
 unblocked consumer), reads and distributes until there is nothing to read or nobody to send to, and ends. Nothing runs
@@ -81,6 +82,7 @@ class Subscription:
         self._grace_s = grace_s
         self._lock = asyncio.Lock()
         self._dispatcher: Dispatcher | None = None
+        self._attaching = 0
         self._pumping = False
         self._retry: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -108,23 +110,36 @@ class Subscription:
         if dispatcher_class is None:
             name = CommandSubscribe.SubType.Name(subscription_type)  # type: ignore[arg-type]
             raise NotAllowedError(f"subscription type {name} is not supported")
-        async with self._lock:
-            self._check_open()
-            for incumbent in self.consumers:
-                if self._admits(subscription_type):
-                    break
-                # Whoever holds the place may be cut off without having noticed: ask before refusing.
-                if await incumbent.connection.check_alive():
-                    break
-            self._check_open()
-            if consumer.connection.closed:
-                raise ServiceUnitNotReady("the connection ended")
-            if self._dispatcher is None:
-                self._dispatcher = dispatcher_class(self.cursor, self.host.dispatch_limits, self.host.count_of)
-            elif self._dispatcher.subscription_type != subscription_type:
-                raise ConsumerBusy(f"Subscription {self.name} is of different type")
-            self._dispatcher.add(consumer)
-            self._cancel_expiry()
+        self._attaching += 1
+        try:
+            async with self._lock:
+                await self._attach(consumer, subscription_type, dispatcher_class)
+        finally:
+            self._attaching -= 1
+            self._end_if_unused()
+
+    async def _attach(self, consumer: Consumer, subscription_type: int, dispatcher_class: type[Dispatcher]) -> None:
+        self._check_open()
+        for incumbent in self.consumers:
+            if self._admits(subscription_type):
+                break
+            # Whoever holds the place may be cut off without having noticed: ask before refusing.
+            if await incumbent.connection.check_alive():
+                break
+        self._check_open()
+        if consumer.connection.closed:
+            raise ServiceUnitNotReady("the connection ended")
+        if self._dispatcher is None:
+            self._dispatcher = dispatcher_class(self.cursor, self.host.dispatch_limits, self.host.count_of)
+        elif self._dispatcher.subscription_type != subscription_type:
+            raise ConsumerBusy(f"Subscription {self.name} is of different type")
+        self._dispatcher.add(consumer)
+        self._cancel_expiry()
+
+    def _end_if_unused(self) -> None:
+        """One that is not durable ends when the attempt to attach its first consumer has failed."""
+        if not (self.durable or self.closed or self._attaching or self._dispatcher or self._expiry):
+            self._end()
 
     def _admits(self, subscription_type: int) -> bool:
         dispatcher = self._dispatcher

@@ -25,6 +25,7 @@ from .cluster import Node, SimCluster, draw_settings
 from .cluster_faults import ClusterFaults
 from .consuming import Consuming
 from .delivery_watch import DeliveryWatch
+from .foreign_reading import ForeignReading
 from .harness import Outcome, Prepared, run_seed
 from .history import History
 from .loop import SimLoop
@@ -55,7 +56,7 @@ class Scenario:
         self._log_reading = LogReading(cluster, history, self._chance(), "reader", topics)
         self._publishers: list[Publishing] = []
         self._consumers: list[Consuming] = []
-        self._readers: list[Reading] = []
+        self._readers: list[Reading | ForeignReading] = []
         self._recreating: list[Recreating] = []
         for topic in topics:
             mark = topic[-1]
@@ -67,6 +68,8 @@ class Scenario:
                 self._consumers.append(Consuming(cluster, history, self._chance(), name, topic))
             if random.random() < 0.3:
                 self._readers.append(Reading(cluster, history, self._chance(), f"along-{mark}", topic))
+            if random.random() < 0.4:
+                self._readers.append(ForeignReading(cluster, history, self._chance(), f"foreign-{mark}", topic))
         if random.random() < 0.2:
             self._recreating.append(Recreating(cluster, history, self._chance(), "recreator", "fleeting"))
         self._acknowledges_all = random.random() < 0.5
@@ -94,9 +97,15 @@ class Scenario:
         await self._count_copies()
         for workload in (self._log_reading, *self._workloads):
             await workload.run(workload.close)
+        await self._cluster.until(self._no_reader_left, 60.0, "I8: a reader's subscription outlives its client")
         self._history.counts["messages"] = len(self._history.sent)
         self._history.counts["acknowledged"] = len(self._history.acknowledged)
         await self._cluster.close()
+
+    def _no_reader_left(self) -> bool:
+        brokers = [node.service for node in self._cluster.brokers if node.ready]
+        topics = [topic for broker in brokers for topic in broker.topics.loaded.values()]
+        return all(durable for topic in topics for _, durable in topic.subscriptions)
 
     async def _safety(self) -> None:
         faults = self._faults

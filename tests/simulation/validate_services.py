@@ -62,6 +62,8 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     if not subscription.durable:
         ledger = subscription.host.ledger
         yield from validate_cursor_state(cursor._state, ledger._chain, ledger._owned.record.highest_ledger_id)
+        if dispatcher is None and not (subscription.closed or subscription._attaching or subscription._expiry):
+            yield "it is not durable, nobody uses it or is about to, and nothing ends it"
     if dispatcher is None:
         return
     if not dispatcher.consumers or subscription.closed:

@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from memory_managed_ledger import MemoryManagedLedger
-from wire_peer import WirePeer
+from wire_peer import WirePeer, entry
 
 from magnetar.actors.connection import Connection
 from magnetar.actors.publish_budget import PublishBudget
 from magnetar.actors.topics import Topics
 from magnetar.protocol.errors import TopicNotFound
+from magnetar.protocol.pulsar_pb2 import BaseCommand
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings import Settings
@@ -112,3 +113,22 @@ async def broker_front(**changes: Any) -> AsyncIterator[BrokerFront]:
         await front.requests.close()
         await server.wait_closed()
         front.env.close()
+
+
+async def filled(front: BrokerFront, count: int, *, messages: int | None = None) -> WirePeer:
+    """A peer that has published so many entries."""
+    peer = await front.peer()
+    await peer.producer(TOPIC, 9)
+    for index in range(count):
+        peer.send_entry(
+            entry(b"%d" % index, sequence_id=index, messages=messages), index, producer_id=9, messages=messages or 1
+        )
+    if count:
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=count - 1)
+    peer.received.clear()
+    return peer
+
+
+async def cursor(front: BrokerFront, name: str = "s", durable: bool = True) -> Any:
+    """The cursor of a subscription of TOPIC."""
+    return front.topic.subscriptions[name, durable].cursor

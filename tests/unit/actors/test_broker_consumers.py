@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front, until
+from broker_bench import TOPIC, broker_front, cursor, filled, until
 from wire_peer import entry
 
 from magnetar.actors.topic_stats import topic_stats
 from magnetar.protocol.commands import ack
 from magnetar.protocol.errors import BrokerPersistenceError, OutcomeUnknown
-from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId
+from magnetar.protocol.message_id import MessageId
 from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -26,26 +26,8 @@ from magnetar.protocol.pulsar_pb2 import (
 SHARED = CommandSubscribe.Shared
 
 
-async def filled(front, count, *, messages=None):
-    """A peer that has published so many entries."""
-    peer = await front.peer()
-    await peer.producer(TOPIC, 9)
-    for index in range(count):
-        peer.send_entry(
-            entry(b"%d" % index, sequence_id=index, messages=messages), index, producer_id=9, messages=messages or 1
-        )
-    if count:
-        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=count - 1)
-    peer.received.clear()
-    return peer
-
-
 def ids(*entries):
     return [MessageIdData(ledgerId=1, entryId=index) for index in entries]
-
-
-async def cursor(front, name="s", durable=True):
-    return front.topic.subscriptions[name, durable].cursor
 
 
 # -- subscribing -----------------------------------------------------------------------------------------------------
@@ -158,68 +140,6 @@ async def test_initial_positions():
         expected = {"earliest": (1, 0), "latest": (1, 5), "back": (1, 3)}
         for name, position in expected.items():
             assert (await cursor(front, name)).first_unacknowledged == position
-        await peer.close()
-
-
-@pytest.mark.parametrize(
-    ("start", "first"),
-    [
-        (MessageId(1, 2), 2),
-        (MessageId(1, 2, batch_index=0), 2),
-        (MessageId(1, 2, batch_index=7), 2),
-        (MessageId(1, -1), 0),
-        (MessageId(0, 99), 0),
-        (MessageId(*EARLIEST_POSITION), 0),
-        (MessageId(*LATEST_POSITION), 5),
-        (MessageId(1, 5), 5),
-        (MessageId(1, 99), 5),
-        (MessageId(9, 0), 5),
-    ],
-)
-async def test_a_reader_is_served_from_the_entry_of_its_start_id_on(start, first):
-    async with broker_front() as front:
-        peer = await filled(front, 5)
-        options = {"start_message_id": start.to_data(), "initialPosition": CommandSubscribe.Latest}
-        await peer.subscribe(TOPIC, "r", durable=False, **options)
-        assert (await cursor(front, "r", durable=False)).first_unacknowledged == (1, first)
-        await peer.close()
-
-
-@pytest.mark.parametrize(
-    ("start", "first"),
-    [(MessageId(1, 3), 3), (MessageId(1, 5), 5), (MessageId(1, 99), 0), (MessageId(*LATEST_POSITION), 0), (None, 0)],
-)
-async def test_a_start_id_behind_the_end_leaves_it_to_the_initial_position(start, first):
-    """As Pulsar does: the id is none of this topic's, so the reader begins where it would without one."""
-    async with broker_front() as front:
-        peer = await filled(front, 5)
-        given = {} if start is None else {"start_message_id": start.to_data()}
-        await peer.subscribe(TOPIC, "r", durable=False, initialPosition=CommandSubscribe.Earliest, **given)
-        assert (await cursor(front, "r", durable=False)).first_unacknowledged == (1, first)
-        await peer.close()
-
-
-async def test_a_reader_that_goes_back_in_time_does_so_whatever_its_start_id():
-    """A Java reader with a rollback duration names `earliest` too."""
-    async with broker_front() as front:
-        peer = await filled(front, 5)
-        front.ledger.publish_times = {(1, index): (0 if index < 3 else 1 << 60) for index in range(5)}
-        start = MessageId(*EARLIEST_POSITION).to_data()
-        await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start, start_message_rollback_duration_sec=60)
-        assert (await cursor(front, "r", durable=False)).first_unacknowledged == (1, 3)
-        await peer.close()
-
-
-async def test_durable_and_non_durable_may_share_a_name_and_the_latter_ends_with_its_consumer():
-    async with broker_front() as front:
-        peer = await filled(front, 1)
-        await peer.subscribe(TOPIC, "s", 1)
-        await peer.subscribe(TOPIC, "s", 2, durable=False)
-        assert len(front.topic.subscriptions) == 2
-        await peer.request(CommandCloseConsumer(consumer_id=2, request_id=0))
-        assert list(front.topic.subscriptions) == [("s", True)]
-        await peer.request(CommandCloseConsumer(consumer_id=1, request_id=0))
-        assert list(front.topic.subscriptions) == [("s", True)]
         await peer.close()
 
 
@@ -388,23 +308,6 @@ async def test_seek_sends_consumers_away_first_and_is_inclusive(target, first):
         assert [index for index, _ in await peer.messages(5 - first)] == list(range(first, 5))
         await peer.close()
         await other.close()
-
-
-async def test_a_reader_keeps_the_place_it_sought_and_ends_if_it_does_not_come_back():
-    async with broker_front(reader_return_timeout_s=0.05) as front:
-        peer = await filled(front, 5)
-        start = MessageId(1, 0).to_data()
-        await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start)
-        await peer.request(CommandSeek(consumer_id=1, request_id=0, message_id=MessageIdData(ledgerId=1, entryId=3)))
-        await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start)
-        peer.flow(100)
-        await asyncio.sleep(0.08)
-        assert [index for index, _ in await peer.messages(2)] == [3, 4]
-        await peer.request(CommandSeek(consumer_id=1, request_id=0, message_id=MessageIdData(ledgerId=1, entryId=3)))
-        assert front.topic.subscriptions
-        await asyncio.sleep(0.08)
-        assert not front.topic.subscriptions
-        await peer.close()
 
 
 async def test_a_seek_without_target_or_consumer_is_an_error():
