@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from processes import cpu_seconds, service_processes
 from rows import Report, Row
 
 from magnetar.cluster.ray_calls import ask, remote
-from magnetar.protocol.names import ADMIN_ID, COORDINATOR_ID, RAY_NAMESPACE, actor_name
 
 QUIET_S = 60.0
 WINDOW_S = 20.0
@@ -24,10 +24,7 @@ class Empty:
 
 def run(status: dict[str, Any], started: float, report: Report) -> None:
     """Both rows. `started` is the `time.monotonic()` at which the cluster ran; nobody may use it meanwhile."""
-    members = [record["node_id"] for record in status["processes"]]
-    names = [actor_name(node) for node in dict.fromkeys([COORDINATOR_ID, *members, ADMIN_ID])]
-    actors = [ray.get_actor(name, RAY_NAMESPACE) for name in names]
-    ours: list[int] = ask([actor.process_id.remote() for actor in actors], 30)
+    ours = list(service_processes(status).values())
     empty_actors = [remote(Empty, num_cpus=0).remote() for _ in ours]
     empties: list[int] = ask([actor.process_id.remote() for actor in empty_actors], 120)
     time.sleep(max(0.0, started + QUIET_S - time.monotonic()))
@@ -46,12 +43,6 @@ def run(status: dict[str, Any], started: float, report: Report) -> None:
     report.rows.append(Row("idle, memory", round(above, 1), "lower", 300.0, per_process, "MB", count))
     for actor in empty_actors:
         ray.kill(actor)
-
-
-def cpu_seconds(process: int) -> float:
-    """Processor time that a process has used, user and system."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def proportional_memory_mb(process: int) -> float:

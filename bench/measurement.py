@@ -30,8 +30,8 @@ class Latency:
     def __init__(self) -> None:
         self._histogram = HdrHistogram(1, LATENCY_MAX_US, 4)
 
-    def record(self, seconds: float) -> None:
-        self._histogram.record_value(min(max(int(seconds * 1e6), 1), LATENCY_MAX_US))
+    def record(self, seconds: float, count: int = 1) -> None:
+        self._histogram.record_value(min(max(int(seconds * 1e6), 1), LATENCY_MAX_US), count)
 
     def quantile_ms(self, percent: float) -> float:
         return self._histogram.get_value_at_percentile(percent) / 1000

@@ -91,8 +91,8 @@ def small_publishes(client: Any, report: Report) -> None:
         measurement("1-topic-1-partition-100b-unbatched-64-in-flight", message_size=100, publish_rates=many_rates)
     )
     note = f"{statistics.median(many_rates):,.0f}/s over {statistics.median([alone for alone, _ in rates]):,.0f}/s"
-    figure = statistics.median(samples)
-    report.rows.append(ratio("small publishes", figure, 10, better="higher", samples=samples, note=note))
+    figure = min(samples)  # every round has to reach it
+    report.rows.append(ratio("small publishes", figure, 12, better="higher", samples=samples, note=note))
 
 
 def pipelined(producer: Any, data: bytes, seconds: float) -> float:

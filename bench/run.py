@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import client_rate
+import entry_cost
 import failover
 import idle
 import plot
 import publish
 import spark_read
+import steady
 from rich.console import Console
 from rich.table import Table
 from rows import RESULTS, Report
@@ -38,6 +40,8 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
     return {
         "idle": lambda: idle.run(cluster.status(), started, report),
         "publish": lambda: publish.run(cluster, directory, report),
+        "cpu": lambda: entry_cost.run(cluster, directory, report),
+        "steady": lambda: steady.run(cluster, directory, report),
         "client": lambda: client_rate.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, report),
         "failover": lambda: failover.run(cluster, report),
@@ -47,7 +51,9 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
 def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these: idle publish client spark failover")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="only these: idle publish cpu steady client spark failover"
+    )
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()
     os.environ.pop("RAY_ADDRESS", None)
