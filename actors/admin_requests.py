@@ -30,6 +30,7 @@ class Owners:
     ) -> None:
         self.coordinator = coordinator
         self.may_create = settings.allow_auto_topic_creation
+        self.may_create_plain = self.may_create and settings.allow_auto_topic_creation_type == "non-partitioned"
         self._env = env
         self._brokers = brokers
 

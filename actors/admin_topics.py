@@ -91,9 +91,15 @@ class TopicRoutes:
         return no_content()
 
     async def partitions(self, request: web.Request) -> web.Response:
-        """`{"partitions": n}`, 0 for a topic without partitions."""
-        create = flag(request, "checkAllowAutoCreation")
-        return json_answer({"partitions": await self._call("partitions", topic=topic_of(request).full, create=create)})
+        """`{"partitions": n}`, 0 for a topic without partitions, also for one that is missing and would be created."""
+        would_create = flag(request, "checkAllowAutoCreation") and self._owners.may_create_plain
+        try:
+            partitions = await self._call("partitions", topic=topic_of(request).full)
+        except TopicNotFound as error:
+            if not would_create or "namespace" in error.details:
+                raise
+            partitions = 0  # a GET creates nothing: its first producer or consumer will
+        return json_answer({"partitions": partitions})
 
     async def delete_partitioned(self, request: web.Request) -> web.Response:
         topic = topic_of(request)
@@ -216,12 +222,12 @@ class TopicRoutes:
     # -- lookup --------------------------------------------------------------------------------------------------
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """The broker that owns a topic, assigned (and created) if need be."""
+        """The broker that owns a topic, or that would create it. A GET creates nothing."""
         try:
             check_listener(request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName", ""))
         except ServiceUnitNotReady as error:  # Pulsar answers 500, which calls for another try that cannot succeed
             raise web.HTTPPreconditionFailed(text=str(error)) from None
-        url = (await self._call("assign", topic=topic_of(request).full))["url"]
+        url = await self._call("lookup", topic=topic_of(request).full)
         return json_answer({"brokerUrl": url, "brokerUrlTls": "", "nativeUrl": url, "httpUrl": "", "httpUrlTls": ""})
 
 

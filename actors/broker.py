@@ -59,7 +59,7 @@ class BrokerService:
         self.env = env
         self.broker_id = broker_id
         self.settings = settings
-        self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger)
+        self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim)
         self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -198,6 +198,9 @@ class BrokerService:
         if session is None:
             raise ServiceUnitNotReady("this broker is joining the cluster")
         await session.delete_ledger(name, epoch)
+
+    async def _claim(self, name: TopicName, create: bool) -> bool:
+        return await self.lookups.claim(name, create)
 
     # -- for connections -------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class ConsumerCommands:
         connection, host = self._connection, self._connection.host
         name = TopicName.parse(command.topic)
         _check(command)
-        topic = await host.topics.get(name)
+        topic = await host.topics.get(name, create=command.force_topic_creation)
         start_id = command.start_message_id if command.HasField("start_message_id") else None
         subscription = await topic.subscription(
             command.subscription,

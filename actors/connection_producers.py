@@ -74,7 +74,7 @@ class ProducerCommands:
             raise NotAllowedError(f"producer access mode {mode} is not supported")
         if command.txn_enabled:
             raise NotAllowedError("transactions are not supported")
-        topic = await connection.host.topics.get(TopicName.parse(command.topic))
+        topic = await connection.host.topics.get(TopicName.parse(command.topic), create=True)
         initial = command.initial_subscription_name
         if initial and (initial, True) not in topic.subscriptions:
             if not connection.host.settings.allow_auto_subscription_creation:

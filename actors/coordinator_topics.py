@@ -19,7 +19,7 @@ from ..runtime.settings import Settings
 from ..storage.metadata_store import MetadataStore, list_all, unpack
 from .assignment import Assignment
 from .member_calls import MemberCalls
-from .membership import Membership
+from .membership import Membership, Session
 from .placement import Placement
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
@@ -53,16 +53,34 @@ class TopicsRpc:
 
     # -- assignments ---------------------------------------------------------------------------------------------
 
-    async def rpc_assign(self, connection: RpcConnection, topic: str, create: bool | None = None) -> dict[str, Any]:
+    async def rpc_lookup(self, connection: RpcConnection, topic: str) -> str:
+        """The URL of the broker that serves a partition or plain topic. Nothing is created.
+
+        For a topic that is missing, but would be created by a producer or consumer, it is that of the broker which
+        shall create it. Raises what `rpc_assign` raises.
+        """
+        name = TopicName.parse(topic)
+        if self.settings.allow_auto_topic_creation and self.registry.would_create(name):
+            session = self.membership.find(ROLE_BROKER, self.placement.candidate(name.full))
+            if session is None:
+                raise ServiceUnitNotReady("no broker is alive")
+            return _url_of(session)
+        return (await self.rpc_assign(connection, topic, create=False))["url"]
+
+    async def rpc_assign(
+        self, connection: RpcConnection, topic: str, create: bool | None = None, here: bool = False
+    ) -> dict[str, Any]:
         """The owner of a partition or plain topic: `broker`, `incarnation`, `epoch`, `url`.
 
-        `create` makes a missing topic (None: if automatic creation is allowed). Raises TopicNotFound, NotAllowedError,
-        ServiceUnitNotReady (no broker, or it takes too long).
+        `create` makes a missing topic (None: if automatic creation is allowed). A plain topic without an owner goes to
+        the broker that calls, if it says `here`. Raises TopicNotFound, NotAllowedError, ServiceUnitNotReady (no broker,
+        or it takes too long).
         """
         name = TopicName.parse(topic)
         wanted = self.settings.allow_auto_topic_creation if create is None else create
         await self.registry.check_assignable(name, wanted)
-        assignment = await self._assign(name.full)
+        preferred = connection.peer.node_id if here and name.partition < 0 else None
+        assignment = await self._assign(name.full, preferred)
         session = self.membership.find(ROLE_BROKER, assignment.broker)
         if session is None or session.incarnation != assignment.incarnation:
             raise ServiceUnitNotReady(f"{topic} is being moved")
@@ -70,7 +88,7 @@ class TopicsRpc:
             "broker": assignment.broker,
             "incarnation": assignment.incarnation,
             "epoch": assignment.epoch,
-            "url": session.data.get("url", f"pulsar://{session.host}:{session.port}"),
+            "url": _url_of(session),
         }
 
     async def rpc_unload(self, connection: RpcConnection, topic: str, destination: str | None = None) -> None:
@@ -111,10 +129,10 @@ class TopicsRpc:
             await self._move(moves)
             moved += len(moves)
 
-    async def _assign(self, topic: str) -> Assignment:
+    async def _assign(self, topic: str, preferred: str | None = None) -> Assignment:
         try:
             async with asyncio.timeout(ASSIGN_TIMEOUT_S):
-                return await self.placement.assign(topic)
+                return await self.placement.assign(topic, preferred)
         except TimeoutError:
             raise ServiceUnitNotReady(f"{topic} could not be assigned within {ASSIGN_TIMEOUT_S} s") from None
 
@@ -151,7 +169,8 @@ class TopicsRpc:
     # -- topics --------------------------------------------------------------------------------------------------
 
     async def rpc_partitions(self, connection: RpcConnection, topic: str, create: bool = False) -> int:
-        """Partitions of a topic, 0 without. `create` makes a missing one as the settings say. Raises TopicNotFound."""
+        """Partitions of a topic, 0 without. `create` is for missing topics: one that the settings want partitioned is
+        created, any other has none. Raises TopicNotFound."""
         return await self.registry.partitions(TopicName.parse(topic), create=create)
 
     async def rpc_create_topic(self, connection: RpcConnection, topic: str, partitions: int = 0) -> None:
@@ -229,3 +248,7 @@ class TopicsRpc:
         """Ids of all bookies that have a cookie, alive or not."""
         records = await list_all(self.metadata_store(), metadata_keys.BOOKIES_PREFIX)
         return [metadata_keys.bookie_id_of(key) for key, _ in records]
+
+
+def _url_of(session: Session) -> str:
+    return session.data.get("url", f"pulsar://{session.host}:{session.port}")

@@ -40,7 +40,7 @@ class Lookups:
         self._under_way = 0
 
     async def owner_url(self, name: TopicName) -> str:
-        """The service URL of the broker that owns the topic, which is assigned (and created) if need be.
+        """The service URL of the broker that owns the topic, or that shall create it. Nothing is created here.
 
         Raises ServiceUnitNotReady when its move takes long, TopicNotFound for a missing namespace, partition or
         (without automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
@@ -54,11 +54,22 @@ class Lookups:
                 here = assignment["incarnation"] == coordinator.identity.incarnation
                 if not here or self._owns(name.full):
                     return broker["url"]
-        return (await self._ask("assign", topic=name.full))["url"]
+        return await self._ask("lookup", topic=name.full)
+
+    async def claim(self, name: TopicName, create: bool) -> bool:
+        """Have a topic assigned, preferably to this broker, and return whether it is this broker's.
+
+        A missing topic is created if `create` and the settings say so. Raises TopicNotFound, NotAllowedError, and what
+        `owner_url` raises.
+        """
+        _check_persistent(name)
+        identity = self.coordinator().identity
+        found = await self._ask("assign", topic=name.full, create=None if create else False, here=True)
+        return found["incarnation"] == identity.incarnation
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
-        """The number of partitions, 0 for a topic without. With `create` a missing topic is created as the settings
-        say. Raises TopicNotFound and what `owner_url` raises."""
+        """The number of partitions, 0 for a topic without. With `create` a missing topic that the settings want
+        partitioned is created. Raises TopicNotFound and what `owner_url` raises."""
         _check_persistent(name)
         known = self.coordinator().partitions.get(name.partitioned_name)
         if known is not None and name.partition < known:

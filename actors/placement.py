@@ -11,6 +11,10 @@ A topic waits without being looked at while
 - it is held (it is being moved or deleted by somebody who will name it again),
 - no broker is alive; whoever asked is told so at once.
 
+A topic without a live owner goes where the table's evenness wants it. Only a topic that is assigned for the first
+time may go to a broker of the caller's choice (`preferred`): the one that its first client is connected to. `candidate`
+tells clients beforehand which broker that shall be. It follows from the name, so that nothing is kept.
+
 Metadata that cannot be written is tried again with back-off for as long as the coordinator is in office; after a lost
 answer the records are read back first. An error that nobody expected ends one round, never the task.
 
@@ -20,6 +24,7 @@ transaction: so none is created of a topic that is marked as being deleted, or i
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -72,6 +77,7 @@ class Placement:
         self._held: dict[str, int] = {}
         self._forced: dict[str, str | None] = {}
         self._askers: dict[str, list[asyncio.Future[Assignment]]] = {}
+        self._preferred: dict[str, str] = {}  # topic with askers → broker
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -110,8 +116,23 @@ class Placement:
 
     # -- questions and wishes ------------------------------------------------------------------------------------
 
-    async def assign(self, topic: str) -> Assignment:
+    def candidate(self, topic: str) -> str:
+        """The broker that shall create a topic which does not exist. Raises ServiceUnitNotReady without a broker.
+
+        Of two brokers that the name points to it is the one with fewer topics: names are spread without a memory of
+        those that were asked for.
+        """
+        brokers = sorted(session.node_id for session in self._membership.of_role(ROLE_BROKER))
+        if not brokers:
+            raise ServiceUnitNotReady("no broker is alive")
+        first, second = divmod(zlib.crc32(topic.encode()), 1 << 16)
+        either = (brokers[first % len(brokers)], brokers[second % len(brokers)])
+        return min(either, key=self.table.count_of)
+
+    async def assign(self, topic: str, preferred: str | None = None) -> Assignment:
         """The topic's assignment to a live broker, made if need be. Raises ServiceUnitNotReady without a broker.
+
+        A topic that has no assignment goes to the broker `preferred`, if that one is alive.
 
         May take long (metadata away, topic held): the caller bounds it.
         """
@@ -120,6 +141,8 @@ class Placement:
             return current
         asker: asyncio.Future[Assignment] = asyncio.get_running_loop().create_future()
         self._askers.setdefault(topic, []).append(asker)
+        if preferred is not None:
+            self._preferred.setdefault(topic, preferred)
         self._want((topic,))
         try:
             return await asker
@@ -129,6 +152,8 @@ class Placement:
                 askers.remove(asker)
                 if not askers:
                     del self._askers[topic]
+            if topic not in self._askers:
+                self._preferred.pop(topic, None)
 
     def hold(self, topics: Iterable[str]) -> None:
         """Leave these topics alone until `unhold`; may be nested."""
@@ -265,6 +290,8 @@ class Placement:
                 self._fail_askers((topic,), ServiceUnitNotReady("no broker is alive"))
                 if current is not None:
                     self._waiting[topic] = None
+            elif current is None and self._preferred.get(topic) in brokers:
+                targets[topic] = self._preferred[topic]
             else:
                 to_place[topic] = None
         names = list(brokers)

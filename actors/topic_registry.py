@@ -116,14 +116,28 @@ class TopicRegistry:
             if not create:
                 self.check_namespace(topic.namespace)
                 raise TopicNotFound(f"{topic.full} does not exist")
-            partitions = await self.partitions(topic, create=True)
+            partitioned = self._settings.allow_auto_topic_creation_type == "partitioned"
+            wanted = self._settings.default_num_partitions if partitioned else 0
+            partitions = await self._create_missing(topic, wanted)
         if partitions:
             raise NotAllowedError(f"{topic.full} has {partitions} partitions: name one of them")
 
-    async def partitions(self, topic: TopicName, *, create: bool) -> int:
-        """Partitions of a topic, 0 for one that has none; a missing one is created as the settings say, if `create`.
+    def would_create(self, topic: TopicName) -> bool:
+        """Whether `topic` is missing and `check_assignable` with `create` would create it."""
+        if not topic.persistent or topic.namespace not in self._namespaces or topic.namespace in self._namespaces_going:
+            return False
+        if topic.partition < 0:
+            return topic.full not in self._partitions
+        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned"
+        missing = topic.partitioned_name not in self._partitions
+        return partitioned and missing and topic.partition < self._settings.default_num_partitions
 
-        Raises TopicNotFound, ServiceUnitNotReady (it is being deleted).
+    async def partitions(self, topic: TopicName, *, create: bool) -> int:
+        """Partitions of a topic, 0 for one that has none.
+
+        With `create`, a missing topic that the settings want partitioned is created; one that they want without
+        partitions is said to have none, and left to its first producer or consumer. Raises TopicNotFound,
+        ServiceUnitNotReady (it is being deleted).
         """
         _check_persistent(topic)
         self._check_stays(topic)
@@ -138,9 +152,13 @@ class TopicRegistry:
         self.check_namespace(topic.namespace)
         if not create:
             raise TopicNotFound(f"{topic.full} does not exist")
-        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned"
+        if self._settings.allow_auto_topic_creation_type != "partitioned":
+            return 0
+        return await self._create_missing(topic, self._settings.default_num_partitions)
+
+    async def _create_missing(self, topic: TopicName, partitions: int) -> int:
         try:
-            return await self.create(topic, self._settings.default_num_partitions if partitioned else 0)
+            return await self.create(topic, partitions)
         except KeyExists:
             return self._partitions[topic.full]
 

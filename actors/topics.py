@@ -14,7 +14,7 @@ that wrongly believes it is the owner.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ..protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
@@ -29,11 +29,14 @@ from .topic import State, Topic
 logger = logging.getLogger(__name__)
 
 ASSIGNMENT_WAIT_S = 0.5
-"""How long a client that came for a topic waits for the news that the topic is this broker's: whoever sent it here has
-perhaps heard of it first."""
+"""How long a client that came for a topic waits for the news that the topic is this broker's: whoever sent the client
+here, and the coordinator's answer to `claim`, may be faster than the news."""
 
 RELEASE_HOLD_S = 10.0
 """How long an unloaded topic is refused while its assignment is still the old one."""
+
+Claim = Callable[[TopicName, bool], Awaitable[bool]]
+"""Has a topic assigned, created if need be and allowed; answers whether it is this broker's."""
 
 OpenLedger = Callable[[TopicName, int], Coroutine[Any, Any, ManagedLedger]]
 DeleteLedger = Callable[[TopicName, int], Coroutine[Any, Any, None]]
@@ -41,10 +44,13 @@ DeleteLedger = Callable[[TopicName, int], Coroutine[Any, Any, None]]
 
 class Topics:
     """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic,
-    `delete_ledger(name, epoch)` deletes it with all that belongs to it."""
+    `delete_ledger(name, epoch)` deletes it with all that belongs to it.
+
+    `claim(name, create)` asks the coordinator for a topic that a client came for and this broker does not own.
+    """
 
     def __init__(
-        self, env: Environment, settings: Settings, open_ledger: OpenLedger, delete_ledger: DeleteLedger
+        self, env: Environment, settings: Settings, open_ledger: OpenLedger, delete_ledger: DeleteLedger, claim: Claim
     ) -> None:
         self.owned: dict[str, int] = {}
         self.loaded: dict[str, Topic] = {}
@@ -52,6 +58,7 @@ class Topics:
         self._settings = settings
         self._open_ledger = open_ledger
         self._delete_ledger = delete_ledger
+        self._claim = claim
         self._counts = MessageCounts()
         self._tasks = Tasks()
         self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
@@ -98,12 +105,19 @@ class Topics:
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    async def get(self, name: TopicName) -> Topic:
+    async def get(self, name: TopicName, *, create: bool | None = None) -> Topic:
         """The open topic, loaded if need be.
 
-        Raises ServiceUnitNotReady when this broker does not own it (any more), and what opening its ledger raises.
+        A client's topic that this broker does not own is asked for: with `create` it may be created, with False it must
+        exist. With None (of members, which asked before) its assignment is only waited for.
+
+        Raises ServiceUnitNotReady when this broker does not own it (any more), and what `claim` and opening its ledger
+        raise.
         """
         full_name = name.full
+        if create is not None and full_name not in self.owned and not self._closed:
+            if not await self._claim(name, create):
+                raise _not_ours(full_name)
         if full_name not in self.owned and not self._closed:
             await self._wait_for_assignment(full_name)
         if not self.owns(full_name):

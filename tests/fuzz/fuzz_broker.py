@@ -43,7 +43,8 @@ def _front() -> BrokerFront:
     front = BrokerFront(_SETTINGS)
     front.env.close()
     front.env = make_env()
-    front.topics = Topics(front.env, _SETTINGS, front._open_ledger, front._delete_ledger)  # type: ignore[arg-type]
+    ledgers = (front._open_ledger, front._delete_ledger)
+    front.topics = Topics(front.env, _SETTINGS, *ledgers, front.lookups.claim)  # type: ignore[arg-type]
     front.topics.assign(TOPIC, 1, load=False)
     return front
 

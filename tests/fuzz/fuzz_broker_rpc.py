@@ -50,8 +50,12 @@ class _Broker:
         self._bookies.env.close()  # its threads; the ones below run on the loop
         self._bookies.env = self._env = make_env()
         self._ledgers = Ledgers(self._env, self._bookies.metadata, self._bookies.new_client(), _SETTINGS)
-        self.topics = Topics(self._env, _SETTINGS, self._open_ledger, self._delete_ledger)  # type: ignore[arg-type]
+        ledgers = (self._open_ledger, self._delete_ledger)
+        self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim)  # type: ignore[arg-type]
         self.rpc = BrokerRpc(self.topics, self._bookies.directory.bookies.values)
+
+    async def _claim(self, name: TopicName, create: bool) -> bool:
+        raise Wrong("a member's call claimed a topic")
 
     async def _open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
         return await ManagedLedger.open(self._env, self._ledgers, self._bookies.metadata, name.path, epoch, _SETTINGS)

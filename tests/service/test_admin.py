@@ -160,6 +160,20 @@ async def test_plain_topics_and_unusual_names(http: Http) -> None:
     assert (await http("GET", f"{PERSISTENT}/x/partitions?checkAllowAutoCreation=perhaps"))[0] == 400
 
 
+async def test_no_get_creates_a_topic(http: Http) -> None:
+    for path in (
+        "/lookup/v2/topic/persistent/public/default/new",
+        "/admin/v2/persistent/public/default/new/partitions?checkAllowAutoCreation=true",
+        "/admin/v2/persistent/public/default/new/stats",
+        "/admin/v2/persistent/public/default/new/internalStats",
+        "/admin/v2/persistent/public/default/new/subscriptions",
+    ):
+        assert (await http("GET", path))[0] in (200, 404)
+    assert await http("GET", PERSISTENT) == (200, [])
+    assert (await http("GET", f"{PERSISTENT}/new/partitions"))[0] == 404
+    assert (await http("GET", "/admin/v2/persistent/no/where/x/partitions?checkAllowAutoCreation=true"))[0] == 404
+
+
 async def test_figures_are_asked_of_the_owners_and_added_up(http: Http) -> None:
     await http("PUT", f"{PERSISTENT}/t/partitions", 3)
     status, total = await http("GET", f"{PERSISTENT}/t/partitioned-stats")

@@ -30,16 +30,25 @@ async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
 
 
 class FixedLookups:
-    """Every topic is here, except `missing`."""
+    """Every topic is here, except `missing`. `claimed` are the topics that clients came for in vain so far."""
 
     def __init__(self) -> None:
         self.url = ""
+        self.claimed: list[tuple[str, bool]] = []
+        self.grant: Callable[[TopicName], bool] = lambda name: True
 
     async def owner_url(self, name: TopicName) -> str:
         await asyncio.sleep(0)
         if name.local_name == "missing":
             raise TopicNotFound("no such topic")
         return self.url
+
+    async def claim(self, name: TopicName, create: bool) -> bool:
+        """Whether a topic is this broker's; `missing` is not created."""
+        self.claimed.append((name.full, create))
+        if name.local_name == "missing" and not create:
+            raise TopicNotFound(f"{name.full} does not exist")
+        return self.grant(name)
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         if name.local_name == "missing":
@@ -57,8 +66,9 @@ class BrokerFront:
         self.env = Environment.real(1)
         self.settings = settings
         self.ledgers: dict[str, MemoryManagedLedger] = {}
-        self.topics = Topics(self.env, settings, self._open_ledger, self._delete_ledger)  # type: ignore[arg-type]
-        self.lookups: Any = FixedLookups()
+        self.lookups = FixedLookups()
+        ledgers = (self._open_ledger, self._delete_ledger)
+        self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim)  # type: ignore[arg-type]
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
         self.connections: dict[Connection, None] = {}

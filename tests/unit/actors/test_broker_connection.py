@@ -14,20 +14,12 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandCloseProducer,
     CommandConnect,
     CommandError,
-    CommandGetOrCreateSchema,
-    CommandGetOrCreateSchemaResponse,
-    CommandGetSchema,
-    CommandGetSchemaResponse,
-    CommandGetTopicsOfNamespace,
-    CommandLookupTopic,
     CommandNewTxn,
     CommandNewTxnResponse,
-    CommandPartitionedTopicMetadata,
     CommandProducer,
     CommandSuccess,
     CommandTcClientConnectRequest,
     CommandWatchTopicList,
-    Schema,
     ServerError,
 )
 
@@ -158,73 +150,6 @@ async def test_a_client_that_is_not_read_for_now_hears_that_the_broker_lives_and
             await peer.expect(BaseCommand.PING)
         front.ledger.release()
         await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=9)
-        await peer.close()
-
-
-# -- lookups ---------------------------------------------------------------------------------------------------------
-
-
-async def test_lookups_answer_connect_or_failed():
-    async with broker_front() as front:
-        peer = await front.peer()
-        found = await peer.request(CommandLookupTopic(topic="t", request_id=0))
-        assert (found.response, found.brokerServiceUrl) == (1, f"pulsar://127.0.0.1:{front.port}")
-        missing = await peer.request(CommandLookupTopic(topic="missing", request_id=0))
-        assert (missing.response, missing.error) == (2, ServerError.TopicNotFound)
-        wrong = await peer.request(CommandLookupTopic(topic="a/b", request_id=0))
-        assert (wrong.response, wrong.error) == (2, ServerError.InvalidTopicName)
-        parted = await peer.request(CommandPartitionedTopicMetadata(topic="parted", request_id=0))
-        assert (parted.response, parted.partitions) == (0, 4)
-        failed = await peer.request(CommandPartitionedTopicMetadata(topic="missing", request_id=0))
-        assert (failed.response, failed.error) == (1, ServerError.TopicNotFound)
-        topics = await peer.request(CommandGetTopicsOfNamespace(namespace="public/default", request_id=0))
-        assert list(topics.topics) == [TOPIC] and topics.changed and not topics.filtered
-        await peer.close()
-
-
-async def test_a_lookup_for_a_listener_is_refused_as_pulsar_does():
-    async with broker_front() as front:
-        peer = await front.peer()
-        request = CommandLookupTopic(topic="t", request_id=0, advertised_listener_name="outside")
-        refused = await peer.request(request)
-        assert (refused.response, refused.error) == (2, ServerError.ServiceNotReady)
-        assert refused.message == "the broker do not have outside listener"
-        await peer.close()
-
-
-# -- schemas ---------------------------------------------------------------------------------------------------------
-
-STRING = Schema(name="String", schema_data=b"", type=Schema.String)
-BYTES = Schema(name="Bytes", schema_data=b"", type=Schema.NoSchema)
-"""As the Go client names it."""
-
-
-async def test_a_producer_of_bytes_gets_a_schema_version_and_others_get_none():
-    async with broker_front() as front:
-        peer = await front.peer()
-        for producer_id, (fields, version) in enumerate(
-            [({"schema": BYTES}, bytes(8)), ({"schema": STRING}, b""), ({}, b"")]
-        ):
-            assert (await peer.producer(TOPIC, producer_id, **fields)).schema_version == version
-        await peer.close()
-
-
-async def test_questions_about_schemas_are_answered_in_their_own_type():
-    async with broker_front() as front:
-        peer = await front.peer()
-        created = await peer.request(CommandGetOrCreateSchema(topic=TOPIC, schema=BYTES))
-        assert type(created) is CommandGetOrCreateSchemaResponse
-        assert not created.HasField("error_code") and created.HasField("schema_version")
-        refused = await peer.request(CommandGetOrCreateSchema(topic=TOPIC, schema=STRING))
-        assert type(refused) is CommandGetOrCreateSchemaResponse
-        assert refused.error_code == ServerError.NotAllowedError and "bytes only" in refused.error_message
-        for version in (None, b"", b"\0", bytes(7) + b"\x01"):
-            missing = await peer.request(CommandGetSchema(topic=TOPIC, schema_version=version))
-            assert type(missing) is CommandGetSchemaResponse
-            assert missing.error_code == ServerError.TopicNotFound and not missing.HasField("schema")
-        found = await peer.request(CommandGetSchema(topic=TOPIC, schema_version=bytes(8)))
-        assert (found.schema.type, found.schema_version) == (Schema.NoSchema, bytes(8))
-        assert not found.HasField("error_code")
         await peer.close()
 
 
