@@ -22,6 +22,10 @@ GAUGES = {
     "magnetar_bookies_registered": "Bookies that have a cookie, alive or not.",
     "magnetar_auditor_incomplete_ledgers": "Closed ledgers that are not whole, at the latest check.",
     "magnetar_auditor_copied_bytes": "Bytes that repairs copied since the coordinator started.",
+    "magnetar_bookies_damaged_entries": "Entries that bookies found damaged on their disks and have not got back yet.",
+    "magnetar_bookies_repaired_entries": "Damaged entries that bookies have got back, since their disks were new.",
+    "magnetar_bookies_scrubbed_bytes": "Bytes that scrubs have read again, since the bookies' disks were new.",
+    "magnetar_bookies_scrub_progress": "Share of its running pass that the slowest scrub has done; 1 between passes.",
 }
 
 
@@ -171,10 +175,21 @@ class ClusterRoutes:
                 "magnetar_bookies_registered": len(status["registered_bookies"]),
                 "magnetar_auditor_incomplete_ledgers": status["auditor"]["incomplete"],
                 "magnetar_auditor_copied_bytes": status["auditor"]["copied_bytes_total"],
+                **_scrub(members),
             }
             for name, value in values.items():
                 self._gauges[name].set(value)
         return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _scrub(members: list[dict[str, Any]]) -> dict[str, float]:
+    reports = [member["report"].get("scrub", {}) for member in members if member["role"] == ROLE_BOOKIE]
+    return {
+        "magnetar_bookies_damaged_entries": sum(report.get("damaged", 0) for report in reports),
+        "magnetar_bookies_repaired_entries": sum(report.get("repaired", 0) for report in reports),
+        "magnetar_bookies_scrubbed_bytes": sum(report.get("scrubbed_bytes", 0) for report in reports),
+        "magnetar_bookies_scrub_progress": min((report.get("pass_share", 1.0) for report in reports), default=1.0),
+    }
 
 
 def _writable(status: dict[str, Any]) -> int:

@@ -31,11 +31,22 @@ def check_registration(node_id: str, host: object, port: object, data: object) -
 
 
 def check_report(node_id: str, report: object) -> dict[str, Any]:
-    """The report of a heartbeat. Raises ProtocolError when its `writable`, `limbo` or `disk` cannot be read."""
+    """The report of a heartbeat. Raises ProtocolError when its `writable`, `limbo`, `disk` or `scrub` cannot be
+    read."""
     if not isinstance(report, dict):
         raise ProtocolError(f"the report of {node_id} is malformed")
     _check(node_id, "report", report, _REPORT)
     return report
+
+
+def listing(report: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a bookie takes new ledgers, and whether it is in limbo; `data` counts until the first report."""
+    return bool(report.get("writable", data.get("writable", True))), bool(report.get("limbo"))
+
+
+def damage_found(report: Mapping[str, Any]) -> int:
+    """How many damaged entries a bookie has found in all its life."""
+    return report.get("scrub", {}).get("found", 0)
 
 
 def _check(node_id: str, what: str, values: Mapping[Any, Any], known: Mapping[str, Callable[[object], bool]]) -> None:
@@ -69,5 +80,12 @@ def _is_disk(value: object) -> bool:
     )
 
 
+def _is_scrub(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name, 0), int | float)
+        for name in ("damaged", "found", "repaired", "passes", "pass_share", "scrubbed_bytes")
+    )
+
+
 _DATA = {"url": _is_text, "rpc": _is_address, "instance": _is_text, "writable": _is_bool}
-_REPORT = {"writable": _is_bool, "limbo": _is_text, "disk": _is_disk}
+_REPORT = {"writable": _is_bool, "limbo": _is_text, "disk": _is_disk, "scrub": _is_scrub}

@@ -9,6 +9,8 @@ spares; ledgers created with too few copies get more. Metadata changes by compar
 A ledger found whole is not looked at again until its record changes, or one of its bookies registers anew, is lost or
 falls into limbo.
 
+Entries that a bookie found damaged on its disk are copied back to it; see `damage_repair`.
+
 A bookie in limbo (its disk lost data) answers "unknown" instead of "no such entry". It is let out when every ledger
 that names it is closed and whole on it; ledgers with lower ids than any that could be created from then on stay closed
 to it, because their fences may be among what was lost.
@@ -42,6 +44,7 @@ from ..storage.ledger_recovery import LedgerRecovery
 from ..storage.metadata_store import MetadataStore, unpack
 from . import orphan_ledgers
 from .audit_plan import Change, pieces_of, replace_lost, thicken
+from .damage_repair import repair_damage
 from .ledger_repair import LedgerRepair
 from .member_calls import MemberCalls
 from .orphan_ledgers import OrphanLedgers
@@ -80,7 +83,8 @@ class AuditProgress:
 
 
 class Auditor:
-    """See the module. `limbo` names the live bookies that say they are in limbo, and why."""
+    """See the module. `limbo` names the live bookies that say they are in limbo, and why; `damaged` those that hold
+    damaged entries, and how many."""
 
     def __init__(
         self,
@@ -91,12 +95,14 @@ class Auditor:
         store: MetadataStore,
         directory: BookieDirectory,
         limbo: Callable[[], dict[str, str]],
+        damaged: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._env = env
         self._settings = settings
         self._store = store
         self._directory = directory
         self._limbo = limbo
+        self._damaged = damaged
         self._records = LedgerRecords(env, store)
         self._client = BookieClient(env, identity, secret, settings, directory)
         self._calls = MemberCalls(env, identity, secret, self._find)
@@ -130,8 +136,14 @@ class Auditor:
         self._wake.set()
 
     def status(self) -> dict[str, Any]:
-        """`AuditProgress` as a dictionary, with `lost_bookies` and `limbo`."""
-        return {**asdict(self._progress), "lost_bookies": sorted(self._lost), "limbo": list(self._limbo())}
+        """`AuditProgress` as a dictionary, with `lost_bookies`, `limbo` and `damaged` (entries by bookie)."""
+        progress = asdict(self._progress)
+        return {
+            **progress,
+            "lost_bookies": sorted(self._lost),
+            "limbo": list(self._limbo()),
+            "damaged": self._damaged(),
+        }
 
     # -- when ----------------------------------------------------------------------------------------------------
 
@@ -158,7 +170,7 @@ class Auditor:
                 pause_s = min(pause_s * 2, self._settings.auditor_interval_s)
                 if pause_s > ROUNDS_AFTER_CHANGE_S and not self._progress.incomplete:
                     pause_s = self._settings.auditor_interval_s
-            if self._limbo():
+            if self._limbo() or self._damaged():
                 pause_s = min(pause_s, ROUNDS_AFTER_CHANGE_S, max(self._settings.lost_bookie_grace_s, CHANGE_DELAY_S))
             if self._orphans.suspected:
                 pause_s = min(pause_s, orphan_ledgers.ORPHAN_AFTER_S)
@@ -209,6 +221,7 @@ class Auditor:
             progress.orphans_deleted_total += await self._orphans.collect()
         except MagnetarError as error:
             self._fail("the search for ledgers that nothing names", error)
+        await self._repair_damage()
         ledgers = open_ledgers = checked = incomplete = 0
         whole: dict[int, tuple[int, tuple[str, ...]]] = {}
         holding_back: dict[str, None] = {}  # bookies that ledgers speak against letting out of limbo
@@ -264,6 +277,14 @@ class Auditor:
         for bookie, reason in limbo.items():
             if bookie not in holding_back and not self._changed:
                 await self._let_out(bookie, floor, reason)
+
+    async def _repair_damage(self) -> None:
+        """What one bookie's damage meets must keep nothing else from its repair."""
+        for bookie in self._damaged():
+            try:
+                await repair_damage(bookie, self._calls, self._records, self._repair, self._fail)
+            except MagnetarError as error:
+                self._fail(f"the damaged entries of bookie {bookie}", error)
 
     def _note_absent(self, bookies: tuple[str, ...]) -> None:
         """A bookie that this coordinator never saw is absent since it first missed it."""

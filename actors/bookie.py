@@ -30,6 +30,7 @@ from ..storage.compaction import Compactor
 from ..storage.cookie import Cookie, claim_directory
 from ..storage.garbage_collection import collect_garbage
 from ..storage.metadata_store import MetadataStore
+from ..storage.scrub import Scrubber
 from .coordinator_client import CoordinatorClient
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class BookieService(RpcService):
         self._cookie: Cookie | None = None
         self._store: BookieStore | None = None
         self._compactor: Compactor | None = None
+        self._scrubber: Scrubber | None = None
         self._collecting = asyncio.Lock()
         self._usage = DiskUsage(0, 0, 0)
         self._tasks = Tasks()
@@ -139,6 +141,11 @@ class BookieService(RpcService):
             self._env, self._directory, self._cookie.instance, self._settings, on_fatal=self._failed
         )
         self._compactor = Compactor(store.entries, bytes_per_s=self._settings.compaction_bytes_per_s)
+        self._scrubber = Scrubber(
+            store.entries,
+            interval_s=self._settings.scrub_interval_s,
+            bytes_per_s=self._settings.scrub_bytes_per_s,
+        )
         await store.open()
         self._usage = await store.check_disk()
         store.on_change = self._report
@@ -150,6 +157,8 @@ class BookieService(RpcService):
         )
         self._tasks.spawn(self._watch_disk(), "watch-disk")
         self._tasks.spawn(self._collect_regularly(), "collect-garbage")
+        if self._settings.scrub_interval_s:
+            self._tasks.spawn(self._scrubber.run(), "scrub")
         logger.info("bookie %s serves %s on %s:%d", self.identity.node_id, self._directory, host, port)
 
     async def close(self) -> None:
@@ -204,6 +213,7 @@ class BookieService(RpcService):
             "pending_bytes": store.entries.journal.pending_bytes,
             "adds": store.adds,
             "added_bytes": store.entry_bytes,
+            "scrub": self._scrub_report(),
         }
 
     async def rpc_ledgers(self, connection: RpcConnection, after: int = -1, limit: int = 1000) -> list[int]:
@@ -212,18 +222,34 @@ class BookieService(RpcService):
 
     async def rpc_entry_ids(
         self, connection: RpcConnection, ledger: int, nonce: int, first: int, last: int, intact_only: bool | None = None
-    ) -> list[list[int]]:
-        """[first, last] ranges of the entries held, those known to be damaged left out. Raises ForeignLedger.
+    ) -> dict[str, Any]:
+        """`ranges`, [first, last] each, of the entries held, those known to be damaged left out; ask again from `next`
+        on while that is not behind `last`. Raises ForeignLedger.
 
-        With `intact_only` (without it: in limbo) each is read and verified first.
+        With `intact_only` (without it: in limbo) each is read and verified first. An answer takes a few seconds.
         """
         if intact_only is None:
             intact_only = bool(self.store.limbo)
         try:
-            ranges = await self.store.held_ranges(ledger, nonce, first, last, intact_only)
+            ranges, following = await self.store.held_ranges(ledger, nonce, first, last, intact_only)
         except NoSuchLedger:
-            return []
-        return [list(held) for held in ranges]
+            ranges, following = [], last + 1
+        return {"ranges": [list(held) for held in ranges], "next": following}
+
+    async def rpc_damaged_entries(
+        self, connection: RpcConnection, after: list[int], limit: int = 1000
+    ) -> list[list[int]]:
+        """[ledger, entry, nonce of the ledger] of the entries known to be damaged, ascending, behind `after`
+        ([ledger, entry]). Raises ProtocolError."""
+        if len(after) != 2 or not all(type(one) is int for one in (*after, limit)) or limit < 1:
+            raise ProtocolError(f"{after!r:.100} is not the place of an entry")
+        entries = self.store.entries
+        page = entries.damage.notes.page((after[0], after[1]), limit)
+        return [[*key, entries.ledgers[key[0]].nonce] for key in page if key[0] in entries.ledgers]
+
+    async def rpc_forget_damage(self, connection: RpcConnection, ledger: int, above: int) -> None:
+        """The ledger is closed and ends at entry `above`: nobody asks for its damaged entries behind that."""
+        self.store.entries.damage.forget(ledger, above)
 
     async def rpc_collect_garbage(self, connection: RpcConnection, major: bool = False) -> dict[str, int]:
         """One round now, compaction included; returns what it did."""
@@ -255,12 +281,26 @@ class BookieService(RpcService):
         self._coordinator.report = {
             "writable": self._accepts_new_ledgers,
             "limbo": self.store.limbo,
+            "scrub": self._scrub_report(),
             "disk": {
                 "used": self._usage.used_bytes,
                 "total": self._usage.total_bytes,
                 "free": self._usage.free_bytes,
                 "full": self.store.disk_full,
             },
+        }
+
+    def _scrub_report(self) -> dict[str, Any]:
+        """Damaged entries, and how far the scrub is; sizes in bytes."""
+        assert self._scrubber is not None
+        notes = self.store.entries.damage.notes
+        return {
+            "damaged": notes.count,
+            "found": notes.found_total,
+            "repaired": notes.repaired_total,
+            "passes": notes.progress.passes,
+            "pass_share": round(self._scrubber.pass_share(), 3),
+            "scrubbed_bytes": notes.progress.total_bytes,
         }
 
     async def _watch_disk(self) -> None:

@@ -44,7 +44,7 @@ from ..storage.cluster_identity import read_cluster_id
 from ..storage.metadata_epoch import EpochMetadataStore, take_office
 from ..storage.metadata_remote import MetadataRpc
 from ..storage.metadata_store import MetadataStore
-from .announcements import check_registration, check_report
+from .announcements import check_registration, check_report, damage_found, listing
 from .auditor import Auditor
 from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX, OP_HEARTBEAT
 from .coordinator_topics import TopicsRpc
@@ -128,7 +128,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             env, self._store, self.membership, self.placement, self.registry, self.broker_calls
         )
         self.auditor = Auditor(
-            env, identity, self._secret, settings, self._store, self._bookies, self._bookies_in_limbo
+            env, identity, self._secret, settings, self._store, self._bookies, self._bookies_in_limbo, self._damaged
         )
         await self.registry.start()
         await self.placement.start()
@@ -212,10 +212,13 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         if len(payload) > REPORT_BYTES_MAX:
             raise ProtocolError(f"the report of {session.node_id} is too long: {len(payload)} bytes")
         report = check_report(session.node_id, unpack(payload))
-        before = _listing(session)
+        before = listing(session.report, session.data), damage_found(session.report)
         session.report_bytes, session.report = payload, report
-        if session.role == ROLE_BOOKIE and _listing(session) != before:
-            self._bookies_changed()
+        if session.role == ROLE_BOOKIE:
+            if listing(session.report, session.data) != before[0]:
+                self._bookies_changed()
+            if damage_found(report) != before[1]:
+                self.auditor.wake()
 
     async def rpc_hello(self, connection: RpcConnection) -> dict[str, Any]:
         """The first call of every connection."""
@@ -363,11 +366,17 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
 
     def _bookie_list(self) -> list[list[Any]]:
         sessions = self.membership.of_role(ROLE_BOOKIE)
-        return [[session.node_id, session.host, session.port, *_listing(session)] for session in sessions]
+        return [[one.node_id, one.host, one.port, *listing(one.report, one.data)] for one in sessions]
 
     def _bookies_in_limbo(self) -> dict[str, str]:
         sessions = self.membership.of_role(ROLE_BOOKIE)
         return {session.node_id: session.report["limbo"] for session in sessions if session.report.get("limbo")}
+
+    def _damaged(self) -> dict[str, int]:
+        """Live bookies that hold damaged entries, and how many."""
+        sessions = self.membership.of_role(ROLE_BOOKIE)
+        counts = {session.node_id: session.report.get("scrub", {}).get("damaged", 0) for session in sessions}
+        return {bookie: int(count) for bookie, count in counts.items() if count}
 
     def _broker_list(self) -> list[dict[str, Any]]:
         return [
@@ -482,9 +491,3 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             logger.debug("the coordinator's disk cannot be looked at: %s", error)
             return {}
         return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes}
-
-
-def _listing(session: Session) -> tuple[bool, bool]:
-    """Whether a bookie takes new ledgers, and whether it is in limbo."""
-    writable = bool(session.report.get("writable", session.data.get("writable", True)))
-    return writable, bool(session.report.get("limbo"))

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_BYTES = 1 << 20
 LIST_TIMEOUT_S = 30.0
+"""For one answer of a bookie, which says what it holds in parts of a few seconds' work."""
 
 
 class LedgerRepair:
@@ -41,16 +42,22 @@ class LedgerRepair:
 
     async def find_missing(self, metadata: LedgerMetadata, piece: Piece) -> list[Range]:
         """Entries of a piece that its bookie does not hold. Raises ServiceUnitNotReady when it does not answer."""
-        held = await self._calls.call(
-            piece.bookie,
-            "entry_ids",
-            ledger=metadata.ledger_id,
-            nonce=metadata.nonce,
-            first=piece.first,
-            last=piece.last,
-            timeout_s=LIST_TIMEOUT_S,
-        )
-        return missing_entries(metadata, piece, held)
+        missing: list[Range] = []
+        first = piece.first
+        while first <= piece.last:
+            answer = await self._calls.call(
+                piece.bookie,
+                "entry_ids",
+                ledger=metadata.ledger_id,
+                nonce=metadata.nonce,
+                first=first,
+                last=piece.last,
+                timeout_s=LIST_TIMEOUT_S,
+            )
+            following = min(max(int(answer["next"]), first + 1), piece.last + 1)
+            missing += missing_entries(metadata, piece._replace(first=first, last=following - 1), answer["ranges"])
+            first = following
+        return missing
 
     async def copy(self, metadata: LedgerMetadata, ranges: Sequence[Range], target: str) -> int:
         """Copy these entries to a bookie; returns how many.

@@ -1,7 +1,7 @@
 """`magnetar status` and `magnetar settings` as tables."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import filesize
@@ -64,6 +64,7 @@ def print_settings(console: Console) -> None:
 def _lines(status: Mapping[str, Any]) -> list[str]:
     lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
     lines += _copies(status.get("auditor", {}))
+    lines += _damage(status["members"])
     missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
     if missing:
         lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
@@ -102,6 +103,24 @@ def _copies(auditor: Mapping[str, Any]) -> list[str]:
         lines.append(f"[yellow]lost       {', '.join(auditor['lost_bookies'])}: ledgers go to other bookies[/yellow]")
     if auditor["limbo"]:
         lines.append(f"[yellow]limbo      {', '.join(auditor['limbo'])}: lost data, which are copied back[/yellow]")
+    return lines
+
+
+def _damage(members: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Damaged entries of each bookie, and what the scrubs have done."""
+    scrubs = {member["id"]: member["report"]["scrub"] for member in members if member["report"].get("scrub")}
+    lines = [
+        f"[yellow]damaged    {bookie}: {scrub['damaged']:,} entries, to be copied back from other bookies[/yellow]"
+        for bookie, scrub in sorted(scrubs.items())
+        if scrub["damaged"]
+    ]
+    repaired = sum(scrub["repaired"] for scrub in scrubs.values())
+    read = sum(scrub["scrubbed_bytes"] for scrub in scrubs.values())
+    if read or repaired:
+        share = min(scrub["pass_share"] for scrub in scrubs.values())
+        passes = min(scrub["passes"] for scrub in scrubs.values())
+        now = f"pass {passes + 1} at {share:.0%}" if share < 1 else f"{passes} passes"
+        lines.append(f"scrub      {now}; {filesize.decimal(read)} read again, {repaired:,} damaged entries repaired")
     return lines
 
 

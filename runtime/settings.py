@@ -381,6 +381,21 @@ class Settings:
     compaction_bytes_per_s: int = _setting(
         "compactionRateByBytes", 32 << 20, "Bytes a second that compaction may copy.", minimum=1 << 10, maximum=1 << 40
     )
+    scrub_interval_s: float = _setting(
+        "localScrubInterval",
+        604_800.0,
+        "Seconds after which a bookie begins to read everything stored again, to find damage; 0 = never.",
+        minimum=0,
+        maximum=1 << 24,
+        hostile=1.0,
+    )
+    scrub_bytes_per_s: int = _setting(
+        "localScrubRateByBytes",
+        0,
+        "Bytes a second that a bookie reads for it; 0 = what a pass within localScrubInterval needs, at least 262144.",
+        minimum=0,
+        maximum=1 << 40,
+    )
 
     # Repair
     auditor_interval_s: float = _setting(

@@ -119,6 +119,7 @@ class BookieStore:
             on_damage=self._found_damage,
             on_fatal=self._fail,
         )
+        self.entries.damage.on_change = self._damage_changed
         self._ledgers = self.entries.ledgers
         self._journal = self.entries.journal
         self._reads = self.entries.reads
@@ -236,7 +237,11 @@ class BookieStore:
         if found is not None:
             segment, row = found
             verdict = judge_repeated(row.digest, digest)
-            if verdict is not BookieStatus.OK or row.offset < segment.synced_end:
+            if verdict is not BookieStatus.OK:
+                return verdict
+            if row.offset < segment.synced_end:
+                if self.entries.damage.notes.has(ledger_id, entry_id):
+                    return self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
                 return verdict
             self._journal.after_pending(
                 lambda error: responder.respond(request_id, _OK if error is None else BookieStatus.IO_ERROR)
@@ -253,6 +258,7 @@ class BookieStore:
                 status = BookieStatus.IO_ERROR
             elif stored_digest is not None:
                 status = judge_repeated(stored_digest, digest)
+                self.entries.damage.end(ledger_id, entry_id)  # only an intact copy has a digest
             elif self._ledgers.get(ledger_id) is not state:
                 status = BookieStatus.NO_SUCH_LEDGER if head[0] else BookieStatus.FENCED
             elif state.fenced and not head[0]:
@@ -406,8 +412,9 @@ class BookieStore:
 
     async def held_ranges(
         self, ledger_id: int, nonce: int, first: int, last: int, intact_only: bool = False
-    ) -> list[tuple[int, int]]:
-        """Ranges of entry ids stored; with `intact_only` every one is read and verified, damaged ones are left out.
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Ranges of entry ids stored, and the first id not looked at: a question that would take long is answered in
+        part. With `intact_only` every entry is read and verified; damaged ones are left out.
 
         Raises NoSuchLedger, ForeignLedger, EntryCorrupt (an index is being rebuilt), OSError.
         """
@@ -450,6 +457,9 @@ class BookieStore:
             self._disk_full = True
             self.writable = False
             self.on_change()
+
+    def _damage_changed(self) -> None:
+        self.on_change()
 
     async def _found_damage(self, reason: str) -> bool:
         """Go into limbo; whether that is durable (if not, the bookie has failed)."""

@@ -8,9 +8,9 @@ A segment in which no ledger is alive is simply removed. One whose live share is
 
 Until the checkpoint the new files belong to nothing and a crash leaves the old; after it, the other way round. Every
 copied entry is verified on the way; one that is damaged everywhere becomes a LOST record, so that reading it remains
-an error. A damaged index ends the run and is built anew (and the bookie goes into limbo if something was lost). Fences
-and tombstones are not in question: they live in the checkpoint. A ledger that is deleted meanwhile is copied for
-nothing and goes the next time.
+an error, and is noted as damaged. A damaged index ends the run and is built anew (and the bookie goes into limbo if
+something was lost). Fences and tombstones are not in question: they live in the checkpoint. A ledger that is deleted
+meanwhile is copied for nothing and goes the next time.
 
 The work is done on a lane of its own in small steps; between two steps the loop sleeps so that `bytes_per_s` is kept
 and at most half of the time is spent here, whatever the size of the entries.
@@ -43,6 +43,8 @@ SEGMENTS_PER_ROUND_MAX = 8
 SMALL_SEGMENTS_MIN = 8
 """So many segments of less than `SMALL_SHARE` of the usual size are worth merging."""
 SMALL_SHARE = 0.2
+READS_MAX = 2
+"""An entry that is damaged when it is read is read again: a LOST record is for good."""
 _STEP_BYTES = 1 << 20
 _STEP_ENTRIES = 1000
 
@@ -122,6 +124,7 @@ class Compactor:
                 started = loop.time()
                 copied, complete = await self._lane.run(copy.step)
                 done.bytes_copied += copied
+                await self._note(copy.lost)
                 if complete is not None:
                     written.append(complete)
                     copy.output = None
@@ -139,6 +142,14 @@ class Compactor:
         done.segments_removed += len(victims)
         done.segments_written += len(written)
         done.bytes_freed += sum(segment.end for segment in victims) - sum(segment.end for segment, _ in written)
+
+    async def _note(self, lost: list[tuple[int, int]]) -> None:
+        """Have what was found lost noted as damaged, unless there is another copy."""
+        while lost:
+            ledger_id, entry_id = lost.pop()
+            state = self._store.ledgers.get(ledger_id)
+            if state is not None:
+                await self._store.reads.check(state, entry_id)
 
 
 def _overhead(segment: Segment) -> int:
@@ -161,6 +172,8 @@ class _Copy:
     output: Segment | None = None
     exhausted: bool = False
     damaged: list[Segment] = field(default_factory=list[Segment])
+    lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(Ledger, entry) of LOST records written."""
     _file: File | None = None
     _rows: dict[int, Rows] = field(default_factory=dict[int, Rows])
     _source: "Iterator[tuple[int, int, int, int, bytes]] | None" = None
@@ -245,9 +258,11 @@ class _Copy:
                 found: memoryview | None = None
                 for segment, rows in holders:
                     row: Row | None = rows.find(entry_id)
-                    if row is not None and found is None:
-                        found = reader.read_entry(segment, ledger_id, row)
+                    for _ in range(READS_MAX):
+                        if row is not None and found is None:
+                            found = reader.read_entry(segment, ledger_id, row)
                 if found is None:
+                    self.lost.append((ledger_id, entry_id))
                     yield ledger_id, holders[0][1].nonce, entry_id, -1, b""
                 else:
                     body = b"\0" + found

@@ -4,8 +4,8 @@ A ledger always uses the same lane, so its reads stay in order; a lane that wait
 never the loop. What a lane is handed is a picture of the moment: copies of the rows of unsealed segments, durable ones
 only, and the sealed segments themselves, which never change.
 
-Entries that were met damaged are remembered (a bounded number), so that lists of what is held leave them out and the
-auditor brings new copies.
+Entries that were met damaged are noted (`damage.py`), so that lists of what is held leave them out and the auditor
+brings new copies.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from ..protocol.errors import EntryCorrupt, StorageFailed
 from ..runtime.environment import Environment
 from ..runtime.offload import Lane
 from . import segment_reader
+from .damage import DamageKeeper, without_entries
 from .ledger_states import IdRanges, LedgerState
 from .segment import JOURNAL_SUFFIX, Segment, SegmentState
 from .segment_index import Row
@@ -23,17 +24,21 @@ from .segment_reader import RangeRead, RangeResult, SegmentReader
 
 READER_LANES = 2
 """Threads that read segments."""
-DAMAGED_ENTRIES_MAX = 10_000
+HELD_ENTRIES_MAX = 20_000
+"""Ids looked at for one list of what is held."""
+VERIFY_READS_MAX = 64
+VERIFY_S = 5.0
+"""Both bound the verifying for one question: it must end long before whoever asks gives up."""
 _VERIFY_BYTES = 1 << 20
 
 
 class EntryReads:
     """See the module. `on_damaged_index` is told of sealed segments whose index must be built anew."""
 
-    def __init__(self, env: Environment, on_damaged_index: Callable[[Segment], None]) -> None:
+    def __init__(self, env: Environment, damage: DamageKeeper, on_damaged_index: Callable[[Segment], None]) -> None:
+        self._damage = damage
         self._on_damaged_index = on_damaged_index
         self._readers = [(env.offload.lane(f"read-{n}"), SegmentReader(env.files)) for n in range(READER_LANES)]
-        self._damaged_entries: dict[tuple[int, int], None] = {}
 
     async def forget(self, segment: Segment) -> None:
         """Returns when no lane uses the segment's files any more."""
@@ -44,10 +49,6 @@ class EntryReads:
         for lane, reader in self._readers:
             await lane.run(reader.close)
             lane.close()
-
-    def repaired(self, ledger_id: int, entry_id: int) -> None:
-        """A new copy of an entry was stored."""
-        self._damaged_entries.pop((ledger_id, entry_id), None)
 
     def find_unsealed(self, state: LedgerState, entry_id: int) -> tuple[Segment, Row] | None:
         """An entry among those whose rows are in memory."""
@@ -119,17 +120,19 @@ class EntryReads:
             if result is not None:
                 for segment in result.damaged:
                     self._on_damaged_index(segment)
-                if result.status is BookieStatus.CORRUPT and len(self._damaged_entries) < DAMAGED_ENTRIES_MAX:
-                    self._damaged_entries[state.ledger_id, result.next_entry_id] = None
+                if result.status is BookieStatus.CORRUPT:
+                    self._damage.note(state.ledger_id, result.next_entry_id)
             callback(result, error)
 
         lane.submit(reader.read_range, (request,), done)
 
-    async def held_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
-        """The contiguous ranges of entry ids within first…last that are durable and not known to be damaged.
+    async def held_ranges(self, state: LedgerState, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
+        """The contiguous ranges of entry ids from `first` on that are durable and not known to be damaged, and the
+        first id not looked at: at most `HELD_ENTRIES_MAX` are looked at, since this takes time of the loop.
 
         Raises EntryCorrupt while an index is being rebuilt, OSError.
         """
+        last = min(last, first + HELD_ENTRIES_MAX - 1)
         held = IdRanges()
         lane, reader = self._reader_of(state.ledger_id)
         for segment in list(state.segments):
@@ -142,6 +145,8 @@ class EntryReads:
                     held = IdRanges([*held, (low, high)])
                 continue
             if line is not None:
+                if line.first > last or line.last < first:
+                    continue
                 try:
                     rows = await lane.run(reader.rows, segment, state.ledger_id)
                 except EntryCorrupt:
@@ -151,39 +156,25 @@ class EntryReads:
                     raise
             if rows is not None:
                 held = IdRanges([*held, *rows.ranges(first, last, segment.synced_end)])
-        for damaged_ledger, entry_id in self._damaged_entries:
-            if damaged_ledger == state.ledger_id:
-                held = held.without(entry_id)
-        return list(held)
+        return without_entries(held, self._damage.notes.of(state.ledger_id)), last + 1
 
-    async def intact_ranges(self, state: LedgerState, first: int, last: int) -> list[tuple[int, int]]:
-        """Like `held_ranges`, but every entry is read and only those that are as written count."""
+    async def intact_ranges(self, state: LedgerState, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
+        """Like `held_ranges`, but every entry is read and only those that are as written count. Ends after
+        `VERIFY_READS_MAX` reads, or when `VERIFY_S` have passed, so that whoever asks hears in time."""
         intact: list[tuple[int, int]] = []
         loop = asyncio.get_running_loop()
-        while first <= last:
-            answer: asyncio.Future[RangeResult] = loop.create_future()
-
-            def done(
-                result: RangeResult | None,
-                error: BaseException | None,
-                answer: asyncio.Future[RangeResult] = answer,
-            ) -> None:
-                if answer.done():
-                    return
-                if result is not None:
-                    answer.set_result(result)
-                elif error is not None:
-                    answer.set_exception(error)
-
-            self.read(state, first, last, _VERIFY_BYTES, False, done)
-            result = await answer
+        ends = loop.time() + VERIFY_S
+        reads = 0
+        while first <= last and reads < VERIFY_READS_MAX and (not reads or loop.time() < ends):
+            reads += 1
+            result = await self._read_once(state, first, last, _VERIFY_BYTES)
             if result.status is BookieStatus.CORRUPT:
                 first = result.next_entry_id + 1
                 continue
             if result.status is BookieStatus.IO_ERROR:
                 raise EntryCorrupt("an index is being rebuilt: ask again")
             if result.status is not BookieStatus.OK:
-                break
+                return intact, last + 1
             for entry in result.entries:
                 entry_id = decode_entry_header(entry).entry_id
                 if intact and intact[-1][1] == entry_id - 1:
@@ -191,7 +182,25 @@ class EntryReads:
                 else:
                     intact.append((entry_id, entry_id))
             first = result.next_entry_id
-        return intact
+        return intact, first
+
+    async def check(self, state: LedgerState, entry_id: int) -> None:
+        """Read an entry, so that it is noted if no copy of it is intact. Raises OSError."""
+        await self._read_once(state, entry_id, entry_id, 1)
+
+    async def _read_once(self, state: LedgerState, first: int, last: int, bytes_max: int) -> RangeResult:
+        answer: asyncio.Future[RangeResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: RangeResult | None, error: BaseException | None) -> None:
+            if answer.done():
+                return
+            if result is not None:
+                answer.set_result(result)
+            elif error is not None:
+                answer.set_exception(error)
+
+        self.read(state, first, last, bytes_max, False, done)
+        return await answer
 
     def _reader_of(self, ledger_id: int) -> tuple[Lane, SegmentReader]:
         return self._readers[ledger_id % READER_LANES]

@@ -21,17 +21,22 @@ Left to others: reading (`entry_reads.py`), whether an add may happen (`bookie.p
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
 
 from ..protocol.errors import DiskFull, StorageFailed
 from ..runtime.environment import Environment
 from ..runtime.files import Files
+from ..runtime.offload import Lane
 from ..runtime.tasks import Tasks
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
+from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
 from .group_commit import Journal, Responder
 from .journal_files import create_journal_file
 from .ledger_states import IdRanges, LedgerState
+from .records import FILE_HEADER_SIZE
 from .replay import load_store, rebuild_index
 from .segment import COMPACTED_SUFFIX, JOURNAL_SUFFIX, Segment, SegmentState
 from .segment_index import Rows, TableLine, encode_index
@@ -54,7 +59,7 @@ class EntryStore:
         segment_bytes: int,
         sync: bool,
         on_out_of_space: Callable[[], None],
-        on_damage: Callable[[str], Awaitable[bool]],
+        on_damage: Callable[[str], Coroutine[Any, Any, bool]],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.env = env
@@ -81,7 +86,15 @@ class EntryStore:
         self._write_lane = env.offload.lane("journal")
         self._prepare_lane = env.offload.lane("prepare")
         self._housekeeping_lane = env.offload.lane("housekeeping")
-        self.reads = EntryReads(env, self.rebuild_soon)
+        self.damage = DamageKeeper(
+            env.files,
+            self._housekeeping_lane,
+            f"{directory}/{DAMAGE_NAME}",
+            DamageNotes(instance),
+            on_overflow=self._too_much_damage,
+            on_fatal=on_fatal,
+        )
+        self.reads = EntryReads(env, self.damage, self.rebuild_soon)
         self._first_bytes = int(segment_bytes * env.random.uniform(FIRST_JOURNAL_SHARE_MIN, 1.0))
         self.journal = Journal(
             env.files,
@@ -107,6 +120,7 @@ class EntryStore:
         """
         loaded = await self._housekeeping_lane.run(load_store, self.env.files, self.directory, self.instance)
         checkpoint = loaded.checkpoint
+        self.damage.notes = loaded.notes
         self._next_file_id = checkpoint.next_file_id
         self.tombstones, self.limbo, self.fence_floor = (
             checkpoint.tombstones,
@@ -119,6 +133,7 @@ class EntryStore:
                 state.fenced = state.fence_durable = True
         for segment in loaded.segments:
             self._adopt(segment)
+        self.damage.notes.keep(self.ledgers)
         if loaded.damage:
             self.limbo = "; ".join([self.limbo, *loaded.damage] if self.limbo else loaded.damage)
         if self.limbo:
@@ -142,6 +157,7 @@ class EntryStore:
         self._closed = True
         await self.journal.close()
         await self._tasks.close()
+        await self.damage.close()
         for lane in (self._prepare_lane, self._housekeeping_lane):  # what a cancelled task began still runs there
             await lane.run(_nothing)
         try:
@@ -206,9 +222,15 @@ class EntryStore:
                 rows.lac = lac
         else:
             rows.put(entry_id, offset, size, digest, lac)
-            self.reads.repaired(state.ledger_id, entry_id)
         if lac > state.lac:
             state.lac = lac
+        if self.damage.notes.count and self.damage.notes.has(state.ledger_id, entry_id):
+            self.journal.after_pending(partial(self._repaired, state.ledger_id, entry_id))
+
+    def _repaired(self, ledger_id: int, entry_id: int, error: BaseException | None) -> None:
+        """A new copy of a damaged entry is durable, or has failed."""
+        if error is None:
+            self.damage.end(ledger_id, entry_id)
 
     # -- states of ledgers -------------------------------------------------------------------------------------------
 
@@ -220,6 +242,7 @@ class EntryStore:
     def bury(self, ledger_id: int) -> None:
         """A ledger's tombstone is durable: forget the rest."""
         self.tombstones.add(ledger_id)
+        self.damage.forget(ledger_id)
         state = self.ledgers.pop(ledger_id, None)
         for segment in state.segments if state is not None else ():
             segment.live_bytes -= segment.ledger_bytes(ledger_id)
@@ -254,6 +277,21 @@ class EntryStore:
             self.limbo,
             self.fence_floor,
         )
+
+    @property
+    def housekeeping_lane(self) -> Lane:
+        """Where work on files goes that nobody waits for."""
+        return self._housekeeping_lane
+
+    @property
+    def next_file_id(self) -> int:
+        """Above the file id of every segment that there is."""
+        return self._next_file_id
+
+    def unsealed(self) -> list[Segment]:
+        """Journals with something durable in them that have no index yet, oldest first."""
+        found = [*self.segments.values(), *([self.journal.active] if self.journal.active is not None else [])]
+        return [segment for segment in found if not segment.sealed and segment.synced_end > FILE_HEADER_SIZE]
 
     def new_compacted(self) -> Segment:
         """A name for a file that compaction writes."""
@@ -356,6 +394,11 @@ class EntryStore:
         if segment.file_id not in self._rebuilding and segment.file_id in self.segments:
             self._rebuilding[segment.file_id] = None
             self._tasks.spawn(self._rebuild(segment), f"rebuild the index of {segment.name}")
+
+    def _too_much_damage(self) -> None:
+        """More entries are damaged than can be noted: in limbo every entry is read before it counts as held."""
+        if not self.limbo and not self._closed:
+            self._tasks.spawn(self._on_damage(f"more than {NOTES_MAX} entries are damaged"), "limbo")
 
     async def _rebuild(self, segment: Segment) -> None:
         try:

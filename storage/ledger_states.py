@@ -81,16 +81,6 @@ class IdRanges:
         """Number of ids. No `__len__`: `list` would reserve memory for as many runs."""
         return sum(last - first + 1 for first, last in self)
 
-    def without(self, item: int) -> "IdRanges":
-        """The same set, less one id."""
-        kept: list[tuple[int, int]] = []
-        for first, last in self:
-            if first <= item <= last:
-                kept += [(low, high) for low, high in ((first, item - 1), (item + 1, last)) if low <= high]
-            else:
-                kept.append((first, last))
-        return IdRanges(kept)
-
     def add(self, item: int) -> None:
         at = bisect_right(self._firsts, item)
         if at and item <= self._lasts[at - 1]:

@@ -156,6 +156,7 @@ class Scan:
         self.header_ok = True
         self.lost: list[tuple[int, int]] = []
         self.corrupted_entries = 0
+        self.chunk_size = _SCAN_CHUNK_SIZE
         self._read_at = read_at
         self._size = size
         self._file_id = file_id
@@ -195,7 +196,7 @@ class Scan:
         if inside < 0 or inside + size > len(self._chunk):
             if offset + size > self._size:
                 size = max(0, self._size - offset)
-            self._chunk = self._read_at(offset, max(size, _SCAN_CHUNK_SIZE))
+            self._chunk = self._read_at(offset, max(size, self.chunk_size))
             self._chunk_start, inside = offset, 0
         return memoryview(self._chunk)[inside : inside + size]
 
@@ -299,3 +300,16 @@ class Scan:
                 return False
             start += len(piece)
         return True
+
+
+class DurableScan(Scan):
+    """A pass over bytes all of which are durable: nothing in them passes for a torn write, and `end` is `size`."""
+
+    def _judge(self, offset: int, bad: Record | None) -> int | None:
+        if offset >= self._size:
+            return None
+        following = self._next_valid(offset + 1 if bad is None else offset + RECORD_HEADER_SIZE + len(bad.body))
+        resume = self._size if following is None else following.offset
+        if bad is None:
+            self.lost.append((offset, resume))
+        return resume

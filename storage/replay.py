@@ -7,8 +7,8 @@ durable, so a crash in the middle of all this just does it again.
 
 What counts as damage (`LoadedStore.damage`, and then the bookie goes into limbo): a record that cannot be told any
 more, an entry whose content fails its digest, a journal that does not end where its successor says it ended, a
-segment or journal that the checkpoint lists and that is gone, an unreadable checkpoint. A torn write at the very end of
-the last journal is no damage: nobody was told that it had happened.
+segment or journal that the checkpoint lists and that is gone, an unreadable checkpoint or list of damaged entries. A
+torn write at the very end of the last journal is no damage: nobody was told that it had happened.
 
 Everything here blocks; it runs off the loop.
 """
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ..protocol.errors import CookieMismatch, EntryCorrupt
 from ..runtime.files import File, Files
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
+from .damage import DamageNotes, load_notes
 from .records import (
     BEGIN_BODY,
     ENTRY_HEAD,
@@ -58,6 +59,8 @@ class LoadedStore:
     rubbish: list[str] = field(default_factory=list[str])
     """Names of files that belong to nothing."""
     damage: list[str] = field(default_factory=list[str])
+    notes: DamageNotes = field(default_factory=lambda: DamageNotes(""))
+    """Which entries were known to be damaged."""
     indexes: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
     """Path and content of the indexes of damaged segments, to be written once limbo is durable."""
 
@@ -89,6 +92,16 @@ def holds_store(files: Files, directory: str) -> bool:
 def load_store(files: Files, directory: str, instance: str) -> LoadedStore:
     """See the module. `instance` is the cookie's. Raises CookieMismatch (the checkpoint is of another instance, or
     there is none), OSError."""
+    loaded = _load_segments(files, directory, instance)
+    try:
+        loaded.notes = load_notes(files, directory, instance)
+    except EntryCorrupt as error:
+        loaded.notes = DamageNotes(instance)
+        loaded.damage.append(str(error))
+    return loaded
+
+
+def _load_segments(files: Files, directory: str, instance: str) -> LoadedStore:
     path = f"{directory}/{CHECKPOINT_NAME}"
     names = files.list(directory)
     if not files.exists(path):

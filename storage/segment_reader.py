@@ -10,6 +10,7 @@ will do; a damaged entry or index is reported, never skipped. Entries that lie c
 read.
 """
 
+import errno
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -133,11 +134,16 @@ class SegmentReader:
         return None, damaged
 
     def read_entry(self, segment: Segment, ledger_id: int, row: Row) -> memoryview | None:
-        """One entry's bytes, or None when this copy is damaged."""
+        """One entry's bytes, or None when this copy is damaged, or the medium cannot read it."""
         if not row.size:
             return None
-        size = RECORD_HEADER_SIZE + 1 + row.size
-        return _checked(memoryview(self.file(segment).read_at(row.offset, size)), segment, ledger_id, row)
+        try:
+            record = self.file(segment).read_at(row.offset, RECORD_HEADER_SIZE + 1 + row.size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return None
+        return _checked(memoryview(record), segment, ledger_id, row)
 
     def rows(self, segment: Segment, ledger_id: int) -> Rows:
         """A sealed segment's columns for one ledger. Raises EntryCorrupt when they are damaged."""
@@ -196,13 +202,21 @@ class SegmentReader:
         segment, first = candidates[run[0]][-1]
         _, last = candidates[run[-1]][-1]
         end = last.offset + RECORD_HEADER_SIZE + 1 + last.size
-        data = memoryview(self.file(segment).read_at(first.offset, end - first.offset))
+        data: memoryview | None = None
+        try:
+            data = memoryview(self.file(segment).read_at(first.offset, end - first.offset))
+        except OSError as error:
+            if error.errno != errno.EIO:  # else most likely one bad sector: only its entries are lost
+                raise
         found: list[memoryview | None] = []
         for entry_id in run:
             *others, (_, row) = candidates[entry_id]
-            start = row.offset - first.offset
-            record = data[start : start + RECORD_HEADER_SIZE + 1 + row.size]
-            entry = _checked(record, segment, ledger_id, row)
+            if data is None:
+                entry = self.read_entry(segment, ledger_id, row)
+            else:
+                start = row.offset - first.offset
+                record = data[start : start + RECORD_HEADER_SIZE + 1 + row.size]
+                entry = _checked(record, segment, ledger_id, row)
             for other_segment, other_row in reversed(others):
                 if entry is None:
                     entry = self.read_entry(other_segment, ledger_id, other_row)

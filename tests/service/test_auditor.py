@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from bookie_kit import held_ranges
 from coordination import CLUSTER, FAST, SECRET, Coordination, coordination, eventually
 
 from magnetar.actors import auditor as auditor_module
@@ -17,6 +18,7 @@ from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import CookieMismatch, LedgerFenced
 from magnetar.runtime.rpc import Identity
 from magnetar.runtime.settings import Settings
+from magnetar.storage import entry_reads
 from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.ledger_writer import LedgerWriter
@@ -81,7 +83,7 @@ class Bookies:
 
     async def held(self, number: int, ledger_id: int, last: int) -> list[tuple[int, int]]:
         nonce = (await self.metadata_of(ledger_id)).nonce
-        return await self.running[number].store.held_ranges(ledger_id, nonce, 0, last, intact_only=True)
+        return await held_ranges(self.running[number].store, ledger_id, nonce, 0, last, intact_only=True)
 
     async def whole(self, timeout_s: float = 15.0) -> None:
         """Wait for a finished round that found nothing amiss; a moment first, so that it is about the present."""
@@ -272,6 +274,49 @@ async def test_a_wiped_disk_is_filled_again_and_leaves_limbo(tmp_path: Path) -> 
         await eventually(lambda: bookies.coordinator.bookies.bookies["bookie-3"].writable)
 
 
+async def test_a_bit_flipped_in_a_sealed_segment_is_found_and_its_entry_copied_back(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, scrub_interval_s=0.2, scrub_bytes_per_s=1 << 30)
+    async with bookies_in(tmp_path, settings) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 100)
+        still_open = await bookies.ledgers.create()
+        await bookies.append(still_open, 100)
+        await writer.close()
+        await bookies.whole()
+        await bookies.stop(2)
+        journals = [path for path in (tmp_path / "bookie-2").glob("*.journal") if path.stat().st_size > 1000]
+        for path in journals:
+            data = bytearray(path.read_bytes())
+            for at in (data.find(b"000042" * 20), data.rfind(b"000077" * 20)):
+                data[at] ^= 1
+            path.write_bytes(data)
+        await bookies.start(2)
+        notes = bookies.running[2].store.entries.damage.notes
+        await eventually(lambda: notes.repaired_total >= 2 and not notes.count, 15.0)
+        assert await bookies.held(2, writer.ledger_id, 99) == [(0, 99)]
+        assert await bookies.held(2, still_open.ledger_id, 99) == [(0, 99)], "open ones are not left out"
+        report = bookies.running[2].status()["scrub"]
+        assert report["damaged"] == 0 and report["found"] == 2 and report["scrubbed_bytes"] > 0
+        auditor = bookies.cluster.coordinator.auditor
+        await eventually(lambda: not auditor.status()["damaged"])
+        await still_open.abandon()
+
+
+async def test_damage_behind_the_end_of_a_closed_ledger_is_forgotten(tmp_path: Path) -> None:
+    async with bookies_in(tmp_path) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 10)
+        await writer.close()
+        damage = bookies.running[1].store.entries.damage
+        damage.note(writer.ledger_id, 4)
+        damage.note(writer.ledger_id, 10)
+        damage.note(writer.ledger_id + 1000, 0)
+        await eventually(lambda: damage.notes.page((-1, -1), 9) == [(writer.ledger_id + 1000, 0)], 15.0)
+        assert damage.notes.repaired_total == 1
+
+
 async def test_a_bookie_leaves_limbo_although_nobody_closes_an_open_ledger_of_it(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.2)
     async with bookies_in(tmp_path, settings) as bookies:
@@ -284,3 +329,22 @@ async def test_a_bookie_leaves_limbo_although_nobody_closes_an_open_ledger_of_it
         metadata = await bookies.metadata_of(writer.ledger_id)
         assert metadata.closed and metadata.last_entry == 39
         await writer.abandon()
+
+
+async def test_what_a_bookie_holds_is_asked_in_parts_and_a_large_ledger_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_reads, "VERIFY_S", 0.0)  # one read for each answer
+    monkeypatch.setattr(entry_reads, "_VERIFY_BYTES", 1000)
+    async with bookies_in(tmp_path) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 100)
+        await writer.close()
+        ranges, following = await bookies.running[2].store.held_ranges(
+            writer.ledger_id, writer.metadata.nonce, 0, 99, True
+        )
+        assert following < 20 and ranges == [(0, following - 1)]
+        await bookies.running[2].store.enter_limbo("a loss")
+        await eventually(lambda: not bookies.running[2].store.limbo, 15.0)
+        assert bookies.cluster.coordinator.auditor.status()["copied_entries_total"] == 0

@@ -164,9 +164,15 @@ async def test_adds_reads_and_fences_over_the_wire_and_again_after_a_restart(clu
     assert await client.read_all(2, 0, 29) == bodies(2, range(30), 60_000)
     assert (await client.ask(BookieOp.ADD, add_payload(2, 30)))[0] == BookieStatus.FENCED
     await client.add_many(1, [2000])
-    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=5, last=9999) == [[5, 2000]]
-    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=0, last=9, intact_only=True) == [[0, 9]]
-    assert await client.connection.call("entry_ids", ledger=99, nonce=0, first=0, last=9) == []
+    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=5, last=9999) == {
+        "ranges": [[5, 2000]],
+        "next": 10000,
+    }
+    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=0, last=9, intact_only=True) == {
+        "ranges": [[0, 9]],
+        "next": 10,
+    }
+    assert await client.connection.call("entry_ids", ledger=99, nonce=0, first=0, last=9) == {"ranges": [], "next": 10}
     assert await client.connection.call("ledgers") == [1, 2]
     status = await client.connection.call("status")
     assert (status["ledgers"], status["limbo"], status["read_only"]) == (2, False, False)

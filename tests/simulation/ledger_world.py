@@ -130,6 +130,17 @@ class LedgerWorld(SimCluster):
         """Listed bookies that say that they are in limbo, and why."""
         return {name: link.report["limbo"] for name, link in self._listed.items() if link.report.get("limbo")}
 
+    def damaged(self) -> dict[str, int]:
+        """Listed bookies that say that they hold damaged entries, and how many."""
+        counts = {name: link.report.get("scrub", {}).get("damaged", 0) for name, link in self._listed.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def damage_found(self) -> None:
+        """A bookie told of damage that was not known: the coordinator wakes its auditor."""
+        node = self.coordinator
+        if node.ready and node.running:
+            node.service.wake()
+
     def _tell(self, directory: BookieDirectory) -> None:
         directory.update([link.info for link in self._listed.values()])
 
@@ -152,7 +163,10 @@ class Link:
     @report.setter
     def report(self, report: dict[str, Any]) -> None:
         changed = any(report.get(name) != self._report.get(name) for name in ("writable", "limbo"))
+        found = report["scrub"]["found"] != self._report.get("scrub", {"found": 0})["found"]
         self._report = report
+        if found:
+            self._world.damage_found()
         if changed and self._address is not None:
             self._world.list_changed()
 
@@ -212,9 +226,15 @@ class AuditorService:
         store = await take_office(self._store)
         store.on_superseded = self._superseded
         identity = Identity(CLUSTER_ID, ROLE_COORDINATOR, COORDINATOR_ID, str(store.epoch))
-        self._auditor = Auditor(self._env, identity, SECRET, world.settings, store, directory, world.limbo)
+        self._auditor = Auditor(
+            self._env, identity, SECRET, world.settings, store, directory, world.limbo, world.damaged
+        )
         world.follow(directory)
         self._auditor.start()
+
+    def wake(self) -> None:
+        if self._auditor is not None:
+            self._auditor.wake()
 
     async def close(self) -> None:
         if self._auditor is not None:

@@ -16,6 +16,8 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from bookie_kit import held_ranges
+
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import EntryCorrupt
 from magnetar.storage.bookie import BookieStore
@@ -203,7 +205,7 @@ async def _held(store: BookieStore, metadata: LedgerMetadata) -> list[tuple[int,
     """What a store holds intact of a ledger; an index that was damaged is waited for. Raises AssertionError (I8)."""
     for _ in range(INDEX_LOOKS_MAX):
         try:
-            return await store.held_ranges(metadata.ledger_id, metadata.nonce, 0, metadata.last_entry, True)
+            return await held_ranges(store, metadata.ledger_id, metadata.nonce, 0, metadata.last_entry, True)
         except EntryCorrupt:
             await asyncio.sleep(0.1)
     raise AssertionError(f"I8: {store.entries.directory} does not get an index of ledger {metadata.ledger_id} built")

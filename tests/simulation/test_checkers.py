@@ -246,10 +246,8 @@ def test_a_bookie_that_takes_what_it_must_not() -> None:
 
 async def test_copies_are_counted_where_the_record_says() -> None:
     def store(*held: tuple[int, int]) -> Any:
-        async def held_ranges(
-            ledger_id: int, nonce: int, first: int, last: int, intact_only: bool
-        ) -> list[tuple[int, int]]:
-            return list(held)
+        async def held_ranges(ledger_id: int, nonce: int, first: int, last: int, intact_only: bool) -> Any:
+            return list(held), last + 1
 
         return SimpleNamespace(entries=SimpleNamespace(ledgers={7: None}), held_ranges=held_ranges)
 

@@ -153,6 +153,10 @@ class Bookie:
             found |= entries
         return found
 
+    async def held(self, ledger_id: int, first: int, last: int, intact_only: bool = False) -> list[tuple[int, int]]:
+        """Ranges of entries held, in as many answers as it takes."""
+        return await held_ranges(self.store, ledger_id, 0, first, last, intact_only)
+
     async def fence(self, ledger_id: int, nonce: int = 0) -> tuple[BookieStatus, tuple[int, int] | None]:
         return self._state(await self.ask(BookieOp.FENCE, encode_ledger(ledger_id, nonce)))
 
@@ -166,6 +170,21 @@ class Bookie:
             return BookieStatus(status), None
         lac, last_entry = decode_ledger_state(payload)
         return BookieStatus(status), (lac, last_entry)
+
+
+async def held_ranges(
+    store: BookieStore, ledger_id: int, nonce: int, first: int, last: int, intact_only: bool = False
+) -> list[tuple[int, int]]:
+    """All that a store says it holds of first…last; ranges that follow each other are one."""
+    found: list[tuple[int, int]] = []
+    while first <= last:
+        ranges, first = await store.held_ranges(ledger_id, nonce, first, last, intact_only)
+        for low, high in ranges:
+            if found and found[-1][1] == low - 1:
+                found[-1] = (found[-1][0], high)
+            else:
+                found.append((low, high))
+    return found
 
 
 def bodies(ledger_id: int, entry_ids: Sequence[int], size: int = 100) -> dict[int, bytes]:

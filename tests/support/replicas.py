@@ -67,10 +67,14 @@ async def _entries_held(env, identity, secret, link, bookie, ledger):
     except (RpcDisconnected, RpcTimeout):
         return ()
     try:
-        ranges = await connection.call(
-            "entry_ids", ledger=ledger.ledger_id, nonce=ledger.nonce, first=0, last=ledger.last_entry
-        )
-        return {entry for first, last in ranges for entry in range(first, last + 1)}
+        held, following = set(), 0
+        while following <= ledger.last_entry:
+            answer = await connection.call(
+                "entry_ids", ledger=ledger.ledger_id, nonce=ledger.nonce, first=following, last=ledger.last_entry
+            )
+            held |= {entry for first, last in answer["ranges"] for entry in range(first, last + 1)}
+            following = answer["next"]
+        return held
     finally:
         connection.close()
         await connection.wait_closed()

@@ -97,6 +97,15 @@ def test_disks_and_read_only_bookies() -> None:
     assert "30%" in text
 
 
+def test_damaged_entries_and_the_progress_of_scrubs_are_shown() -> None:
+    scrub = {"damaged": 0, "found": 4, "repaired": 4, "passes": 2, "pass_share": 0.25, "scrubbed_bytes": 5_000_000}
+    hurt = {**scrub, "damaged": 1234, "pass_share": 0.5}
+    members = [member(f"bookie-{n}", "bookie", report={"scrub": one}) for n, one in ((1, scrub), (2, hurt))]
+    text = shown(members=members)
+    assert "bookie-2: 1,234 entries" in line(text, "damaged")
+    assert "pass 3 at 25%; 10.0 MB read again, 8 damaged entries repaired" in line(text, "scrub")
+
+
 def test_bookies_are_in_the_order_of_their_numbers() -> None:
     text = shown(members=[member(f"bookie-{number}", "bookie") for number in (10, 2, 1)])
     assert text.index("bookie-1 ") < text.index("bookie-2 ") < text.index("bookie-10 ")

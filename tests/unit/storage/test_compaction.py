@@ -61,7 +61,7 @@ async def test_a_rewrite_keeps_the_living_and_orders_them_by_ledger(made):
     assert stored_bytes(bookie) == before - done.bytes_freed < before * 0.8
     for ledger_id in (1, 3):
         assert await bookie.read_all(ledger_id, 0, 299) == bodies(ledger_id, range(300))
-        assert await bookie.store.held_ranges(ledger_id, 0, 0, 999) == [(0, 299)]
+        assert await bookie.held(ledger_id, 0, 999) == [(0, 299)]
     assert (await bookie.read_lac(1)) == (S.OK, (298, 299))
     assert (await compactor.run(0.8)).segments_removed == 0, "there is nothing left to gain"
 
@@ -127,10 +127,10 @@ async def test_a_damaged_entry_stays_an_error_and_can_be_repaired(made):
     await bookie.store.bury([2])
     await compactor.run(0.8)
     assert (await bookie.read(3, 7, 7))[0] == S.CORRUPT
-    assert await bookie.store.held_ranges(3, 0, 0, 20) == [(0, 6), (8, 20)]
+    assert await bookie.held(3, 0, 20) == [(0, 6), (8, 20)]
     assert await bookie.add(3, 7, recovery=True) == S.OK
     assert await bookie.read_all(3, 0, 299) == bodies(3, range(300))
-    assert await bookie.store.held_ranges(3, 0, 0, 20) == [(0, 20)]
+    assert await bookie.held(3, 0, 20) == [(0, 20)]
 
 
 async def test_a_damaged_entry_stays_an_error_when_nothing_else_in_its_file_is_left():

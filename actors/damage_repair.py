@@ -1,0 +1,72 @@
+"""Brings back what bookies say is damaged on their disks: a good copy of each such entry, from another bookie.
+
+A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/damage.py`). Here it is
+asked which, in pages, and each is copied to it as the auditor copies missing ones; the bookie ends the note when the
+copy is durable. So a failure at any step only means that the entry is still noted at the next round.
+
+This is done whatever the state of the ledger: the bookie had accepted just this entry, so to give it the same bytes
+again changes nothing that a writer or a recovery could see, save that a read succeeds. Two kinds are left out: entries
+of a ledger that was deleted or has another nonce by now, whose notes end when the bookie collects it, and entries
+behind the end of a closed ledger, which nobody reads; the bookie is told to forget these.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from ..protocol.errors import MagnetarError, NoSuchLedger
+from ..storage.ledger_records import LedgerRecords
+from .audit_plan import Range
+from .ledger_repair import LedgerRepair
+from .member_calls import MemberCalls
+
+ENTRIES_PER_PAGE = 1000
+
+
+async def repair_damage(
+    bookie: str,
+    calls: MemberCalls,
+    records: LedgerRecords,
+    repair: LedgerRepair,
+    on_failure: Callable[[str, MagnetarError], None],
+) -> None:
+    """Repair all that a bookie knows to be damaged; what fails is told and left out.
+
+    Raises what asking the bookie for the list raises.
+    """
+    after = [-1, -1]
+    while True:
+        page = await calls.call(bookie, "damaged_entries", after=after, limit=ENTRIES_PER_PAGE)
+        for (ledger_id, nonce), keys in groupby(page, key=lambda key: (int(key[0]), int(key[2]))):
+            entry_ids = [int(key[1]) for key in keys]
+            try:
+                record = await records.get(ledger_id)
+                if record.metadata.nonce != nonce:
+                    continue
+                if record.metadata.closed and entry_ids[-1] > record.metadata.last_entry:
+                    last = record.metadata.last_entry
+                    await calls.call(bookie, "forget_damage", ledger=ledger_id, above=last)
+                    entry_ids = [entry_id for entry_id in entry_ids if entry_id <= last]
+            except NoSuchLedger:
+                continue
+            except MagnetarError as error:
+                on_failure(f"damaged entries of ledger {ledger_id}", error)
+                continue
+            for wanted in _ranges(entry_ids):
+                try:
+                    await repair.copy(record.metadata, [wanted], bookie)
+                except MagnetarError as error:
+                    on_failure(f"damaged entries {wanted} of ledger {ledger_id} on {bookie}", error)
+        if len(page) < ENTRIES_PER_PAGE:
+            return
+        after = page[-1][:2]
+
+
+def _ranges(entry_ids: Sequence[int]) -> list[Range]:
+    """Ascending ids as ranges."""
+    found: list[Range] = []
+    for entry_id in entry_ids:
+        if found and found[-1][1] == entry_id - 1:
+            found[-1] = (found[-1][0], entry_id)
+        else:
+            found.append((entry_id, entry_id))
+    return found
