@@ -64,6 +64,10 @@ class Acknowledgements:
             self._undelivered[position] = None
             self._passed.pop(position, None)
 
+    def is_undelivered(self, position: Position) -> bool:
+        """Whether the application could not have this entry, and has not given it up."""
+        return position in self._undelivered
+
     def opened(self, position: Position) -> None:
         """The application comes to the messages of this entry."""
         if self._undelivered:

@@ -289,7 +289,8 @@ class ConsumerAcks:
         self._state.acknowledge_cumulative(message_id)
         position = message_id.position
         if self._negative:
-            self._negative = {other: due for other, due in self._negative.items() if other > position}
+            kept = self._state.is_undelivered
+            self._negative = {other: due for other, due in self._negative.items() if other > position or kept(other)}
 
     def _negative_acknowledge(self, position: Position) -> None:
         self._redeliver_in(position, self._negative_delay_s)

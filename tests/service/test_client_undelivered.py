@@ -198,6 +198,20 @@ async def test_a_damaged_entry_is_asked_for_again_with_growing_pauses(
     await broker.until(lambda: acknowledged(broker) == {0})
 
 
+async def test_a_cumulative_acknowledgement_does_not_withdraw_the_question_for_a_damaged_entry(
+    broker: FakeBroker, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.client.consumer_acks.DAMAGED_DELAY_MIN_S", 0.3)
+    await publish(client, numbers(3))
+    broker.corrupt = 1
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, negative_ack_redelivery_delay_ms=0)
+    assert type(await refused(consumer)) is ChecksumError
+    await receive(consumer, 1)
+    await consumer.acknowledge_cumulative(await consumer.receive(2000))
+    await broker.until(lambda: acknowledged(broker) == {1, 2})
+    assert await receive(consumer, 1) == numbers(1)
+
+
 async def test_many_hands_over_what_came_before_an_error_first(broker: FakeBroker, client: AsyncClient) -> None:
     await among_others(broker, client, "chunk", 3, 3)
     policy = ConsumerBatchReceivePolicy(100, -1, 200)

@@ -10,11 +10,12 @@ A message's payload is unique: `producer:key:number`. A place is (partition topi
 - I5 (with deduplication exactly once) is *not* checked, for there is no deduplication yet. In its place: what stands in
   the log more than once was sent more than once, by the client, on connections of its own; nothing else doubles.
 - I7: what a subscription's consumers did not acknowledge is delivered again; a cumulative acknowledgement covers only
-  what was delivered before; what was acknowledged and flushed by a broker that closed in order does not come again.
+  what was delivered before; nothing is acknowledged that was not delivered; what was acknowledged and flushed by a
+  broker that closed in order does not come again.
 
-I6 is `delivery_watch`'s, I9 `store_watch`'s and `metadata_watch`'s; these also see I1, I2, I3 and I7 closer to where
-they break. I8 is whatever takes too long once faults have healed: the scenario's waits, and messages that cannot be
-sent.
+I6 is `delivery_watch`'s, I9 `store_watch`'s and `metadata_watch`'s; these and `acknowledge_watch` also see I1, I2, I3
+and I7 closer to where they break. I8 is whatever takes too long once faults have healed: the scenario's waits, and
+messages that cannot be sent.
 """
 
 import logging

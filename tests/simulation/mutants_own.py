@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from magnetar.actors.topic import SubscriptionStart, Topic
-from magnetar.protocol.errors import StaleEpoch
+from magnetar.client.consumer import PartitionConsumer
+from magnetar.client.message_id import MessageId
+from magnetar.protocol.errors import MagnetarError, StaleEpoch
 from magnetar.protocol.message_id import Position
 from magnetar.runtime.files import File
 from magnetar.storage import group_commit
@@ -139,6 +141,20 @@ def _start_readers_one_entry_late(stack: ExitStack) -> None:
     replace(stack, Topic, "_start_position", starting)
 
 
+def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:
+    """The original's clients acknowledge, that is delete, what they cannot open."""
+    opening = PartitionConsumer.open_entry
+
+    def open_entry(self: Any, entry: Any) -> list[Any]:
+        try:
+            return opening(self, entry)
+        except MagnetarError:
+            self._core.handover.wake(self.acks.acknowledge, MessageId(-1, *entry.position))
+            return []
+
+    replace(stack, PartitionConsumer, "open_entry", open_entry)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I1", _fill_journals_in_use),
@@ -154,6 +170,13 @@ OWN = (
         "a reader whose start id has no batch index begins behind that entry",
         "I4",
         _start_readers_one_entry_late,
+        "cluster",
+    ),
+    Mutant(
+        "not opened",
+        "a consumer acknowledges what it could not open",
+        "I7",
+        _acknowledge_what_was_not_opened,
         "cluster",
     ),
 )

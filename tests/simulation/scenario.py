@@ -21,6 +21,7 @@ from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
 
 from . import publish_watch
+from .acknowledge_watch import AcknowledgeWatch
 from .cluster import Node, SimCluster, draw_settings
 from .cluster_faults import ClusterFaults
 from .consuming import Consuming
@@ -34,6 +35,7 @@ from .reading import LogReading, Reading
 from .recreating import Recreating
 from .store_watch import StoreWatch, missing_copies
 from .transcript import Transcript
+from .unopenable import Unopenable
 from .validation import Validation
 from .workloads import Publishing, Workload
 
@@ -74,7 +76,12 @@ class Scenario:
             self._recreating.append(Recreating(cluster, history, self._chance(), "recreator", "fleeting"))
         self._acknowledges_all = random.random() < 0.5
         self._restarts = random.random() < 0.3
-        self._workloads: list[Workload] = [*self._consumers, *self._publishers, *self._readers, *self._recreating]
+        self._unopenable: list[Unopenable] = []
+        if random.random() < 0.25:
+            self._unopenable.append(Unopenable(cluster, history, self._chance(), "foreigner", "foreign"))
+        self._workloads: list[Workload] = [
+            *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
+        ]  # fmt: skip
         if faults is not None:
             faults.workloads = self._workloads
 
@@ -138,7 +145,7 @@ class Scenario:
 
     async def _quiet(self) -> None:
         """I8: everything outstanding is done in time."""
-        for workload in (*self._publishers, *self._recreating, *self._readers):
+        for workload in (*self._publishers, *self._recreating, *self._readers, *self._unopenable):
             await workload.run(workload.stop)
         await self._log_reading.run(self._log_reading.read)
         for consumer in self._consumers:
@@ -282,4 +289,5 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     cluster.records.watcher = changed
     StoreWatch(history, cluster.records, metadata.deleted).install(stack)
     DeliveryWatch(history).install(stack)
+    AcknowledgeWatch(history).install(stack)
     publish_watch.install(history, stack)

@@ -1,0 +1,95 @@
+"""I7, seen where a broker takes acknowledgements: nothing is acknowledged that was not delivered.
+
+Delivered is what an application was handed: an entry counts when its last message was. Clients note that as they hand
+messages over; a durable subscription's entries may be acknowledged only then. What a consumer leaves out because the
+application sought past it counts as given up, and so does what an application names itself (`gave_up`).
+"""
+
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.actors.consumer import Consumer
+from magnetar.actors.subscription import Subscription
+from magnetar.client.async_consumer import AsyncConsumer
+from magnetar.client.consumer_acks import ConsumerAcks
+from magnetar.client.message import Message
+from magnetar.protocol.message_id import Position
+
+from .history import History
+from .store_watch import who
+
+
+class AcknowledgeWatch:
+    """See the module."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._settled: dict[tuple[str, str, Position], None] = {}
+        """(partition topic, subscription, entry): delivered or given up."""
+
+    def install(self, stack: ExitStack) -> None:
+        """Watch until the stack is left."""
+        receive, receive_many = AsyncConsumer.receive, AsyncConsumer.receive_many
+        leave_out = ConsumerAcks.acknowledge_entry
+        acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
+
+        async def receiving(consumer: AsyncConsumer, *arguments: Any) -> Message:
+            message = await receive(consumer, *arguments)
+            self.handed_over(consumer.subscription_name(), [message])
+            return message
+
+        async def receiving_many(consumer: AsyncConsumer, *arguments: Any) -> list[Message]:
+            messages = await receive_many(consumer, *arguments)
+            self.handed_over(consumer.subscription_name(), messages)
+            return messages
+
+        def leaving_out(acks: ConsumerAcks, position: Position) -> None:
+            consumer: Any = acks._consumer
+            self.gave_up(consumer.topic.full, consumer._configuration.subscription_name, position)
+            leave_out(acks, position)
+
+        def acknowledging(subscription: Subscription, consumer: Consumer, positions: list[Position]) -> None:
+            self._check(subscription, positions)
+            acknowledge(subscription, consumer, positions)
+
+        def acknowledging_up_to(subscription: Subscription, consumer: Consumer, position: Position) -> None:
+            covered: list[Position] = []
+            following = subscription.cursor.first_unacknowledged
+            while following <= min(position, subscription.host.ledger.last_confirmed):
+                covered.append(following)
+                behind = subscription.host.ledger.next_position(following)
+                following = subscription.cursor.next_unacknowledged(behind)
+            self._check(subscription, covered)
+            cumulative(subscription, consumer, position)
+
+        for owner, name, wrapper in (
+            (AsyncConsumer, "receive", receiving),
+            (AsyncConsumer, "receive_many", receiving_many),
+            (ConsumerAcks, "acknowledge_entry", leaving_out),
+            (Subscription, "acknowledge", acknowledging),
+            (Subscription, "acknowledge_cumulative", acknowledging_up_to),
+        ):
+            stack.enter_context(patch.object(owner, name, wrapper))
+
+    def handed_over(self, subscription: str, messages: list[Message]) -> None:
+        """An application has these messages."""
+        for message in messages:
+            ledger_id, entry_id, index, _, size = message.message_id()
+            if index >= size - 1:
+                self.gave_up(message.topic_name(), subscription, (ledger_id, entry_id))
+
+    def gave_up(self, topic: str, subscription: str, position: Position) -> None:
+        """An application was handed the whole entry, or wants it no more."""
+        self._settled[topic, subscription, position] = None
+
+    def _check(self, subscription: Subscription, positions: list[Position]) -> None:
+        if not subscription.durable:
+            return
+        host: Any = subscription.host
+        for position in positions:
+            if (host.name.full, subscription.name, position) not in self._settled:
+                self._history.violated(
+                    f"I7: {who()} takes an acknowledgement of {position} for {subscription.name} of {host.name.full}, "
+                    "which no application was handed"
+                )
