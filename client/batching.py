@@ -362,6 +362,13 @@ class Outbox:
         """Whether `add` would accept a message, or fail for good; to be called under the lock."""
         return self.pending < self.pending_max or self.failure is not None
 
+    def inherited(self, handover: Handover, failure: MagnetarError) -> None:
+        """See `forking`: the lock may be held by a thread that is not here."""
+        self.lock = handover.lock()
+        self.space = handover.signal(self.lock)
+        self.waiting = 0
+        self.refuse(failure)
+
     def refuse(self, failure: MagnetarError) -> None:
         """Accept nothing any more; waiting callers get `failure`."""
         with self.lock:

@@ -39,6 +39,9 @@ class Client:
 
     All network work happens on one thread of its own; inside Ray tasks and actors, clients with equal arguments share
     it, and their connections, for the life of the process. Pickles as its arguments. Also a context manager.
+
+    In the child of a fork a client with a service URL begins anew when it is used; without one, and for the producers,
+    consumers and readers that were made before the fork, every call raises AlreadyClosed.
     """
 
     def __init__(
@@ -89,9 +92,12 @@ class Client:
             connection_timeout_ms=connection_timeout_ms,
             **options,
         )
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
         self.running, self._shared = obtain(self.configuration)
         self._made: dict[Closeable, None] = {}
-        self._closed = False
         if not self._shared:
             # For clients that nobody closes: end the thread before the interpreter goes.
             self._finalizer = weakref.finalize(self, self.running.stop)
@@ -291,6 +297,8 @@ class Client:
         if self._closed:
             return
         self._closed = True
+        if self.running.error is not None:
+            return  # of the parent process: nothing of it is ours to close
         if self._shared:
             made = list(self._made)
             self._made.clear()
@@ -351,6 +359,10 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("the client is closed")
+        if self.running.error is not None:
+            if self.configuration.service_url is None:
+                raise self.running.error  # to find the cluster again takes Ray, which does not survive a fork
+            self._begin()
 
 
 async def _close_all(made: list[Closeable]) -> None:

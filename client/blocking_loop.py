@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from ..protocol.errors import AlreadyClosed, OperationNotSupported
+from ..protocol.errors import AlreadyClosed, MagnetarError, OperationNotSupported
 from ..runtime.environment import Environment
 from .configuration import ClientConfiguration
 from .core import Closeable, Core
 from .discovery import in_ray_worker, service_url_source
+from .forking import inherited_error, watch
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class TwoThreads:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._loop_thread = threading.get_ident()
+        self._error: MagnetarError | None = None
 
     def lock(self) -> threading.Lock:
         return threading.Lock()
@@ -36,7 +38,12 @@ class TwoThreads:
     def signal(self, lock: threading.Lock) -> threading.Condition:
         return threading.Condition(lock)
 
+    def inherited(self, error: MagnetarError) -> None:
+        self._error = error
+
     def wake(self, function: Callable[..., object], *arguments: object) -> None:
+        if self._error is not None:
+            raise self._error
         if threading.get_ident() == self._loop_thread:
             self._loop.call_soon(function, *arguments)
             return
@@ -50,22 +57,33 @@ class Running:
     """A core on a loop on a thread of its own."""
 
     def __init__(self, configuration: ClientConfiguration) -> None:
+        self.error: MagnetarError | None = None
+        """Why nothing runs here: this is the child of a fork."""
         self._environment = Environment.real(threads_max=1)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="magnetar-client", daemon=True)
         self._thread.start()
+        watch(self)
         self.core: Core = self.run(self._make_core(configuration))
 
     async def _make_core(self, configuration: ClientConfiguration) -> Core:
         discover = service_url_source(self._environment, configuration)
         return Core(self._environment, configuration, TwoThreads(self._loop), discover)
 
+    def inherited(self) -> None:
+        """See `forking`."""
+        self.error = inherited_error("client")
+
     def is_here(self) -> bool:
         """Whether the caller is on the loop's thread (in a callback), where nothing may block."""
-        return threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self._thread.ident and self.error is None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine on the loop. Raises OperationNotSupported on the loop's own thread."""
+        """The result of a coroutine on the loop. Raises OperationNotSupported on the loop's own thread, AlreadyClosed
+        when the loop has ended or is that of the parent process."""
+        if self.error is not None:
+            coroutine.close()
+            raise self.error
         if self.is_here():
             coroutine.close()
             raise OperationNotSupported("a blocking call from a callback would wait for itself; use another thread")
@@ -82,18 +100,20 @@ class Running:
 
     def close_soon(self, forgotten: Closeable) -> None:
         """Have the loop close what nobody holds any more. Waits for nothing: garbage collection calls this."""
-        if forgotten in self.core.opened:
+        if self.error is None and forgotten in self.core.opened:
             with suppress(RuntimeError):  # the loop has ended, and all of it with it
                 self._loop.call_soon_threadsafe(self.core.close_soon, forgotten)
 
     def close(self) -> None:
         """Close everything, end the loop and its thread. May be called twice."""
-        if not self._loop.is_closed():
+        if self.error is None and not self._loop.is_closed():
             self.run(self.core.close())
             self.stop()
 
     def stop(self) -> None:
         """End the loop and its thread at once; whatever is pending fails. May be called twice, and on any thread."""
+        if self.error is not None:
+            return
         try:
             self._loop.call_soon_threadsafe(self._loop.stop)
         except RuntimeError:
@@ -126,6 +146,12 @@ class SharedLoops:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[ClientConfiguration, Running] = {}
+        watch(self)
+
+    def inherited(self) -> None:
+        """See `forking`."""
+        self._lock = threading.Lock()
+        self._running = {}
 
     def get(self, configuration: ClientConfiguration) -> Running:
         """The one loop for this configuration."""

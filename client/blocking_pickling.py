@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from .blocking_loop import Running
 from .configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
 from .core import Closeable
+from .forking import watch
 from .partitioned import TopicProducer
 from .reader import TopicReader
 from .topic_consumer import TopicConsumer
@@ -54,6 +55,11 @@ class OpensLater:
         """Whether it came out of a pickle and was not used yet."""
         return "_opening" in self.__dict__
 
+    def inherited(self) -> None:
+        """See `forking`: whoever was opening it is not here."""
+        if self.is_unopened:
+            self.__dict__["_opening"] = threading.RLock()
+
     def _open(self) -> None:
         """Open as `_configuration` says, and initialize. Raises as the client's method that makes such a face."""
         raise NotImplementedError
@@ -62,4 +68,5 @@ class OpensLater:
 def _unopened(kind: type[OpensLater], client: Opener, configuration: Any) -> OpensLater:
     made = kind.__new__(kind)
     made.__dict__.update(_client=client, _configuration=configuration, _opening=threading.RLock())
+    watch(made)
     return made

@@ -109,6 +109,8 @@ class AsyncClient:
             self._environment = Environment.real(threads_max=1)
             discover = service_url_source(self._environment, self.configuration)
             self._core = Core(self._environment, self.configuration, SameThread(), discover)
+        elif self._core.error is not None:
+            raise self._core.error
         elif self._core.loop is not asyncio.get_running_loop():
             raise OperationNotSupported("an AsyncClient belongs to one event loop")
         return self._core
@@ -291,7 +293,7 @@ class AsyncClient:
         if self._closed:
             return
         self._closed = True
-        if self._core is not None:
+        if self._core is not None and self._core.error is None:
             self._core.give_up()
             self._ending = self._core.loop.create_task(self._end(self._core), name="shut down a client")
 
@@ -307,6 +309,8 @@ class AsyncClient:
         if self._closed:
             return
         self._closed = True
+        if self._core is not None and self._core.error is not None:
+            return  # of the parent process: nothing of it is ours to close
         if self._core is not None:
             await self._core.close()
         if self._environment is not None:

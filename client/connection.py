@@ -140,6 +140,11 @@ class Connection(asyncio.Protocol):
             raise error
         return answer
 
+    def socket_number(self) -> int:
+        """The file descriptor, −1 when there is none."""
+        socket = None if self.closed or self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if socket is None else socket.fileno()
+
     def write(self, data: bytes) -> None:
         """Send one frame; without effect on a closed connection."""
         if self._transport is not None and not self.closed:

@@ -150,6 +150,11 @@ class PartitionConsumer:
             self.acks.abandon()
             self._wake_waiters()
 
+    def inherited(self, error: MagnetarError) -> None:
+        """See `forking`."""
+        self._failure = error
+        self.connection = None
+
     async def ready_connection(self) -> Connection:
         """The connection that the subscription lives on, as soon as it does. Raises why it never will."""
         while self.connection is None:

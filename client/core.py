@@ -9,6 +9,7 @@ from ..protocol.errors import AlreadyClosed, ConsumerBusy, MagnetarError, Produc
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
 from .configuration import ClientConfiguration
+from .forking import inherited_error, release_sockets, watch
 from .handover import Handover
 from .lookup import ConnectionPool, Lookup
 
@@ -27,6 +28,7 @@ class Closeable(Protocol):
 
     async def close(self) -> None: ...
     def abandon(self, reason: MagnetarError) -> None: ...
+    def inherited(self) -> None: ...
 
 
 class Core:
@@ -51,6 +53,9 @@ class Core:
         self._closing: dict[asyncio.Task[None], Closeable] = {}
         self._last_id = 0
         self._reconnecting = 0
+        self.error: MagnetarError | None = None
+        """Why nothing works here: this is the child of a fork."""
+        watch(self)
 
     @property
     def timeout_s(self) -> float:
@@ -86,6 +91,16 @@ class Core:
                     await asyncio.sleep(pause_s)
         finally:
             self._reconnecting -= 1
+
+    def inherited(self) -> None:
+        """See `forking`."""
+        self.error = inherited_error("client")
+        self.handover.inherited(self.error)
+        for opened in [*self.opened, *self._closing.values()]:
+            opened.inherited()
+        self.opened.clear()
+        self._closing.clear()
+        release_sockets(self.pool.sockets())
 
     def close_soon(self, forgotten: Closeable) -> None:
         """Close a producer or consumer that nobody holds any more. What it has pending is sent first."""

@@ -12,6 +12,7 @@ from ..protocol.errors import ConnectError
 from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
 from ..runtime.environment import Environment
 from .configuration import ClientConfiguration
+from .forking import ray_was_inherited
 
 ANSWER_TIMEOUT_S = 10.0
 
@@ -34,6 +35,11 @@ def find_service_url() -> str:
     """The brokers' addresses as one service URL; blocks. Raises ConnectError if no cluster is found."""
     import ray
 
+    if ray_was_inherited():
+        raise ConnectError(
+            "no service URL was given, and Ray cannot be asked: this process was forked from one that uses Ray; "
+            "give the client a service URL, or start the process with the method 'spawn'"
+        )
     try:
         if not ray.is_initialized():
             ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+from ..protocol.errors import MagnetarError
+
 
 class Lock(Protocol):
     """A context manager that excludes other threads, if there are any."""
@@ -32,6 +34,10 @@ class Handover(Protocol):
 
     def lock(self) -> Lock: ...
     def signal(self, lock: Any) -> Signal: ...
+    def inherited(self, error: MagnetarError) -> None:
+        """This is the child of a fork (`forking`): from now on `wake` raises `error`."""
+        ...
+
     def wake(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the loop call `function` soon. Between threads a system call: once per batch, never per message."""
         ...
@@ -77,6 +83,7 @@ class SameThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._error: MagnetarError | None = None
 
     def lock(self) -> Lock:
         return NoLock()
@@ -84,5 +91,10 @@ class SameThread:
     def signal(self, lock: Any) -> LoopSignal:
         return LoopSignal()
 
+    def inherited(self, error: MagnetarError) -> None:
+        self._error = error
+
     def wake(self, function: Callable[..., object], *arguments: object) -> None:
+        if self._error is not None:
+            raise self._error
         self._loop.call_soon(function, *arguments)

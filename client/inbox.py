@@ -158,6 +158,13 @@ class Inbox:
         """How many messages of `source` are in entries not yet opened; to be called under the lock."""
         return sum(entry.count for entry in self._entries if entry.source is source)
 
+    def inherited(self, handover: Handover, failure: MagnetarError) -> None:
+        """See `forking`: the lock may be held by a thread that is not here."""
+        self.lock = handover.lock()
+        self.arrival = handover.signal(self.lock)
+        self.waiting = 0
+        self.fail(failure)
+
     def fail(self, failure: MagnetarError) -> None:
         """Nothing will come any more: whoever waits or comes later gets `failure`. What is queued is dropped."""
         with self.lock:

@@ -51,6 +51,10 @@ class ConnectionPool:
         self._connecting: dict[tuple[Address, Address | None], asyncio.Task[Connection]] = {}
         self._closed = False
 
+    def sockets(self) -> list[int]:
+        """The numbers of the open connections' sockets."""
+        return [number for number in (one.socket_number() for one in self._connections.values()) if number >= 0]
+
     async def get(self, address: Address, broker: Address | None = None) -> Connection:
         """The connection to `address`. Raises ConnectError, AlreadyClosed."""
         if self._closed:

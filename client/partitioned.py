@@ -13,6 +13,7 @@ from ..runtime.tasks import together
 from .batching import Attributes, Outbox, SendCallback
 from .configuration import BatchingType, ProducerConfiguration
 from .core import Core
+from .forking import inherited_error
 from .keyed_batching import KeyedOutbox
 from .outgoing_message import OutgoingMessage
 from .producer import PartitionProducer
@@ -146,6 +147,12 @@ class TopicProducer:
             self._closed = True
             self._core.opened.pop(self, None)
             await asyncio.gather(*[producer.close() for producer in self.producers])
+
+    def inherited(self) -> None:
+        """See `forking`."""
+        self._closed = True
+        for producer in self.producers:
+            producer.inherited(inherited_error("producer"))
 
     def abandon(self, reason: MagnetarError) -> None:
         """Fail everything, at once."""

@@ -189,6 +189,11 @@ class PartitionProducer:
         self.outbox.seal()
         self.pump()
 
+    def inherited(self, error: MagnetarError) -> None:
+        """See `forking`. Nobody is called back: who published it waits in the parent process."""
+        self._failure = error
+        self.outbox.inherited(self._core.handover, error)
+
     # ---- Connection ----
 
     async def _register(self) -> None:

@@ -29,6 +29,7 @@ from ..runtime.tasks import together
 from .configuration import ConsumerConfiguration, ConsumerType
 from .consumer import PartitionConsumer
 from .core import Core
+from .forking import inherited_error
 from .inbox import Inbox
 from .message import Message
 from .message_id import MessageId
@@ -95,6 +96,14 @@ class TopicConsumer:
             self.inbox.fail(AlreadyClosed("the consumer is closed"))
             await asyncio.gather(*[consumer.close() for consumer in self.consumers])
 
+    def inherited(self) -> None:
+        """See `forking`."""
+        self._closed = True
+        error = inherited_error("consumer")
+        self.inbox.inherited(self.core.handover, error)
+        for consumer in self.consumers:
+            consumer.inherited(error)
+
     def abandon(self, reason: MagnetarError) -> None:
         """Fail everything, at once."""
         self._closed = True
@@ -130,7 +139,7 @@ class TopicConsumer:
 
     def _source(self, message: Message | MessageId) -> PartitionConsumer:
         if self._closed:
-            raise AlreadyClosed("the consumer is closed")
+            raise self.inbox.failure or AlreadyClosed("the consumer is closed")
         if isinstance(message, Message):
             source = message.source
             if isinstance(source, PartitionConsumer) and self._by_partition.get(source.partition) is source:
