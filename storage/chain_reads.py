@@ -3,7 +3,10 @@
 A piece that is fetched goes into the cache whole, so a consumer that catches up costs one range read for many calls;
 when it has consumed half of a piece the next one is already asked for. Readers at the same place share one fetch.
 A cache too small for that would have lost what came along before anybody asked for it: then no more is fetched than a
-call wants. Only acknowledged entries are ever asked for.
+call wants. Nor is more fetched for a call that says where it ends (a redelivery of single entries, the last entry):
+nobody will ask for what lies behind. Only acknowledged entries are ever asked for.
+
+Entries are kept in the cache alone, and so within its bound. What is remembered of a piece is where it lies.
 """
 
 import asyncio
@@ -24,17 +27,26 @@ from .ledgers import Ledgers
 PIECE_ENTRIES_MAX = 1000
 PIECE_SIZE_BYTES = 1 << 20
 READERS_MAX = 16
+PLACES_MAX = 64
 
 
 @dataclass
 class _Piece:
-    """A fetch under way or done."""
+    """A fetch under way."""
 
     ledger_id: int
     first: int
     last: int
     task: "asyncio.Task[list[LedgerEntry] | MagnetarError]"
     """Its error is its result: whoever waits raises it, and a read ahead that failed is nobody's concern."""
+
+
+@dataclass
+class _Place:
+    """Where the latest piece of a ledger lies that was fetched, and whether the next one was asked for."""
+
+    first: int
+    last: int
     followed: bool = False
 
 
@@ -50,7 +62,7 @@ class ChainReads:
         self._current = current
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._under_way: dict[tuple[int, int], _Piece] = {}
-        self._latest: dict[int, _Piece] = {}
+        self._latest: OrderedDict[int, _Place] = OrderedDict()
         self._tasks = Tasks()
         self._ahead = cache.size_max_bytes >= 4 * PIECE_SIZE_BYTES
 
@@ -62,12 +74,11 @@ class ChainReads:
         At least one if there is one; then until `entries_max` or `bytes_max` of bodies. Fewer is normal. [] at the
         end. Raises NoSuchLedger, NoSuchEntry, EntryCorrupt, EntryUnknown.
         """
-        last = self._chain.last_confirmed
-        if upto is not None and upto < last:
-            last = upto
+        last = self._chain.last_confirmed if upto is None else min(upto, self._chain.last_confirmed)
         found: list[tuple[Position, bytes]] = []
         room = bytes_max
         get = self._cache.get
+        ahead = self._ahead and upto is None
         position = self._chain.ceiling(first)
         while position is not None and position <= last and len(found) < entries_max:
             ledger_id, entry_id = position
@@ -86,10 +97,10 @@ class ChainReads:
                 entry_id += 1
             if entry_id <= end:
                 if found:
-                    if self._ahead:
+                    if ahead:
                         self._fetch(ledger_id, entry_id, info.entries - 1, PIECE_SIZE_BYTES)
                     return found
-                wanted = (info.entries - 1, PIECE_SIZE_BYTES) if self._ahead else (end, room)
+                wanted = (info.entries - 1, PIECE_SIZE_BYTES) if ahead else (end, room)
                 for entry in await self._piece(ledger_id, entry_id, *wanted):
                     room -= len(entry.body)
                     if entry.entry_id > end or (room < 0 and found):
@@ -97,7 +108,7 @@ class ChainReads:
                     found.append(((ledger_id, entry.entry_id), entry.body))
                 break
             position = self._chain.ceiling((ledger_id, entry_id))
-        if found and self._ahead:
+        if found and ahead:
             self._read_ahead(found[-1][0])
         return found
 
@@ -140,15 +151,21 @@ class ChainReads:
         if piece is None:
             last = min(last, first + PIECE_ENTRIES_MAX - 1)
             task = self._tasks.spawn(self._run(ledger_id, first, last, bytes_max), f"read {ledger_id}:{first}")
-            piece = self._under_way[ledger_id, first] = self._latest[ledger_id] = _Piece(ledger_id, first, last, task)
+            piece = self._under_way[ledger_id, first] = _Piece(ledger_id, first, last, task)
             task.add_done_callback(lambda _: self._under_way.pop((ledger_id, first), None))
         return piece
 
     async def _run(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[LedgerEntry] | MagnetarError:
         try:
-            return await self._get(ledger_id, first, last, bytes_max)
+            entries = await self._get(ledger_id, first, last, bytes_max)
         except MagnetarError as error:
             return error
+        if self._ahead and self._chain.get(ledger_id) is not None:
+            self._latest[ledger_id] = _Place(first, first + len(entries) - 1)
+            self._latest.move_to_end(ledger_id)
+            while len(self._latest) > PLACES_MAX:
+                self._latest.popitem(last=False)
+        return entries
 
     async def _get(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[LedgerEntry]:
         reader = await self._reader(ledger_id)
@@ -186,18 +203,12 @@ class ChainReads:
     def _read_ahead(self, consumed: Position) -> None:
         """Ask for the piece behind the latest one, once half of that is consumed."""
         ledger_id, entry_id = consumed
-        piece = self._latest.get(ledger_id)
-        if piece is None or piece.followed or not piece.first <= entry_id <= piece.last or not piece.task.done():
+        place = self._latest.get(ledger_id)
+        if place is None or place.followed or not place.first <= entry_id <= place.last:
             return
-        if piece.task.cancelled() or piece.task.exception() is not None:
-            return
-        result = piece.task.result()
-        if isinstance(result, MagnetarError):
-            return
-        got_last = piece.first + len(result) - 1
         info = self._chain.get(ledger_id)
-        if info is None or entry_id < (piece.first + got_last) // 2 or got_last + 1 >= info.entries:
+        if info is None or entry_id < (place.first + place.last) // 2 or place.last + 1 >= info.entries:
             return
-        piece.followed = True
-        if (ledger_id, got_last + 1) not in self._cache:
-            self._fetch(ledger_id, got_last + 1, info.entries - 1, PIECE_SIZE_BYTES)
+        place.followed = True
+        if (ledger_id, place.last + 1) not in self._cache:
+            self._fetch(ledger_id, place.last + 1, info.entries - 1, PIECE_SIZE_BYTES)

@@ -1,9 +1,12 @@
 """How much a consumer that catches up costs: with a cache few reads, without one no entry that nobody asked for."""
 
+import asyncio
+import gc
+
 import pytest
 from fake_bookies import Adds, FakeCluster
 
-from magnetar.protocol.bookie_wire import BookieOp
+from magnetar.protocol.bookie_wire import BookieOp, LedgerEntry
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage import ledger_reader
 from magnetar.storage.ledgers import Ledgers
@@ -18,6 +21,10 @@ class Reads:
     def __init__(self, cluster: FakeCluster, managed: ManagedLedger) -> None:
         self.cluster, self.managed = cluster, managed
         self.decoded = 0
+
+    @property
+    def ledger_id(self) -> int:
+        return self.managed.last_confirmed[0]
 
     @property
     def requests(self) -> int:
@@ -87,3 +94,21 @@ async def test_a_read_that_fails_tells_its_caller_and_nobody_else(reads, caplog)
     assert not [record for record in caplog.records if record.exc_info]
     metadata._closed = False
     assert len(await reads.everything(10)) == ENTRIES
+
+
+async def test_a_read_that_says_where_it_ends_fetches_nothing_else(reads):
+    """A redelivery of one entry used to fetch a megabyte."""
+    for entry_id in (250, 10, 77):
+        found = await reads.managed.read((reads.ledger_id, entry_id), 1, 1 << 20, upto=(reads.ledger_id, entry_id))
+        assert [body for _, body in found] == [b"%d" % entry_id]
+    assert (reads.requests, reads.decoded) == (3, 3)
+    found = await reads.managed.read((reads.ledger_id, 100), 50, 1 << 20, upto=(reads.ledger_id, 119))
+    assert len(found) == 20 and (reads.requests, reads.decoded) == (4, 23)
+
+
+async def test_what_was_fetched_lies_in_the_cache_alone(reads):
+    await reads.everything(100)
+    await asyncio.sleep(0)
+    kept = [one for one in gc.get_objects() if isinstance(one, LedgerEntry)]
+    assert not kept
+    assert reads.managed._cache.size_bytes <= reads.managed._cache.size_max_bytes
