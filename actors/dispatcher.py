@@ -12,6 +12,11 @@ Guarantees of every dispatcher:
   connection writable. Permits count messages; a batch that is larger than what is left goes out whole and leaves the
   permits below zero until the next FLOW.
 - A plan made before a rewind is void after it: `generation` tells them apart.
+- What the cursor must remember is bounded: a dispatcher that is `blocked` reads nothing, and goes on when what blocks
+  it has fallen to half of `subscription_unacked_max`. On a Shared subscription that counts the messages that consumers
+  hold. On an Exclusive one it counts the acknowledged ranges in front of the read position. Each of those needs a
+  message that was delivered and not acknowledged. A consumer that acknowledges in order, or cumulatively at whatever
+  distance, leaves none and is never blocked; nor is one that connects anew, since it begins in front of all of them.
 
 What is left to others: reading (subscription), writing frames (consumer), what is acknowledged (cursor).
 """
@@ -39,6 +44,10 @@ class CursorView(Protocol):
         """The first position at or behind `position` that is not acknowledged."""
         ...
 
+    def ranges_before(self, position: Position) -> int:
+        """How many acknowledged ranges behind the first unacknowledged entry begin in front of `position`."""
+        ...
+
     @property
     def first_unacknowledged(self) -> Position:
         """Where a subscription without consumers goes on."""
@@ -46,11 +55,12 @@ class CursorView(Protocol):
 
 
 class Limits(NamedTuple):
-    """Bounds of one dispatcher, from the settings."""
+    """Bounds of one dispatcher, from the settings; 0 for no bound of unacknowledged messages."""
 
     read_entries_max: int
     turn_messages_max: int
     unacked_messages_max: int
+    subscription_unacked_max: int = 0
 
 
 class ReadPlan(NamedTuple):
@@ -72,6 +82,8 @@ class Dispatcher:
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
         self.consumers: list[Consumer] = []
         self.generation = 0
+        self.blocked = False
+        """Whether too much is unacknowledged; see the module. Kept by `next_read`."""
         self.read_position: Position = cursor.first_unacknowledged
         self._cursor = cursor
         self._limits = limits
@@ -123,6 +135,12 @@ class Dispatcher:
         """Start again at the first unacknowledged entry; a read that is under way is void."""
         self.generation += 1
         self.read_position = self._cursor.first_unacknowledged
+
+    def _block(self, unacknowledged: int) -> bool:
+        """Decide about `blocked`, and return it."""
+        bound = self._limits.subscription_unacked_max
+        self.blocked = bool(bound) and unacknowledged > (bound // 2 if self.blocked else bound - 1)
+        return self.blocked
 
     def _entries_for(self, permits: int) -> int:
         """How many entries hold about `permits` messages, at least one. None too many: it would be read again."""

@@ -29,6 +29,8 @@ class ExclusiveDispatcher(Dispatcher):
         consumer = self.consumers[0] if self.consumers else None
         if consumer is None or self.read_position > tail or not consumer.able:
             return None
+        if self._limits.subscription_unacked_max and self._block(self._cursor.ranges_before(self.read_position)):
+            return None
         return ReadPlan(self.generation, self.read_position, self._entries_for(consumer.permits))
 
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:

@@ -2,12 +2,14 @@
 
 State of an entry, from here: *unread* (behind `read_position`) → *pending* at one consumer → *acknowledged* (gone), or
 back through the *replay* set (negative acknowledgement, a consumer that left) → pending at some consumer. Replays go
-before unread entries, in order of position. Invariant: an entry in front of `read_position` that is not acknowledged is
-pending at exactly one consumer or in the replay set.
+before unread entries, in order of position. An entry that cannot be read is *set aside*, so that the others go on, and
+comes back into the replay set later. Invariant: an entry in front of `read_position` that is not acknowledged is
+pending at exactly one consumer, in the replay set, or set aside.
 
 Consumers of the smallest `priority_level` value go first; others get something only while none of those is able.
 """
 
+import sys
 from collections.abc import Callable
 from itertools import islice
 
@@ -17,6 +19,8 @@ from ..protocol.message_id import Position
 from ..protocol.pulsar_pb2 import CommandSubscribe
 from .consumer import Consumer, Delivered, Delivery
 from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
+
+SET_ASIDE_MAX = 1000
 
 
 class SharedDispatcher(Dispatcher):
@@ -28,6 +32,8 @@ class SharedDispatcher(Dispatcher):
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
         super().__init__(cursor, limits, count_of)
         self._replay: SortedSet = SortedSet()
+        self._aside: dict[Position, None] = {}
+        """In the order in which they were set aside."""
         self._redeliveries: dict[Position, int] = {}
         self._turn = 0  # index of the consumer whose turn is next
 
@@ -46,6 +52,7 @@ class SharedDispatcher(Dispatcher):
         self._replay.update(consumer.take_pending())
         if not self.consumers:
             self._replay.clear()
+            self._aside.clear()
             self._redeliveries.clear()
             self.rewind()
 
@@ -58,7 +65,7 @@ class SharedDispatcher(Dispatcher):
         for consumer in self.consumers:
             if consumer.able:
                 permits += consumer.permits
-        if permits <= 0:
+        if permits <= 0 or self._block(self._unacked_messages()):
             return None
         entries_max = self._entries_for(permits)
         if self._replay:
@@ -71,12 +78,14 @@ class SharedDispatcher(Dispatcher):
             return []
         is_acknowledged, count_of, redeliveries = self._cursor.is_acknowledged, self._count_of, self._redeliveries
         deliveries: list[Delivery] = []
+        bound = self._limits.subscription_unacked_max
+        room = bound - self._unacked_messages() if bound else sys.maxsize
         index, size, total, sent = 0, len(entries), 0, 0
-        while index < size:
+        while index < size and room > total:
             consumer = self._take_turn()
             if consumer is None:
                 break
-            left = min(consumer.permits, self._limits.turn_messages_max)
+            left = min(consumer.permits, self._limits.turn_messages_max, room - total)
             if self._limits.unacked_messages_max:
                 left = min(left, self._limits.unacked_messages_max - consumer.unacked_messages)
             out: list[Delivered] = []
@@ -110,6 +119,40 @@ class SharedDispatcher(Dispatcher):
         for position in positions:
             self._redeliveries.pop(position, None)
 
+    def set_aside(self, plan: ReadPlan, position: Position) -> bool:
+        """The first entry of a plan, which stands at `position`, cannot be read: go on without it. Returns False, and
+        changes nothing, when too many are set aside already."""
+        if plan.generation != self.generation:
+            return True
+        if len(self._aside) >= SET_ASIDE_MAX:
+            return False
+        if not plan.positions:
+            self.read_position = (position[0], position[1] + 1)
+        elif position in self._replay:
+            self._replay.discard(position)
+        else:
+            return True
+        if not self._cursor.is_acknowledged(position):
+            self._aside[position] = None
+        return True
+
+    def recall(self, entries_max: int) -> bool:
+        """The entries that have been set aside for the longest time are to be read again. Returns whether others are
+        left aside."""
+        back = list(islice(self._aside, entries_max))
+        for position in back:
+            del self._aside[position]
+        self._replay.update(back)
+        return bool(self._aside)
+
+    @property
+    def set_aside_size(self) -> int:
+        """Entries that are set aside."""
+        return len(self._aside)
+
+    def _unacked_messages(self) -> int:
+        return sum(consumer.unacked_messages for consumer in self.consumers)
+
     def _take_turn(self) -> Consumer | None:
         """The next consumer in the round robin of the best priority level that has an able one."""
         consumers = self.consumers
@@ -142,6 +185,8 @@ class SharedDispatcher(Dispatcher):
                         break
                 else:
                     self._replay.discard(position)
+                    if self._aside:
+                        self._aside.pop(position, None)
             if count is not None and owner.settle(count, self._limits.unacked_messages_max):
                 unblocked = True
             if self._redeliveries:
@@ -167,4 +212,4 @@ class SharedDispatcher(Dispatcher):
 
     @property
     def replay_size(self) -> int:
-        return len(self._replay)
+        return len(self._replay) + len(self._aside)

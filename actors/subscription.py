@@ -19,7 +19,10 @@ from ..protocol.errors import (
     BrokerMetadataError,
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
+    EntryCorrupt,
+    EntryUnknown,
     MagnetarError,
+    NoSuchEntry,
     NotAllowedError,
     ServiceUnitNotReady,
 )
@@ -41,6 +44,10 @@ ROUNDS_BEFORE_YIELD = 4
 RUN_GAP_MAX = 8  # unwanted entries that one range read may include to reach the next wanted one
 READ_RETRY_INITIAL_S = 0.05
 READ_RETRY_MAXIMUM_S = 5.0
+PASSED_OVER_MAX = 8  # unreadable entries in a row, after which a Shared subscription pauses as the others do
+RECALL_INTERVAL_S = 5.0
+RECALL_ENTRIES_MAX = 4  # entries set aside that are tried again at a time
+UNREADABLE = (EntryCorrupt, EntryUnknown, NoSuchEntry)
 
 DISPATCHERS: dict[int, type[Dispatcher]] = {
     ExclusiveDispatcher.subscription_type: ExclusiveDispatcher,
@@ -85,6 +92,8 @@ class Subscription:
         self._attaching = 0
         self._pumping = False
         self._retry: asyncio.TimerHandle | None = None
+        self._recall: asyncio.TimerHandle | None = None
+        self._passed_over = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._backoff = Backoff(host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
         self._ledger_id = cursor.first_unacknowledged[0]
@@ -193,9 +202,15 @@ class Subscription:
                 plan = dispatcher.next_read(self.host.ledger.last_confirmed)
                 if plan is None:
                     return
-                entries = await self._read(plan)
+                try:
+                    entries = await self._read(plan)
+                except UNREADABLE as error:
+                    if dispatcher is self._dispatcher and not self._pass_over(dispatcher, plan, error):
+                        raise
+                    continue
                 if dispatcher is not self._dispatcher:
                     continue
+                self._passed_over = 0
                 if not entries and not plan.positions and plan.generation == dispatcher.generation:
                     return  # nothing behind the read position after all; the next append wakes us
                 now_ms = self.host.env.clock.now_ms()
@@ -218,7 +233,12 @@ class Subscription:
         wanted = dict.fromkeys(plan.positions)
         gone: list[Position] = []
         for first, last in runs(plan.positions):
-            entries = await read(first, last[1] - first[1] + 1, bytes_max, upto=last)
+            try:
+                entries = await read(first, last[1] - first[1] + 1, bytes_max, upto=last)
+            except UNREADABLE:
+                if not found:
+                    raise
+                break
             reached = entries[-1][0] if entries else last
             found += [entry for entry in entries if entry[0] in wanted]
             read_now = {position for position, _ in entries}
@@ -230,6 +250,31 @@ class Subscription:
             self._dispatcher.forget(gone)  # trimmed meanwhile
         return found
 
+    def _pass_over(self, dispatcher: Dispatcher, plan: ReadPlan, error: MagnetarError) -> bool:
+        """The first entry of a plan cannot be read. A Shared subscription goes on with the others, and tries it again
+        from time to time. Returns whether it does: not when many in a row cannot be read, for then it is not the
+        entries' fault."""
+        if not isinstance(dispatcher, SharedDispatcher) or self._passed_over >= PASSED_OVER_MAX:
+            return False
+        if plan.positions:
+            position = plan.positions[0]
+        else:
+            position = self.host.ledger.next_position((plan.start[0], plan.start[1] - 1))
+        if position > self.host.ledger.last_confirmed or not dispatcher.set_aside(plan, position):
+            return False
+        self._passed_over += 1
+        logger.warning("subscription %s goes on without %s, which cannot be read: %s", self.name, position, error)
+        if self._recall is None and dispatcher.set_aside_size:
+            self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
+        return True
+
+    def _recall_some(self) -> None:
+        self._recall = None
+        if isinstance(self._dispatcher, SharedDispatcher):
+            if self._dispatcher.recall(RECALL_ENTRIES_MAX):
+                self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
+            self.wake()
+
     def _retry_later(self, error: MagnetarError) -> None:
         delay_s = self._backoff.next_delay_s() or READ_RETRY_MAXIMUM_S
         if not self.closed:
@@ -238,6 +283,7 @@ class Subscription:
 
     def _retry_now(self) -> None:
         self._retry = None
+        self._passed_over = 0
         self.wake()
 
     # -- what consumers ask for ----------------------------------------------------------------------------------
@@ -259,7 +305,7 @@ class Subscription:
         unblocked = dispatcher.acknowledged(consumer, positions)
         self.cursor.acknowledge(positions)
         self._note_acknowledged(consumer, len(positions))
-        if unblocked:
+        if unblocked or dispatcher.blocked:
             self.wake()
 
     def acknowledge_cumulative(self, consumer: Consumer, position: Position) -> None:
@@ -277,6 +323,8 @@ class Subscription:
         if position >= (0, 0):
             self.cursor.acknowledge_cumulative(position)
         self._note_acknowledged(consumer, 1)
+        if dispatcher.blocked:
+            self.wake()
 
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
         """Deliver again what the consumer has not acknowledged: these entries, or (None) all of them."""
@@ -373,6 +421,9 @@ class Subscription:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+        if self._recall is not None:
+            self._recall.cancel()
+            self._recall = None
 
     # -- figures -------------------------------------------------------------------------------------------------
 
@@ -393,6 +444,7 @@ class Subscription:
             "msgBacklogNoDelayed": backlog,
             "msgInReplay": dispatcher.replay_size if dispatcher is not None else 0,
             "unackedMessages": sum(member.unacked_messages for member in members),
+            "blockedSubscriptionOnUnackedMsgs": dispatcher is not None and dispatcher.blocked,
             "type": CommandSubscribe.SubType.Name(dispatcher.subscription_type) if dispatcher is not None else "",  # type: ignore[arg-type]
             "isDurable": self.durable,
             "subscriptionProperties": dict(self.cursor.properties),

@@ -100,6 +100,7 @@ class Topic:
             settings.dispatcher_read_entries_max,
             settings.dispatcher_turn_messages_max,
             settings.unacked_messages_max_per_consumer,
+            settings.unacked_messages_max_per_subscription,
         )
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.producers: dict[str, Producer] = {}

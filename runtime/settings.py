@@ -171,6 +171,14 @@ class Settings:
         minimum=0,
         maximum=1 << 31,
     )
+    unacked_messages_max_per_subscription: int = _setting(
+        "maxUnackedMessagesPerSubscription",
+        200_000,
+        "A Shared subscription with so many unacknowledged messages, or an Exclusive one with so many separate ranges "
+        "acknowledged out of order, gets no more until half of them are acknowledged; 0 = no bound.",
+        minimum=0,
+        maximum=1 << 31,
+    )
     pending_publishes_max_per_connection: int = _setting(
         "maxPendingPublishRequestsPerConnection",
         1000,

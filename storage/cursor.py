@@ -136,6 +136,10 @@ class Cursor:
         """The first place at or behind `position` that is not acknowledged."""
         return self._state.next_unacknowledged(position)
 
+    def ranges_before(self, position: Position) -> int:
+        """How many acknowledged ranges beyond the mark begin in front of `position`."""
+        return self._state.ranges_before(position)
+
     def ack_set(self, position: Position) -> list[int] | None:
         """See `CursorState.ack_set`."""
         return self._state.ack_set(position)

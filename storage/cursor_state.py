@@ -46,6 +46,15 @@ class CursorState:
     def range_count(self) -> int:
         return sum(len(ranges) for ranges in self._ranges.values())
 
+    def ranges_before(self, position: Position) -> int:
+        """Ranges beyond the mark that begin in front of a position."""
+        ledger_id, entry_id = position
+        return sum(
+            len(ranges) if one < ledger_id else ranges.count_before(entry_id)
+            for one, ranges in self._ranges.items()
+            if one <= ledger_id
+        )
+
     def is_acknowledged(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
         if position <= self.mark_delete:

@@ -30,6 +30,10 @@ class EntryRanges:
             return None
         return self._lasts[index]
 
+    def count_before(self, entry_id: int) -> int:
+        """How many ranges begin in front of `entry_id`."""
+        return bisect_left(self._firsts, entry_id)
+
     def add(self, first: int, last: int) -> bool:
         """Add ids; what touches or overlaps grows together. Returns whether any of them was new."""
         low = bisect_left(self._lasts, first - 1)

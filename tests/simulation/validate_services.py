@@ -90,7 +90,7 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
             holders[position] = consumer.name
             if position >= read or position <= mark or (ranges and state.is_acknowledged(position)):
                 yield f"{consumer.name} holds {position}, which is acknowledged or not yet read"
-    replay = dispatcher._replay
+    replay = [*dispatcher._replay, *(one for one in dispatcher._aside if chain.contains(one))]
     if both := [position for position in replay if position in holders]:
         yield f"{both} wait for a replay, and are with consumers"
     end = in_front_of(read)
@@ -101,6 +101,8 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
         if ledger_id <= end[0]
         for first, last in acknowledged
     )
+    if len(set(replay)) != len(replay):
+        yield f"some of {replay} are set aside, and to be replayed too"
     if behind - done != len(holders) + len(replay):
         yield (
             f"of {behind} entries between {mark} and {read} {done} are acknowledged, "

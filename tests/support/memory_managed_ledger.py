@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
-from magnetar.protocol.errors import LedgerFenced, MagnetarError, SubscriptionNotFound
+from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError, SubscriptionNotFound
 from magnetar.protocol.message_id import Position
 
 Callback = Callable[[Position | None, BaseException | None], None]
@@ -44,6 +45,12 @@ class MemoryCursor:
             position = self._ledger.next_position(position)
         return position
 
+    def ranges_before(self, position: Position) -> int:
+        done = [
+            self.is_acknowledged(one) for one, _ in self._ledger.entries if self.first_unacknowledged <= one < position
+        ]
+        return sum(now and not before for before, now in pairwise(done))
+
     def acknowledge(self, positions: list[Position]) -> None:
         self._beyond.update(position for position in positions if position >= self._first)
 
@@ -75,6 +82,9 @@ class MemoryManagedLedger:
         self.reads = 0
         self.fail_deletes: MagnetarError | None = None
         self.fail_reads: list[MagnetarError] = []
+        self.unreadable: set[Position] = set()
+        self.asked: list[tuple[Position, int]] = []
+        """What each read asked for: its first position, and how many entries at most."""
         self.publish_times: dict[Position, int] = {}
         self._pending: list[tuple[bytes, Callback]] = []
         self._failures: dict[int, BaseException] = {}
@@ -146,12 +156,17 @@ class MemoryManagedLedger:
     ) -> list[tuple[Position, bytes]]:
         await asyncio.sleep(0)
         self.reads += 1
+        self.asked.append((first, entries_max))
         if self.fail_reads:
             raise self.fail_reads.pop(0)
         found: list[tuple[Position, bytes]] = []
         for position, body in self.entries[max(first[1], 0) :]:
             if len(found) >= entries_max or (upto is not None and position > upto) or (found and bytes_max <= 0):
                 break
+            if position in self.unreadable:
+                if found:
+                    break
+                raise EntryCorrupt(f"no copy of {position} can be read")
             found.append((position, body))
             bytes_max -= len(body)
         return found

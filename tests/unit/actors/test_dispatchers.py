@@ -41,6 +41,11 @@ class View:
             position = (position[0], position[1] + 1)
         return position
 
+    def ranges_before(self, position):
+        return sum(
+            one < position and (one[0], one[1] - 1) not in self.beyond for one in self.beyond if one > self.first
+        )
+
     @property
     def first_unacknowledged(self):
         return self.next_unacknowledged(self.first)
@@ -307,18 +312,21 @@ def test_replays_are_read_as_few_ranges():
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["permits", "ack", "nack", "redeliver", "leave", "join", "append"]), st.integers(0, 7)),
+    st.tuples(
+        st.sampled_from(["permits", "ack", "nack", "redeliver", "leave", "join", "append", "damage", "recall"]),
+        st.integers(0, 7),
+    ),
     max_size=40,
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(STEPS)
-def test_shared_loses_nothing_and_holds_nothing_twice(steps):
+@given(STEPS, st.sampled_from([0, 1, 5, 9]))
+def test_shared_loses_nothing_and_holds_nothing_twice(steps, bound):
     """Whatever consumers do: every entry is acknowledged, pending at one consumer, in replay or unread; and once all
     take what they get, everything arrives."""
     view = View()
-    dispatcher = shared(view, Limits(3, 2, 6))
+    dispatcher = shared(view, Limits(3, 2, 6, bound))
     entries = log(1, 2, 1)
     members = []
     for step, number in steps:
@@ -328,6 +336,10 @@ def test_shared_loses_nothing_and_holds_nothing_twice(steps):
             dispatcher.add(members[-1])
         elif step == "append":
             entries.append(((1, len(entries)), b"1" if number % 2 else b"3"))
+        elif step == "damage" and (plan := dispatcher.next_read(entries[-1][0])) is not None:
+            assert dispatcher.set_aside(plan, plan.start)
+        elif step == "recall":
+            dispatcher.recall(number)
         elif member is not None:
             held = sorted(member.pending)
             if step == "permits":
@@ -345,19 +357,21 @@ def test_shared_loses_nothing_and_holds_nothing_twice(steps):
         run(dispatcher, entries)
         pending = [position for one in members for position in one.pending]
         assert len(pending) == len(set(pending))
-        assert not set(pending) & set(dispatcher._replay)
+        waiting = [*dispatcher._replay, *dispatcher._aside]
+        assert len({*pending, *waiting}) == len(pending) + len(waiting)
+        if bound:  # the last batch goes out whole
+            assert sum(one.unacked_messages for one in members) <= bound + 2
         for one in members:
             assert one.unacked_messages == sum(one.pending.values())
         reached = [position for position, _ in entries if position < dispatcher.read_position]
         for position in reached:
-            assert (
-                view.is_acknowledged(position) or position in pending or position in dispatcher._replay or not members
-            )
+            assert view.is_acknowledged(position) or position in pending or position in waiting or not members
     last = consumer("last", permits=10_000)
     dispatcher.add(last)
     for one in list(members):
         dispatcher.remove(one)
-    while run(dispatcher, entries):
+    while run(dispatcher, entries) or dispatcher.set_aside_size:
+        dispatcher.recall(1)
         held = list(last.pending)
         view.acknowledge(held)
         dispatcher.acknowledged(last, held)
