@@ -14,6 +14,30 @@ Fields = Mapping[str, "dataclasses.Field[Any]"]
 """Fields by outside name."""
 
 
+def setting(
+    name: str,
+    default: Any,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    hostile: Any = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A field of `Settings`: its outside name, default, what it is for, its bounds, and a value that makes trouble."""
+    return dataclasses.field(
+        default=default,
+        metadata={
+            "name": name,
+            "doc": doc,
+            "minimum": minimum,
+            "maximum": maximum,
+            "hostile": hostile,
+            "choices": choices,
+        },
+    )
+
+
 def find(by_name: Fields, name: str) -> "dataclasses.Field[Any]":
     """The field of a name. Raises SettingError, naming the nearest one, for a name that nothing has."""
     if name in by_name:

@@ -8,36 +8,14 @@ the simulator draws from it.
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..protocol.errors import SettingError
 from . import setting_text
+from .setting_text import setting as _setting
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
-
-
-def _setting(
-    name: str,
-    default: Any,
-    doc: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    hostile: Any = None,
-    choices: tuple[str, ...] = (),
-) -> Any:
-    return field(
-        default=default,
-        metadata={
-            "name": name,
-            "doc": doc,
-            "minimum": minimum,
-            "maximum": maximum,
-            "hostile": hostile,
-            "choices": choices,
-        },
-    )
 
 
 @dataclass(frozen=True)
