@@ -3,6 +3,7 @@
 - I2: epochs never fall: of a topic's chain, of its cursors, of its assignment (there each change raises it); the ids of
   a chain ascend, and the highest one is never forgotten.
 - I2, where topics have records: nothing is assigned that does not exist, no chain begins that is not assigned.
+- I10: nothing is ever written about a name that clients only asked about.
 - I9: no ledger's record is deleted while a chain or a cursor names it, and neither ever names one that is not there.
 
 I3 is `History`'s.
@@ -17,6 +18,9 @@ from magnetar.storage.metadata_memory import MemoryRecords
 from magnetar.storage.metadata_store import Versioned, unpack
 
 from .history import History
+
+ASKED = "only-asked-about"
+"""In the names of topics that nobody creates."""
 
 PARTITION_ENDING = re.compile("-partition-[0-9]+$")
 
@@ -37,6 +41,8 @@ class MetadataWatch:
 
     def changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
         """A record was written, or (None) deleted."""
+        if ASKED in key:
+            self._history.violated(f"I10: {key} is written, and clients only asked about that name")
         if key.startswith(metadata_keys.LEDGERS_PREFIX):
             if after is None:
                 self._ledger_deleted(metadata_keys.ledger_id_of(key))

@@ -6,11 +6,14 @@ Deduplication's ("pushed" is not set back to "persisted" after a failed publish)
 from contextlib import ExitStack
 from typing import Any
 
+from magnetar.actors.coordinator_topics import TopicsRpc
+from magnetar.actors.lookups import Lookups
 from magnetar.actors.topic import SubscriptionStart, Topic
 from magnetar.client.consumer import PartitionConsumer
 from magnetar.client.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, StaleEpoch
 from magnetar.protocol.message_id import Position
+from magnetar.protocol.topics import TopicName
 from magnetar.runtime.files import File
 from magnetar.storage import group_commit
 from magnetar.storage.cursor import Cursor
@@ -155,6 +158,22 @@ def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:
     replace(stack, PartitionConsumer, "open_entry", open_entry)
 
 
+def _create_what_is_looked_up(stack: ExitStack) -> None:
+    async def looking(self: TopicsRpc, connection: Any, topic: str) -> str:
+        return (await self.rpc_assign(connection, topic))["url"]
+
+    replace(stack, TopicsRpc, "rpc_lookup", looking)
+
+
+def _create_for_every_subscriber(stack: ExitStack) -> None:
+    claim = Lookups.claim
+
+    async def claiming(self: Lookups, name: TopicName, create: bool) -> bool:
+        return await claim(self, name, True)
+
+    replace(stack, Lookups, "claim", claiming)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I1", _fill_journals_in_use),
@@ -178,5 +197,11 @@ OWN = (
         "I7",
         _acknowledge_what_was_not_opened,
         "cluster",
+    ),
+    Mutant(
+        "lookup creates", "a lookup creates the topic that it asks for", "I10", _create_what_is_looked_up, "cluster"
+    ),
+    Mutant(
+        "always forced", "a subscriber creates its topic, forced or not", "I10", _create_for_every_subscriber, "cluster"
     ),
 )

@@ -22,6 +22,7 @@ from magnetar.storage.metadata_store import Versioned
 
 from . import publish_watch
 from .acknowledge_watch import AcknowledgeWatch
+from .asking import Asking
 from .cluster import Node, SimCluster, draw_settings
 from .cluster_faults import ClusterFaults
 from .consuming import Consuming
@@ -79,8 +80,12 @@ class Scenario:
         self._unopenable: list[Unopenable] = []
         if random.random() < 0.25:
             self._unopenable.append(Unopenable(cluster, history, self._chance(), "foreigner", "foreign"))
+        self._asking: list[Asking] = []
+        if random.random() < 0.3:
+            self._asking.append(Asking(cluster, history, self._chance(), "asker"))
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
+            *self._asking,
         ]  # fmt: skip
         if faults is not None:
             faults.workloads = self._workloads
@@ -145,7 +150,7 @@ class Scenario:
 
     async def _quiet(self) -> None:
         """I8: everything outstanding is done in time."""
-        for workload in (*self._publishers, *self._recreating, *self._readers, *self._unopenable):
+        for workload in (*self._publishers, *self._recreating, *self._readers, *self._unopenable, *self._asking):
             await workload.run(workload.stop)
         await self._log_reading.run(self._log_reading.read)
         for consumer in self._consumers:
