@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import client_rate
+import consume_rate
 import entry_cost
 import failover
 import idle
@@ -43,6 +44,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "cpu": lambda: entry_cost.run(cluster, directory, report),
         "steady": lambda: steady.run(cluster, directory, report),
         "client": lambda: client_rate.run(cluster, report),
+        "consume": lambda: consume_rate.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, report),
         "failover": lambda: failover.run(cluster, report),
     }
@@ -52,7 +54,7 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="only these: idle publish cpu steady client spark failover"
+        "--only", nargs="+", metavar="NAME", help="only these: idle publish cpu steady client consume spark failover"
     )
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()

@@ -1,16 +1,19 @@
 """The asyncio face of a consumer."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from ..protocol.errors import Timeout
 from .configuration import ConsumerBatchReceivePolicy
 from .core import Core
 from .facts import ConsumerFacts
 from .handover import LoopSignal
-from .message import Message
+from .message import Message, Messages
 from .message_id import MessageId
 from .topic_consumer import TopicConsumer
+
+T = TypeVar("T")
 
 
 class AsyncConsumer(ConsumerFacts):
@@ -27,29 +30,29 @@ class AsyncConsumer(ConsumerFacts):
         A message that cannot be opened is an error too (CryptoError, OperationNotSupported, MessageTooBig,
         ChecksumError, InvalidMessage; `details` say which message): it stays unacknowledged, and the next call goes on.
         """
-        message = self._inbox.take()
-        if message is not None and self._inbox.failure is None:
-            return message
+        return await self._take(self._inbox.take, timeout_millis)
+
+    async def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> Messages:
+        """At least one message and at most `messages_max`: what is here, or the first to come.
+
+        Raises as `receive`; what lies before a message that cannot be opened is handed over first.
+        """
+        return await self._take(lambda: self._inbox.take_many(messages_max) or None, timeout_millis)
+
+    async def _take(self, take: Callable[[], T | None], timeout_millis: int | None) -> T:
+        """What `take` gives as soon as there is something."""
+        taken = take()
+        if taken is not None and self._inbox.failure is None:
+            return taken
         try:
             async with asyncio.timeout(None if timeout_millis is None else timeout_millis / 1000):
                 while True:
                     await self._arrival()
-                    message = self._inbox.take()
-                    if message is not None:
-                        return message
+                    taken = take()
+                    if taken is not None:
+                        return taken
         except TimeoutError:
             raise Timeout(f"no message within {timeout_millis} ms") from None
-
-    async def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> list[Message]:
-        """At least one message and at most `messages_max`: what is here, or the first to come.
-
-        Raises as `receive`.
-        """
-        messages = self._inbox.take_many(messages_max)
-        if not messages or self._inbox.failure is not None:
-            messages = [await self.receive(timeout_millis)]
-            messages += self._inbox.take_many(messages_max - 1)
-        return messages
 
     async def batch_receive(self) -> list[Message]:
         """Messages until one limit of the `batch_receive_policy` is reached; empty if its time passes without any."""

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
 from .async_consumer import is_enough
@@ -13,12 +13,14 @@ from .blocking_pickling import Opener, OpensLater
 from .configuration import ConsumerBatchReceivePolicy
 from .facts import ConsumerFacts
 from .inbox import Inbox
-from .message import Message
+from .message import Message, Messages
 from .message_id import MessageId
 from .reader import ReaderFacts, TopicReader
 from .topic_consumer import TopicConsumer
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LISTENER_STOP_TIMEOUT_S = 5.0
 
@@ -34,12 +36,24 @@ class Receiver:
 
     def receive(self, timeout_millis: int | None) -> Message:
         """The next message. Raises Timeout, why it cannot be opened, or why there will be none."""
-        message = self.receive_unless_error(timeout_millis, raises=True)
-        assert message is not None
-        return message
+        return self._take(self._inbox.take, timeout_millis)
 
-    def receive_unless_error(self, timeout_millis: int | None, *, raises: bool = False) -> Message | None:
-        """As `receive`; but, unless `raises`, None if the next one cannot be opened: that is left for another call."""
+    def receive_many(self, messages_max: int, timeout_millis: int | None) -> Messages:
+        """The next messages, at least one. Raises as `receive`."""
+        return self._take(lambda: self._inbox.take_many(messages_max) or None, timeout_millis)
+
+    def receive_unless_error(self, timeout_millis: int | None) -> Message | None:
+        """As `receive`, but None if the next one cannot be opened: that is left for another call."""
+        inbox = self._inbox
+
+        def take() -> list[Message | None] | None:
+            message = inbox.take(raises=False)
+            return [message] if message is not None or inbox.is_at_error else None
+
+        return self._take(take, timeout_millis)[0]
+
+    def _take(self, take: Callable[[], T | None], timeout_millis: int | None) -> T:
+        """What `take` gives as soon as there is something."""
         if self._running.is_here():
             raise OperationNotSupported("receiving in a callback would wait for itself; use another thread")
         end = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
@@ -47,9 +61,9 @@ class Receiver:
         while True:
             if inbox.failure is not None:
                 raise inbox.failure
-            message = inbox.take(raises=raises)
-            if message is not None or (inbox.is_at_error and not raises):
-                return message
+            taken = take()
+            if taken is not None:
+                return taken
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise Timeout(f"no message within {timeout_millis} ms")
@@ -115,15 +129,14 @@ class Consumer(ConsumerFacts, OpensLater):
                 return self._receiver.receive(timeout_millis)
         raise InvalidConfiguration("this consumer's messages go to its listener")
 
-    def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> list[Message]:
-        """At least one message and at most `messages_max`: what is here, or the first to come. Raises as `receive`."""
+    def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> Messages:
+        """At least one message and at most `messages_max`: what is here, or the first to come.
+
+        Raises as `receive`; what lies before a message that cannot be opened is handed over first.
+        """
         if self._listener is not None:
             raise InvalidConfiguration("this consumer's messages go to its listener")
-        messages = self._inbox.take_many(messages_max)
-        if not messages:
-            messages = [self._receiver.receive(timeout_millis)]
-            messages += self._inbox.take_many(messages_max - 1)
-        return messages
+        return self._inbox.take_many(messages_max) or self._receiver.receive_many(messages_max, timeout_millis)
 
     def batch_receive(self) -> list[Message]:
         """Messages until one limit of the `batch_receive_policy` is reached; empty if its time passes without any."""

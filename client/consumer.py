@@ -22,6 +22,7 @@ its own size, because brokers send whole batches).
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 
 from ..protocol.commands import encode, flow
 from ..protocol.entries import parse_entry, parse_metadata
@@ -346,7 +347,7 @@ class PartitionConsumer:
             self._credit_messages(messages)
         self.ask_for_one()
 
-    def open_entry(self, entry: Entry) -> list[Message]:
+    def open_entry(self, entry: Entry) -> Sequence[Message]:
         """See `inbox.Source`; called under the inbox's lock."""
         self._credit_messages(entry.count)
         try:

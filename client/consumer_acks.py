@@ -1,9 +1,9 @@
 """Sending what a consumer acknowledges, positively and negatively, for one topic or partition.
 
-Acknowledgements are collected from any thread with one append each and go out together: 100 ms after the first, or
-when 1,000 wait (`ack_group_time_ms`, `ack_group_max`). Negatively acknowledged entries are asked for again after their
-delay: one by one on a Shared subscription, all from the first unacknowledged on otherwise. What could not be sent
-because there is no connection is sent first thing on the next.
+Acknowledgements are collected from any thread with one append each (one for a whole list or batch) and go out together:
+100 ms after the first, or when 1,000 wait (`ack_group_time_ms`, `ack_group_max`). Negatively acknowledged entries are
+asked for again after their delay: one by one on a Shared subscription, all from the first unacknowledged on otherwise.
+What could not be sent because there is no connection is sent first thing on the next.
 
 The same queue carries what the application was not given (`undelivered`) and what it was given since (`opened`), so
 that the loop learns of these before it works off any acknowledgement of what came later.
@@ -12,8 +12,9 @@ that the loop learns of these before it works off any acknowledgement of what ca
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Protocol
 
 from ..protocol.commands import ack, encode
@@ -22,7 +23,7 @@ from ..protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
 from .acknowledgements import Acknowledgements, Position
 from .configuration import ConsumerConfiguration, ConsumerType
 from .core import Core
-from .message import Message
+from .message import Message, Opened, Run, run_at
 from .message_id import MessageId
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,10 @@ class ConsumerAcks:
         self._negative_delay_s = configuration.negative_ack_redelivery_delay_ms / 1000
         self._one_by_one = configuration.consumer_type is ConsumerType.Shared
         self._state = Acknowledgements()
-        self._collected: deque[Message | MessageId | _UpTo | _Undelivered | _Opened] = deque()
+        self._collected: deque[object] = deque()
+        """In the order of calls: messages, ids, lists of both, opened batches, `_UpTo`, `_Undelivered`, `_Opened`."""
+        self._listed = 0
+        """About how many are in the lists; what counts when the loop is told to hurry."""
         self._told = False
         self._timer: asyncio.TimerHandle | None = None
         self._notes_opened = False
@@ -118,10 +122,12 @@ class ConsumerAcks:
         elif len(self._collected) == self._group_max:
             self._core.handover.wake(self.flush)
 
-    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
-        """All these messages are done."""
-        self._collected.extend(messages)
-        if len(self._collected) >= self._group_max:
+    def acknowledge_many(self, messages: list[Message] | list[Message | MessageId] | Opened) -> None:
+        """All these messages are done. A list is kept."""
+        self._collected.append(messages)
+        self._listed += len(messages)
+        if self._listed >= self._group_max:
+            self._listed = 0
             self._core.handover.wake(self.flush)
         elif not self._told:
             self._told = True
@@ -236,38 +242,41 @@ class ConsumerAcks:
             self._timer = None
 
     def _drain(self) -> None:
-        """Work off what the application collected: runs of messages of one entry at once."""
-        collected, state = self._collected, self._state
-        run: list[int] = []
-        run_position: Position | None = None
-        run_size = 0
-        while collected:
-            item = collected.popleft()
-            if isinstance(item, _UpTo | _Undelivered | _Opened):
-                if run_position is not None:
-                    self._finish_run(run_position, run_size, run)
-                    run_position = None
-                self._note(item)
+        """Work off what the application collected."""
+        collected = self._collected
+        self._work_off([*map(deque.popleft, repeat(collected, len(collected)))])
+
+    def _work_off(self, items: Sequence[object]) -> None:
+        """Work off a part of it: runs of messages of one entry at once."""
+        start, end = 0, len(items)
+        while start < end:
+            run = run_at(items, start)
+            if run is not None:
+                self._finish_run(run)
+                start += run.end - run.first
                 continue
-            ledger_id, entry_id, index, _, size = item.message_id() if isinstance(item, Message) else item
-            position = (ledger_id, entry_id)
-            if position == run_position and 0 <= index < size == run_size:
-                run.append(index)
-                continue
-            if run_position is not None:
-                self._finish_run(run_position, run_size, run)
-                run_position = None
-            if 0 <= index < size:
-                run_position, run_size, run = position, size, [index]
-                continue
-            try:
-                state.acknowledge(MessageId(-1, ledger_id, entry_id, index, size))
-            except OperationNotSupported as error:
-                logger.error("not acknowledged: %s", error)
+            item = items[start]
+            start += 1
+            if isinstance(item, Message):
+                self._finish(item.message_id())
+            elif isinstance(item, MessageId):
+                self._finish(item)
+            elif isinstance(item, Opened):
+                self._finish_run(item.run)
+            elif isinstance(item, list):
+                self._work_off(item)
             else:
+                assert isinstance(item, _UpTo | _Undelivered | _Opened)
+                self._note(item)
+
+    def _finish(self, message_id: MessageId) -> None:
+        try:
+            position = self._state.acknowledge(message_id)
+        except OperationNotSupported as error:
+            logger.error("not acknowledged: %s", error)
+        else:
+            if position is not None:
                 self._negative.pop(position, None)
-        if run_position is not None:
-            self._finish_run(run_position, run_size, run)
 
     def _note(self, item: _UpTo | _Undelivered | _Opened) -> None:
         if isinstance(item, _UpTo):
@@ -278,11 +287,10 @@ class ConsumerAcks:
         elif not self._one_by_one:
             self._state.undelivered(item.position)
 
-    def _finish_run(self, position: Position, size: int, indexes: list[int]) -> None:
-        done = 0
-        for index in indexes:
-            done |= 1 << index
-        if self._state.acknowledge_run(position, size, done):
+    def _finish_run(self, run: Run) -> None:
+        entry, first, end = run
+        position = entry.position
+        if self._state.acknowledge_run(position, entry.count, (1 << end) - (1 << first)):
             self._negative.pop(position, None)
 
     def _finish_up_to(self, message_id: MessageId) -> None:

@@ -10,13 +10,14 @@ How many entries may lie here is bounded by the permits that the sources granted
 
 import sys
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Protocol, cast
 
 from ..protocol.errors import MagnetarError
 from .handover import Handover
-from .message import Entry, Message
+from .message import Entry, Message, Messages, Opened
 
 
 class Source(Protocol):
@@ -25,7 +26,7 @@ class Source(Protocol):
     generation: int
     """Entries of an earlier generation are void: the broker will deliver them again, or the application sought away."""
 
-    def open_entry(self, entry: Entry) -> list[Message]:
+    def open_entry(self, entry: Entry) -> Sequence[Message]:
         """The messages of an entry that the application has come to, which frees its permits. Raises why there are
         none to be handed over."""
         ...
@@ -72,15 +73,17 @@ class Inbox:
                         return None
                     self._raise_undelivered()
 
-    def take_many(self, messages_max: int) -> list[Message]:
+    def take_many(self, messages_max: int) -> Messages:
         """The next messages that are here now, at most so many. Raises as `take`, when there is none before it."""
-        taken: list[Message] = []
-        while len(taken) < messages_max:
-            self._pop_into(taken, messages_max - len(taken))
-            if len(taken) == messages_max or not self._open_next():
-                break
-            if self._undelivered is not None:
-                if taken:
+        taken = Messages()
+        while (room := messages_max - len(taken)) > 0:
+            if self.messages:
+                single: list[Message] = []
+                self._pop_into(single, room)
+                if single:
+                    taken.add(single)
+            elif not self._open_into(taken, room) and not self.messages:
+                if self._undelivered is None or taken.parts:
                     break
                 self._raise_undelivered()
         return taken
@@ -100,26 +103,49 @@ class Inbox:
         """Take at most so many of the messages one by one: others pop from the same deque without the lock, and only
         what was popped is nobody else's.
         """
-        popleft, append = self.messages.popleft, taken.append
         with suppress(IndexError):
-            for _ in repeat(None, messages_max):
-                append(popleft())
+            taken.extend(map(deque.popleft, repeat(self.messages, messages_max)))
 
     def _open_next(self) -> bool:
         """Open the next entry. False if there is none; true too if it could not be opened."""
         with self.lock:
-            if self.messages or self._undelivered is not None:
-                return True
-            while self._entries:
-                entry = self._entries.popleft()
-                source = cast(Source, entry.source)
-                if entry.generation == source.generation:
-                    try:
-                        self.messages.extend(source.open_entry(entry))
-                    except MagnetarError as error:
-                        self._undelivered = (source, error)
-                    return True
-            return False
+            opened = self._open()
+            if opened is not None:
+                self.messages.extend(opened)
+            return opened is not None or bool(self.messages) or self._undelivered is not None
+
+    def _open_into(self, taken: Messages, room: int) -> bool:
+        """Open the next entry for somebody who takes so many messages; what is too much waits. False if nothing was
+        opened."""
+        with self.lock:
+            opened = self._open()
+            if opened is None:
+                return False
+            if len(opened) > room:
+                if isinstance(opened, Opened):
+                    opened, rest = opened.split(room)
+                else:
+                    opened, rest = opened[:room], opened[room:]
+                self.messages.extend(rest)
+            if opened:
+                taken.add(opened)
+            return True
+
+    def _open(self) -> Sequence[Message] | None:
+        """The messages of the next entry that is not void, perhaps none. None if there is no entry, or nothing may be
+        opened now, or it could not be opened. To be called under the lock."""
+        if self.messages or self._undelivered is not None:
+            return None
+        while self._entries:
+            entry = self._entries.popleft()
+            source = cast(Source, entry.source)
+            if entry.generation == source.generation:
+                try:
+                    return source.open_entry(entry)
+                except MagnetarError as error:
+                    self._undelivered = (source, error)
+                    return None
+        return None
 
     def has_more(self) -> bool:
         """Whether `take` may return a message or raise; to be called under the lock."""

@@ -2,13 +2,19 @@
 
 An entry is checked when it arrives and opened (decompressed, cut into messages) when the application comes to it. A
 message keeps its entry and its index; everything else is looked up on demand.
+
+What a batch opens to makes its messages when somebody looks at them (`Opened`), and is acknowledged as a whole. A
+message is a tuple underneath: all those of a batch are made, taken apart and compared in C.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from ..protocol.batches import decode_batch
+from ..protocol.batches import decode_batch, decode_uniform
 from ..protocol.compression import decompress
 from ..protocol.entries import is_batch, message_count
 from ..protocol.errors import MagnetarError
@@ -75,7 +81,7 @@ class Entry:
         """(ledger, entry)."""
         return (self.ledger_id, self.entry_id)
 
-    def open(self, decompressed_size_max: int) -> "list[Message]":
+    def open(self, decompressed_size_max: int) -> "Sequence[Message]":
         """The entry's messages, without those already acknowledged or not wanted.
 
         Raises CryptoError, OperationNotSupported (a chunk, an unknown compression), MessageTooBig, ProtocolError for
@@ -96,14 +102,18 @@ class Entry:
         elif metadata.uncompressed_size:
             _refuse_unknown_compression(metadata)
         if not self.batched:
-            return [Message(self, -1, bytes(payload), metadata)]
-        pieces = decode_batch(payload, self.count)
+            return [Message((self, -1, bytes(payload), metadata))]
+        data = payload if isinstance(payload, bytes) else bytes(payload)
         wanted = self.wanted
+        plain = decode_uniform(data, self.count)
+        if plain is not None and not self.ack_set and wanted is None:
+            return Opened(self, plain)
+        pieces = decode_batch(data, self.count)
         if not self.ack_set and wanted is None:
-            messages = [Message(self, index, data, single) for index, (single, data) in enumerate(pieces)]
+            messages = [Message((self, index, data, single)) for index, (single, data) in enumerate(pieces)]
         else:
             messages = [
-                Message(self, index, data, single)
+                Message((self, index, data, single))
                 for index, (single, data) in enumerate(pieces)
                 if self._is_open(index) and (wanted is None or wanted(index))
             ]
@@ -125,110 +135,238 @@ def _refuse_unknown_compression(metadata: MessageMetadata) -> None:
             raise unknown_compression(field.data)
 
 
-class Message:
-    """A received message. Names and meanings are those of the official client's Message."""
+class Message(tuple[Any, ...]):
+    """A received message. Names and meanings are those of the official client's Message.
 
-    __slots__ = ("_data", "_entry", "_index", "_single")
+    Underneath: its entry, its index, its payload, and its metadata (None for a message that has none of its own).
+    """
 
-    def __init__(
-        self, entry: Entry, index: int, data: bytes, single: MessageMetadata | SingleMessageMetadata | None
-    ) -> None:
-        self._entry = entry
-        self._index = index
-        self._data = data
-        self._single = single
+    __slots__ = ()
 
     def data(self) -> bytes:
         """The payload; empty for a null value."""
-        return self._data
+        return self[2]
 
     def value(self) -> bytes:
         """The payload; with schemas it will be what the schema makes of it."""
-        return self._data
+        return self[2]
 
     def properties(self) -> dict[str, str]:
         """The application's properties."""
-        single = self._single
+        single = self[3]
         return {} if single is None else {pair.key: pair.value for pair in single.properties}
 
     def partition_key(self) -> str:
         """The key, empty if there is none."""
-        return "" if self._single is None else self._single.partition_key
+        return "" if self[3] is None else self[3].partition_key
 
     def ordering_key(self) -> str:
         """The ordering key, empty if there is none."""
-        return "" if self._single is None else self._single.ordering_key.decode("utf-8", "surrogateescape")
+        return "" if self[3] is None else self[3].ordering_key.decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
         """When the producer published it, in milliseconds since the epoch."""
-        return self._entry.metadata.publish_time
+        return self[0].metadata.publish_time
 
     def event_timestamp(self) -> int:
         """The time that the application gave it, in milliseconds, 0 if none."""
-        return 0 if self._single is None else self._single.event_time
+        return 0 if self[3] is None else self[3].event_time
 
     def message_id(self) -> MessageId:
         """Where it is stored."""
-        entry = self._entry
+        entry = self[0]
         size = entry.count if entry.batched else 0
-        return MessageId(entry.partition, entry.ledger_id, entry.entry_id, self._index, size)
+        return MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
 
     def topic_name(self) -> str:
         """The topic (or partition) it came from, in full."""
-        return self._entry.topic
+        return self[0].topic
 
     def redelivery_count(self) -> int:
         """How often it was delivered before, as far as the broker knows."""
-        return self._entry.redelivery_count
+        return self[0].redelivery_count
 
     def producer_name(self) -> str:
         """Who published it."""
-        return self._entry.metadata.producer_name
+        return self[0].metadata.producer_name
 
     def sequence_id(self) -> int:
         """The producer's number for it."""
-        single = self._single
+        single = self[3]
         if isinstance(single, SingleMessageMetadata) and single.HasField("sequence_id"):
             return single.sequence_id
-        return self._entry.metadata.sequence_id + max(self._index, 0)
+        return self[0].metadata.sequence_id + max(self[1], 0)
 
     def schema_version(self) -> bytes:
         """The version of the schema it was published with, empty if none."""
-        return self._entry.metadata.schema_version
+        return self[0].metadata.schema_version
 
     def has_null_value(self) -> bool:
         """Whether it is a null value (a tombstone)."""
-        return self._single is not None and self._single.null_value
+        return self[3] is not None and self[3].null_value
 
     @property
     def source(self) -> object:
         """The consumer of the partition that it came through; None after pickling."""
-        return self._entry.source
+        return self[0].source
 
     @property
     def entry(self) -> Entry:
         """The entry that it shares with the rest of its batch."""
-        return self._entry
+        return self[0]
 
     @property
     def is_compacted_out(self) -> bool:
         """Whether compaction took the payload of this message from its batch."""
-        return isinstance(self._single, SingleMessageMetadata) and self._single.compacted_out
+        return isinstance(self[3], SingleMessageMetadata) and self[3].compacted_out
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self[0] is other[0] and self[1] == other[1]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((id(self[0]), self[1]))
 
     def __repr__(self) -> str:
-        return f"Message({self.message_id().text}, {len(self._data)} bytes)"
+        return f"Message({self.message_id().text}, {len(self[2])} bytes)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        entry, single = self._entry, self._single
+        entry, single = self[0], self[3]
         state = (
             (entry.topic, entry.partition, entry.ledger_id, entry.entry_id),
             entry.metadata.SerializeToString(),
             entry.redelivery_count,
-            self._index,
-            self._data,
+            self[1],
+            self[2],
             None if single is None or single is entry.metadata else single.SerializeToString(),
         )
         return (_restore, state)
+
+
+entry_of: Callable[[Message], Entry] = itemgetter(0)
+_index_of: Callable[[Message], int] = itemgetter(1)
+
+_INDEXES = tuple(range(1_000))
+"""Shared by the messages of all batches of usual size: the same objects are quickly found to be equal."""
+
+
+class Opened(Sequence[Message]):
+    """Plain messages of one batch, with indexes in sequence from `first` on. They are made anew at each look."""
+
+    __slots__ = ("entry", "first", "payloads")
+
+    def __init__(self, entry: Entry, payloads: list[bytes], first: int = 0) -> None:
+        self.entry = entry
+        self.payloads = payloads
+        self.first = first
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Message]:
+        indexes = _INDEXES if self.end <= len(_INDEXES) else range(self.end)
+        return map(Message, zip(repeat(self.entry), indexes[self.first :], self.payloads, repeat(None)))
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [*self][place]
+        index = range(self.first, self.end)[place]
+        return Message((self.entry, index, self.payloads[place], None))
+
+    @property
+    def end(self) -> int:
+        """The index behind the last one."""
+        return self.first + len(self.payloads)
+
+    def split(self, length: int) -> "tuple[Opened, Opened]":
+        """The first so many, and the rest."""
+        rest = Opened(self.entry, self.payloads[length:], self.first + length)
+        return Opened(self.entry, self.payloads[:length], self.first), rest
+
+    @property
+    def run(self) -> "Run":
+        """All of them."""
+        return Run(self.entry, self.first, self.end)
+
+
+class Messages(Sequence[Message]):
+    """Messages as `receive_many` hands them over: a sequence like a list, in which whole batches stay together.
+
+    Messages that are only looked at one after the other are made one after the other. To acknowledge all of it
+    (`acknowledge_many`) costs a step for each batch.
+    """
+
+    __slots__ = ("_all", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[Sequence[Message]] = []
+        self._all: list[Message] | None = None
+
+    def add(self, part: Sequence[Message]) -> None:
+        """Put what follows behind the rest; for whoever makes it."""
+        self.parts.append(part)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(self.parts) if self._all is None else iter(self._all)
+
+    def __getitem__(self, place: Any) -> Any:
+        if self._all is None:
+            self._all = [*chain.from_iterable(self.parts)]
+        return self._all[place]
+
+    def __add__(self, other: Sequence[Message]) -> list[Message]:
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[Message]) -> list[Message]:
+        return [*other, *self]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr([*self])
+
+
+class Run(NamedTuple):
+    """Messages of one entry with indexes in sequence: `first` up to, not including, `end`."""
+
+    entry: Entry
+    first: int
+    end: int
+
+
+def run_at(messages: Sequence[object], start: int) -> Run | None:
+    """The run of batched messages that begins at a place of a list of whatever; None if there is none.
+
+    Where a whole batch, or what is left of it, lies there in its order, nothing is done message by message.
+    """
+    first = messages[start]
+    if type(first) is not Message or first[1] < 0:
+        return None
+    entry, index = first[0], first[1]
+    stop = min(start + entry.count - index, len(messages))
+    length = stop - start
+    last = messages[stop - 1]
+    if type(last) is Message and last[0] is entry and last[1] == index + length - 1:  # else it is no use to look
+        chunk: Any = messages[start:stop]
+        if [*map(type, chunk)].count(Message) == length and [*map(entry_of, chunk)].count(entry) == length:
+            indexes = _INDEXES if entry.count <= len(_INDEXES) else range(entry.count)
+            if (*map(_index_of, chunk),) == (*indexes[index : index + length],):
+                return Run(entry, index, index + length)
+    end = index + 1
+    for place in range(start + 1, stop):
+        other = messages[place]
+        if type(other) is not Message or other[0] is not entry or other[1] != end:
+            break
+        end += 1
+    return Run(entry, index, end)
 
 
 def _restore(
@@ -237,5 +375,5 @@ def _restore(
     parsed = MessageMetadata.FromString(metadata)
     entry = Entry(*place, parsed, b"", redelivery_count=redeliveries)
     if index < 0:
-        return Message(entry, index, data, parsed)
-    return Message(entry, index, data, None if single is None else SingleMessageMetadata.FromString(single))
+        return Message((entry, index, data, parsed))
+    return Message((entry, index, data, None if single is None else SingleMessageMetadata.FromString(single)))

@@ -6,7 +6,7 @@ An unpartitioned topic is the case of one.
 import asyncio
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.message import Message as WireMessage
 
@@ -31,7 +31,7 @@ from .consumer import PartitionConsumer
 from .core import Core
 from .forking import inherited_error
 from .inbox import Inbox
-from .message import Message
+from .message import Message, Messages, Opened, entry_of
 from .message_id import MessageId
 from .start_filter import StartFilter
 
@@ -48,6 +48,7 @@ class TopicConsumer:
         self.core = core
         self._start = start
         self._by_partition: dict[int, PartitionConsumer] = {}
+        self._ours: dict[object, None] = {}
         self._closed = False
 
     async def open(self) -> None:
@@ -64,6 +65,7 @@ class TopicConsumer:
         else:
             self.consumers = [self._make(topic, topic.partition, size)]
         self._by_partition = {consumer.partition: consumer for consumer in self.consumers}
+        self._ours = dict.fromkeys(self.consumers)
         try:
             await together([consumer.open() for consumer in self.consumers])
         except BaseException:
@@ -120,12 +122,37 @@ class TopicConsumer:
 
     def acknowledge(self, message: Message | MessageId) -> None:
         """One message is done."""
-        self._source(message).acks.acknowledge(message)
+        if type(message) is Message and message[0].source in self._ours and not self._closed:
+            message[0].source.acks.acknowledge(message)
+        else:
+            self._source(message).acks.acknowledge(message)
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
         """All these messages are done."""
-        for source, group in groupby(messages, self._source):
-            source.acks.acknowledge_many(group)
+        if isinstance(messages, Messages):
+            for part in messages.parts:
+                if not isinstance(part, Opened):
+                    self._acknowledge_list([*part])
+                elif part.entry.source in self._ours and not self._closed:
+                    cast(PartitionConsumer, part.entry.source).acks.acknowledge_many(part)
+                else:
+                    self._acknowledge_list([*part])
+        else:
+            self._acknowledge_list([*messages])
+
+    def _acknowledge_list(self, items: list[Message] | list[Message | MessageId]) -> None:
+        if [*map(type, items)].count(Message) < len(items) or self._closed:
+            for source, group in groupby(items, self._source):
+                source.acks.acknowledge_many([*group])
+            return
+        received = cast(list[Message], items)
+        sources = {entry.source for entry in {*map(entry_of, received)}}
+        if len(sources) == 1:
+            self._source(received[0]).acks.acknowledge_many(received)
+            return
+        for _, same_entry in groupby(received, entry_of):
+            group = [*same_entry]
+            self._source(group[0]).acks.acknowledge_many(group)
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Everything of the message's partition up to it is done."""

@@ -83,7 +83,7 @@ def decode_batch(payload: bytes | bytearray | memoryview, count: int) -> Message
     ProtocolError unless exactly that many whole messages are there.
     """
     data = payload if isinstance(payload, bytes) else bytes(payload)
-    plain = _decode_uniform(data, count)
+    plain = decode_uniform(data, count)
     if plain is not None:
         return list(zip(repeat(None), plain, strict=False))
     return _decode_any(data, count)
@@ -92,14 +92,17 @@ def decode_batch(payload: bytes | bytearray | memoryview, count: int) -> Message
 def decode_payloads(payload: bytes | bytearray | memoryview, count: int) -> list[bytes]:
     """The payloads alone of a batch, for readers that want nothing else; errors as `decode_batch`."""
     data = payload if isinstance(payload, bytes) else bytes(payload)
-    plain = _decode_uniform(data, count)
+    plain = decode_uniform(data, count)
     if plain is not None:
         return plain
     return [message for _, message in _decode_any(data, count)]
 
 
-def _decode_uniform(data: bytes, count: int) -> list[bytes] | None:
-    """The payloads if all messages are plain and of one size, else None. Checks `count` for both paths."""
+def decode_uniform(data: bytes, count: int) -> list[bytes] | None:
+    """The payloads if all messages are plain and of one size, else None, and `decode_batch` is to be asked.
+
+    ProtocolError if so many messages cannot be in so many bytes.
+    """
     size = len(data)
     if count < 1 or count * MESSAGE_SIZE_MIN_BYTES > size:
         raise ProtocolError(f"{count} messages in a batch of {size} bytes", count=count, size_bytes=size)

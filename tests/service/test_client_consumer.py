@@ -154,6 +154,31 @@ async def test_a_batch_is_acknowledged_when_all_its_messages_are(broker: FakeBro
     await broker.until(lambda: subscription(broker).acked == {0, 1})
 
 
+async def test_acknowledging_many_at_once_is_exact(broker: FakeBroker, client: AsyncClient) -> None:
+    """Whole batches, parts of batches, ids among messages, and the rest by and by."""
+    await publish(client, numbers(60), 10)
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
+    await broker.until(lambda: subscription(broker).next_entry == 6)
+    messages = await consumer.receive_many(25, 2000)
+    assert len(messages) == 25
+    await consumer.acknowledge_many(messages)
+    await broker.until(lambda: subscription(broker).acked == {0, 1})
+    rest = [*await consumer.receive_many(100, 2000)]
+    assert [message.data() for message in rest] == numbers(35, 25)
+    await consumer.acknowledge_many(rest[:4])
+    await consumer.acknowledge_many([rest[10].message_id(), *rest[5:10], rest[6], *rest[11:14]])
+    await consumer.acknowledge(rest[25])
+    await asyncio.sleep(0.15)
+    assert subscription(broker).acked == {0, 1}
+    await consumer.acknowledge_many((rest[4], rest[14]))
+    await broker.until(lambda: subscription(broker).acked == {0, 1, 2, 3})
+    await consumer.acknowledge_many(rest[:25:-1])
+    await broker.until(lambda: subscription(broker).acked == {0, 1, 2, 3, 5})
+    await consumer.acknowledge_many(iter(rest[15:25]))
+    await broker.until(lambda: subscription(broker).acked == set(range(6)))
+    await consumer.acknowledge_many([])
+
+
 async def test_cumulative_acknowledgement(broker: FakeBroker, client: AsyncClient) -> None:
     await publish(client, numbers(12), 3)
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST)

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -18,7 +18,7 @@ class Partition:
 
     generation = 0
 
-    def open_entry(self, entry: Entry) -> list[Message]:
+    def open_entry(self, entry: Entry) -> Sequence[Message]:
         return entry.open(1 << 20)
 
 
