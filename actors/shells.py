@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
+from ..runtime.logs import log_to_stderr
 from ..runtime.tasks import Tasks
 from ..storage.metadata_store import MetadataStore
 from . import assembly
@@ -35,7 +36,7 @@ START_RETRY_MAX_S = 5.0
 
 def _begin_process() -> None:
     """Logs go to the worker's log file in Ray's session directory; the garbage collector is told to take its time."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     # Entries are many short-lived objects in no cycles. Looking for cycles after every 700 of them, Python's default,
     # takes a quarter of a busy broker's time.
     gc.freeze()

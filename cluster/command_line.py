@@ -18,6 +18,7 @@ from rich.console import Console
 
 from ..protocol.errors import MagnetarError, SettingError
 from ..protocol.names import VERSION
+from ..runtime.logs import log_to_stderr
 from .directory import default_data_directory
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def start(
     from .ray_cluster import start_on_ray
     from .status_table import print_status
 
-    logging.basicConfig(level=logging.WARNING, format="magnetar: %(message)s")
+    log_to_stderr(logging.WARNING, "magnetar: %(message)s")
     with clear_errors():
         from .planning import load_settings
         from .preparing import StartOptions

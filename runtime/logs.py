@@ -1,0 +1,50 @@
+"""How processes of the cluster write their logs: one line a record, whatever the record says.
+
+Clients choose names of subscriptions, producers and consumers, and Pulsar allows any character in them. So a name may
+hold line breaks, and what follows one would look like a record of its own; or it may hold sequences that a terminal
+obeys. The formatter writes such characters as `\\n` or `\\x1b`. A traceback has lines of its own, which are marked: an
+exception's text may hold a name, too.
+"""
+
+import logging
+import re
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+CONTINUED = "  | "
+"""In front of every line that is not the first one of its record."""
+
+# Control characters, line and paragraph separators, marks that turn the direction of text, halves of characters.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def one_line(text: str) -> str:
+    """`text` with everything escaped that could end its line, or make it look like another one."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class LineFormatter(logging.Formatter):
+    """See the module."""
+
+    def __init__(self, text: str = FORMAT) -> None:
+        super().__init__(text)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = record.getMessage()
+        if self.usesTime():
+            record.asctime = self.formatTime(record, self.datefmt)
+        lines = [one_line(self.formatMessage(record))]
+        if record.exc_info:
+            lines += self._continued(self.formatException(record.exc_info))
+        if record.stack_info:
+            lines += self._continued(self.formatStack(record.stack_info))
+        return "\n".join(lines)
+
+    def _continued(self, text: str) -> list[str]:
+        return [CONTINUED + one_line(line) for line in text.split("\n")]
+
+
+def log_to_stderr(level: int = logging.INFO, text: str = FORMAT) -> None:
+    """Have this process write its log to its standard error, unless it is set up already."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter(text))
+    logging.basicConfig(level=level, handlers=[handler])
