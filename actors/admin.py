@@ -3,8 +3,10 @@
 It keeps nothing: every request is a question to the coordinator or to the broker that owns the topic, over the internal
 RPC, so it runs beside them and never on a broker's loop. A topic that is being moved is asked for again for a while.
 
-Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. Bodies are small and bounded, and so is
-the number of requests under way. What a web page makes a browser send is refused (`admin_guard`); GET changes nothing.
+Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. A path of Pulsar's that is not here is
+answered with 501, so that it can be told from a topic that does not exist (404). Bodies are small and bounded, and so
+is the number of requests under way. What a web page makes a browser send is refused (`admin_guard`). GET changes
+nothing.
 """
 
 import json
@@ -99,7 +101,7 @@ class AdminService:
         self._failures = self._metrics.counter("magnetar_admin_failures", "Requests answered with a status of 500 up.")
         self._under_way = 0
         owners = Owners(env, self._coordinator, self._brokers, settings)
-        self._routes = [TopicRoutes(owners), ClusterRoutes(cluster_id, settings, owners, self._metrics)]
+        self._routes = [TopicRoutes(owners), ClusterRoutes(settings, owners, self._metrics)]
         self._runner: web.AppRunner | None = None
 
     @property
@@ -151,6 +153,8 @@ class AdminService:
             self._guard.check(request)
             return await handler(request)
         except web.HTTPException as error:
+            if request.match_info.http_exception is error:
+                return _absent(request, error)
             return _refusal(error.status, error.text or error.reason)
         except MagnetarError as error:
             status = _status_of(error)
@@ -170,6 +174,19 @@ def _status_of(error: MagnetarError) -> int:
     if error.details.get("exists"):
         return 409
     return next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
+
+
+def _absent(request: web.Request, error: web.HTTPException) -> web.Response:
+    """There is no such path, or it takes other methods. A tool must not take that for a topic that does not exist."""
+    what = f"{request.method} {request.path[:200]}"
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        methods = ", ".join(sorted(error.allowed_methods))
+        answer = _refusal(405, f"there is no {what}: this path takes {methods}")
+        answer.headers["Allow"] = methods
+        return answer
+    if request.path.startswith(("/admin/", "/lookup/")):
+        return _refusal(501, f"there is no {what} here: this part of Pulsar's admin API is not supported")
+    return _refusal(404, f"there is no {what}")
 
 
 def _refusal(status: int, reason: str) -> web.Response:

@@ -30,10 +30,10 @@ GAUGES = {
 
 
 class ClusterRoutes:
-    """See the module. The one cluster is called by its id."""
+    """See the module. There is one cluster, called as the settings say."""
 
-    def __init__(self, cluster_id: str, settings: Settings, owners: Owners, metrics: Metrics) -> None:
-        self._cluster_id = cluster_id
+    def __init__(self, settings: Settings, owners: Owners, metrics: Metrics) -> None:
+        self._cluster = settings.cluster_name
         self._settings = settings
         self._coordinator = owners.coordinator
         self._call = owners.coordinator.call
@@ -65,7 +65,7 @@ class ClusterRoutes:
     # -- clusters and brokers ------------------------------------------------------------------------------------
 
     async def clusters(self, request: web.Request) -> web.Response:
-        return json_answer([self._cluster_id])
+        return json_answer([self._cluster])
 
     async def cluster(self, request: web.Request) -> web.Response:
         self._check_cluster(request)
@@ -92,9 +92,9 @@ class ClusterRoutes:
         return [broker["url"] for broker in self._coordinator.brokers.values()]
 
     def _check_cluster(self, request: web.Request) -> None:
-        cluster = request.match_info.get("cluster", self._cluster_id)
-        if cluster != self._cluster_id:
-            raise NoSuchKey(f"the cluster {cluster} does not exist; this one is {self._cluster_id}")
+        cluster = request.match_info.get("cluster", self._cluster)
+        if cluster != self._cluster:
+            raise NoSuchKey(f"the cluster {cluster} does not exist; this one is {self._cluster}")
 
     # -- tenants -------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class ClusterRoutes:
         return json_answer(
             {
                 "adminRoles": record.get("adminRoles", []),
-                "allowedClusters": record.get("allowedClusters", [self._cluster_id]),
+                "allowedClusters": record.get("allowedClusters", [self._cluster]),
             }
         )
 

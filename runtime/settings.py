@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol.errors import SettingError
+from ..protocol.errors import InvalidTopicName, SettingError
+from ..protocol.topics import check_named_entity
 from . import setting_text
 from .setting_text import setting as _setting
 
@@ -269,6 +270,7 @@ class Settings:
     )
 
     # Admin HTTP
+    cluster_name: str = _setting("clusterName", "standalone", "Name of the cluster, as the admin HTTP tells it.")
     web_service_allowed_hosts: str = _setting(
         "webServiceAllowedHosts",
         "",
@@ -418,6 +420,10 @@ class Settings:
             )
         if self.bookie_frame_size_max_bytes < self.max_message_size_bytes + 1024:
             raise SettingError("nettyMaxFrameSizeBytes must be at least 1,024 above maxMessageSize")
+        try:
+            check_named_entity("cluster", self.cluster_name)
+        except InvalidTopicName as error:
+            raise SettingError(f"clusterName: {error}") from None
         if self.disk_usage_warn >= self.disk_usage_full:
             raise SettingError("diskUsageWarnThreshold must be below diskUsageThreshold")
         if self.session_timeout_s < 2 * self.heartbeat_interval_s:

@@ -142,7 +142,7 @@ async def _serve_next(admin: AdminService) -> None:
     browser = _Browser(admin)
     browser.transport.feed(_NEXT)
     await browser.quiet(admin)
-    if _answers(browser.heard) != [(200, json.dumps([CLUSTER]).encode())]:
+    if _answers(browser.heard) != [(200, json.dumps([SETTINGS.cluster_name]).encode())]:
         raise Wrong(f"the next client got {browser.heard!r}")
     browser.transport.close()
     await turns(10)
@@ -174,7 +174,8 @@ _PATHS = """
 /admin/v2/persistent/T/N/X/internalStats /admin/v2/persistent/T/N/X/lastMessageId /admin/v2/persistent/T/N/X/unload
 /admin/v2/persistent/T/N/X/subscriptions /admin/v2/persistent/T/N/X/subscription/S
 /admin/v2/persistent/T/N/X/subscription/S/resetcursor /admin/v2/persistent/T/N/X/subscription/S/resetcursor/W
-/admin/v2/persistent/T/N/X/subscription/S/skip_all /lookup/v2/topic/persistent/T/N/X
+/admin/v2/persistent/T/N/X/subscription/S/skip_all /admin/v2/non-persistent/T/N /admin/v2/persistent/T/N/X/retention
+/lookup/v2/topic/persistent/T/N/X
 """.split()
 _ODD_PARTS = [
     "",
@@ -193,7 +194,7 @@ _ODD_PARTS = [
     "-1",
 ]
 _PARTS = {
-    "C": [CLUSTER, "other"],
+    "C": ["standalone", "other"],
     "T": ["public", "public", "new", "acme"],
     "N": ["default", "default", "n"],
     "X": ["t", "t", "t-partition-0", "t-partition-7", "new"],

@@ -238,10 +238,12 @@ async def test_lookup_names_the_owner(http: Http) -> None:
 
 
 async def test_tenants_namespaces_clusters(http: Http) -> None:
-    assert (await http("PUT", "/admin/v2/tenants/acme", {"adminRoles": ["a"], "allowedClusters": [CLUSTER]}))[0] == 204
+    assert (await http("PUT", "/admin/v2/tenants/acme", {"adminRoles": ["a"], "allowedClusters": ["standalone"]}))[
+        0
+    ] == 204
     assert (await http("PUT", "/admin/v2/tenants/acme", {}))[0] == 409
     assert (await http("POST", "/admin/v2/tenants/acme", {"adminRoles": ["b"]}))[0] == 204
-    assert (await http("GET", "/admin/v2/tenants/acme"))[1] == {"adminRoles": ["b"], "allowedClusters": [CLUSTER]}
+    assert (await http("GET", "/admin/v2/tenants/acme"))[1] == {"adminRoles": ["b"], "allowedClusters": ["standalone"]}
     assert (await http("PUT", "/admin/v2/tenants/bad", {"adminRoles": 5}))[0] == 412
     assert (await http("PUT", "/admin/v2/tenants/bad", []))[0] == 412
     assert (await http("POST", "/admin/v2/tenants/none", {}))[0] == 404
@@ -255,11 +257,26 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert (await http("DELETE", "/admin/v2/namespaces/acme/orders"))[0] == 204
     assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 204
     assert await http("GET", "/admin/v2/tenants") == (200, ["public"])
-    assert await http("GET", "/admin/v2/clusters") == (200, [CLUSTER])
-    assert await http("GET", f"/admin/v2/brokers/{CLUSTER}") == (200, ["broker-1:6650", "broker-2:6650"])
+    assert await http("GET", "/admin/v2/clusters") == (200, ["standalone"])
+    assert await http("GET", "/admin/v2/brokers/standalone") == (200, ["broker-1:6650", "broker-2:6650"])
     assert (await http("GET", "/admin/v2/brokers/other"))[0] == 404
-    assert (await http("GET", "/admin/v2/nonsense"))[0] == 404
-    assert (await http("PATCH", "/admin/v2/clusters"))[0] == 405
+    assert (await http("GET", "/admin/v2/clusters/standalone"))[0] == 200
+
+
+async def test_what_is_not_supported_can_be_told_from_what_does_not_exist(http: Http) -> None:
+    for method, path in (
+        ("GET", f"{PERSISTENT}/t/retention"),
+        ("POST", f"{PERSISTENT}/t/terminate"),
+        ("GET", "/admin/v2/schemas/public/default/t/schema"),
+        ("GET", "/lookup/v2/topic/persistent/public/default/t/bundle"),
+    ):
+        status, answer = await http(method, path)
+        assert status == 501 and f"{method} {path}" in answer["reason"] and "not supported" in answer["reason"]
+    status, answer = await http("GET", f"{PERSISTENT}/t/stats")
+    assert status == 404 and "t does not exist" in answer["reason"]
+    status, answer = await http("PATCH", "/admin/v2/clusters")
+    assert status == 405 and "takes GET, HEAD" in answer["reason"]
+    assert (await http("GET", "/nonsense"))[0] == 404
 
 
 async def test_health_needs_brokers_and_bookies(http: Http) -> None:
