@@ -231,7 +231,11 @@ class Connection(asyncio.Protocol):
     def publish_ended(self, size_bytes: int) -> None:
         """One publish less is under way."""
         self._publishes -= 1
-        if Pause.PUBLISHES in self._pause and self._publishes <= self._publishes_max // 2:
+        if (
+            self._pause is not Pause.NONE
+            and Pause.PUBLISHES in self._pause
+            and self._publishes <= self._publishes_max // 2
+        ):
             self._resume_reading(Pause.PUBLISHES)
         self.host.publish_budget.give(size_bytes)
 

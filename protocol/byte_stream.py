@@ -35,6 +35,11 @@ class FrameCutter:
         """Bytes of the unfinished frame kept between chunks."""
         return len(self._buffer)
 
+    @property
+    def between_frames(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return not self._buffer and not self._broken
+
     def cut(self, data: bytes | bytearray | memoryview) -> tuple[memoryview, list[tuple[int, int]]]:
         """The frames that `data` completes: a view, and where in it each frame begins (behind its size) and ends.
 

@@ -82,11 +82,30 @@ def send_receipt(
     producer_id: int, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int, partition: int = -1
 ) -> bytes:
     """SEND_RECEIPT: the entry is stored at that position. A duplicate's position is (−1, −1)."""
-    message_id = _message_id(ledger_id, entry_id, partition)
-    body = b"\x08%b\x10%b\x1a%b%b" % (varint(producer_id), varint(sequence_id), varint(len(message_id)), message_id)
+    producer, ledger, end = _receipt_parts(producer_id, ledger_id, partition)
+    entry = varint(entry_id)
+    body = b"%b%b\x1a%b%b%b%b" % (
+        producer,
+        varint(sequence_id),
+        _SMALL[len(ledger) + len(entry) + len(end)],
+        ledger,
+        entry,
+        end,
+    )
     if highest_sequence_id:
         body += b"\x20" + varint(highest_sequence_id)
     return _framed(_SEND_RECEIPT, body)
+
+
+@lru_cache(4096)
+def _receipt_parts(producer_id: int, ledger_id: int, partition: int) -> tuple[bytes, bytes, bytes]:
+    """What stays the same in the receipts of a producer and a ledger: before the sequence id, before and behind the
+    entry id."""
+    return (
+        b"\x08%b\x10" % varint(producer_id),
+        b"\x08%b\x10" % varint(ledger_id),
+        b"\x18" + varint(partition) if partition >= 0 else b"",
+    )
 
 
 def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:

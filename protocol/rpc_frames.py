@@ -10,6 +10,7 @@ operations have binary payloads of their own (`bookie_wire`).
 Handshake, time-outs and matching of answers to requests belong to `runtime.rpc`.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ _INNER = Struct(">BBI")
 HEADER_SIZE_BYTES = _HEADER.size
 # What the size field counts besides the payload.
 OVERHEAD_SIZE_BYTES = _INNER.size
+_SIZE_FIELD_BYTES = HEADER_SIZE_BYTES - OVERHEAD_SIZE_BYTES
+
+RpcFrameFields = tuple[int, int, int, bytes]
+"""What an `RpcFrame` consists of. The decoder makes plain tuples: it makes one for each entry."""
 
 
 class RpcFrame(NamedTuple):
@@ -61,24 +66,47 @@ class RpcFrameDecoder:
         """Accept frames up to that size from the next chunk on."""
         self._cutter.frame_size_max = frame_size_max
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[RpcFrame]:
-        """The frames that `data` completes, payloads copied once.
+    def feed(self, data: bytes | bytearray | memoryview) -> list[RpcFrameFields]:
+        """The frames that `data` completes, as (kind, code, request id, payload), payloads copied once.
 
         FrameTooLarge as soon as a size field exceeds the limit; ProtocolError for a frame too short or of unknown kind.
         """
+        frames: list[RpcFrameFields] = []
+        if type(data) is bytes and self._cutter.between_frames:
+            rest = self._take_whole_frames(data, frames)
+            if rest == len(data):
+                return frames
+            data = memoryview(data)[rest:]
         view, cuts = self._cutter.cut(data)
-        if not cuts:
-            return []
-        frames: list[RpcFrame] = []
         for start, end in cuts:
             kind, code, request_id = _INNER.unpack_from(view, start)
             if kind > KIND_NOTIFY:
                 self._cutter.fail()
                 raise ProtocolError(f"an RPC frame of unknown kind {kind}", kind=kind)
-            frames.append(RpcFrame(kind, code, request_id, bytes(view[start + OVERHEAD_SIZE_BYTES : end])))
+            frames.append((kind, code, request_id, bytes(view[start + OVERHEAD_SIZE_BYTES : end])))
         return frames
+
+    def _take_whole_frames(self, data: bytes, frames: list[RpcFrameFields]) -> int:
+        """The usual chunk: whole frames, one behind the other. Returns where the first begins that is cut off or wrong,
+        which the cutter then judges."""
+        at, end = 0, len(data)
+        size_max = self._cutter.frame_size_max
+        while at + HEADER_SIZE_BYTES <= end:
+            size, kind, code, request_id = _HEADER.unpack_from(data, at)
+            stop = at + _SIZE_FIELD_BYTES + size
+            if stop > end or size > size_max or size < OVERHEAD_SIZE_BYTES or kind > KIND_NOTIFY:
+                break
+            frames.append((kind, code, request_id, data[at + HEADER_SIZE_BYTES : stop]))
+            at = stop
+        return at
 
 
 def encode_frame_header(kind: int, code: int, request_id: int, payload_size: int) -> bytes:
     """Everything of a frame before its payload of `payload_size` bytes."""
     return _HEADER.pack(OVERHEAD_SIZE_BYTES + payload_size, kind, code, request_id)
+
+
+def encode_empty_responses(status: int, request_ids: Iterable[int]) -> bytes:
+    """Responses with that status and no payload."""
+    pack = _HEADER.pack
+    return b"".join([pack(OVERHEAD_SIZE_BYTES, KIND_RESPONSE, status, request_id) for request_id in request_ids])

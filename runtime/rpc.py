@@ -31,12 +31,18 @@ from ..protocol.errors import (
     RpcTimeout,
     error_to_wire,
 )
-from ..protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder, encode_frame_header
+from ..protocol.rpc_frames import (
+    KIND_NOTIFY,
+    KIND_REQUEST,
+    KIND_RESPONSE,
+    RpcFrameDecoder,
+)
 from . import rpc_handshake as handshake
 from .environment import Environment
 from .rpc_admission import Admission
 from .rpc_handshake import Handshake, Identity
 from .rpc_messages import decode_call, decode_error, pack, unpack
+from .rpc_writes import WRITE_BUFFER_MAX_BYTES, Bytes, FrameWriter
 from .tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -50,10 +56,7 @@ CALL_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 5.0
 HANDSHAKE_FRAME_SIZE_MAX = 4096
 CALLS_UNDER_WAY_MAX = 1024
-WRITE_BUFFER_HIGH_BYTES = 4 << 20
-WRITE_BUFFER_MAX_BYTES = 256 << 20
 
-Bytes = bytes | bytearray | memoryview
 ResponseCallback = Callable[[int, bytes], None]
 
 
@@ -102,15 +105,14 @@ class RpcConnection(asyncio.Protocol):
         self._initiator = initiator
         self._on_ready = on_ready
         self._admit = admit
-        self._write_buffer_max_bytes = write_buffer_max_bytes
         nonce = env.random.token(handshake.NONCE_SIZE_BYTES)
         self._handshake = Handshake(identity, secret, nonce, initiator=initiator, expected_node_id=expected_node_id)
         self._frame_size_max = frame_size_max
         self._decoder = RpcFrameDecoder(min(frame_size_max, HANDSHAKE_FRAME_SIZE_MAX))
         self._transport: asyncio.Transport | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
-        self._outgoing: list[Bytes] = []
-        self._flush_scheduled = False
+        self._writer = FrameWriter(write_buffer_max_bytes, self._peer_too_slow)
+        self._send = self._writer.send
         self._pending: dict[int, ResponseCallback] = {}
         self._next_request_id = 0
         self._handlers = Tasks()
@@ -128,7 +130,11 @@ class RpcConnection(asyncio.Protocol):
         if self.closed or not self.ready:
             self._loop.call_soon(callback, STATUS_DISCONNECTED, b"")
             return
-        request_id = self._take_request_id(callback)
+        request_id = self._next_request_id
+        if request_id in self._pending:
+            request_id = self._free_request_id()
+        self._next_request_id = (request_id + 1) & 0xFFFFFFFF
+        self._pending[request_id] = callback
         self._send(KIND_REQUEST, op, request_id, parts)
 
     async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
@@ -169,6 +175,11 @@ class RpcConnection(asyncio.Protocol):
         if not self.closed:
             self._send(KIND_RESPONSE, status, request_id, parts)
 
+    def respond_all(self, request_ids: Sequence[int], status: int) -> None:
+        """Answer many data requests, without payload, in one write and at once."""
+        if not self.closed:
+            self._writer.send_empty_responses(status, request_ids)
+
     def respond_error(self, request_id: int, error: BaseException) -> None:
         """Answer with a typed error."""
         self.respond(request_id, STATUS_ERROR, (pack(list(error_to_wire(error))),))
@@ -193,7 +204,7 @@ class RpcConnection(asyncio.Protocol):
             return
         self.close_reason = self.close_reason or error
         if error is None:
-            self._flush()
+            self._writer.flush()
             self._transport.close()
         else:
             self._transport.abort()
@@ -210,7 +221,7 @@ class RpcConnection(asyncio.Protocol):
         if self.close_reason is not None:  # the server gave it up before it was made
             self.fail(self.close_reason)
             return
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)  # type: ignore[union-attr]
+        self._writer.open(self._transport)  # type: ignore[arg-type]
         self._handshake_timer = self._loop.call_later(
             HANDSHAKE_TIMEOUT_S, self.fail, HandshakeRefused("the handshake took too long")
         )
@@ -257,7 +268,7 @@ class RpcConnection(asyncio.Protocol):
         self.close_reason = self.close_reason or exc
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
-        self._outgoing.clear()
+        self._writer.close()
         self._writable = True
         self._ended.set()
         pending, self._pending = self._pending, {}
@@ -275,36 +286,16 @@ class RpcConnection(asyncio.Protocol):
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _take_request_id(self, callback: ResponseCallback) -> int:
+    def _free_request_id(self) -> int:
+        """Only after 2^32 requests, with one still unanswered."""
         request_id = self._next_request_id
-        while request_id in self._pending:  # only after 2^32 requests, with one still unanswered
+        while request_id in self._pending:
             request_id = (request_id + 1) & 0xFFFFFFFF
-        self._next_request_id = (request_id + 1) & 0xFFFFFFFF
-        self._pending[request_id] = callback
         return request_id
 
-    def _send(self, kind: int, code: int, request_id: int, parts: Sequence[Bytes]) -> None:
-        size = 0
-        for part in parts:
-            size += len(part)
-        self._outgoing.append(encode_frame_header(kind, code, request_id, size))
-        self._outgoing.extend(parts)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        if not self._outgoing or self.closed or self._transport is None:
-            return
-        outgoing, self._outgoing = self._outgoing, []
-        self._transport.writelines(outgoing)
-        if self._transport.get_write_buffer_size() > self._write_buffer_max_bytes:
-            self.fail(
-                RpcError(
-                    f"{self.peer.node_id} reads too slowly: its buffer passed {self._write_buffer_max_bytes} bytes"
-                )
-            )
+    def _peer_too_slow(self) -> None:
+        limit = self._writer.buffer_max_bytes
+        self.fail(RpcError(f"{self.peer.node_id} reads too slowly: its buffer passed {limit} bytes"))
 
     def fail(self, error: BaseException) -> None:
         """End the connection at once."""

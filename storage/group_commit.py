@@ -66,6 +66,7 @@ class Responder(Protocol):
     """Whoever asked: an `RpcConnection`, or a test."""
 
     def respond(self, request_id: int, status: int, parts: Sequence[bytes] = ()) -> None: ...
+    def respond_all(self, request_ids: Sequence[int], status: int) -> None: ...
 
 
 class _Batch:
@@ -76,7 +77,7 @@ class _Batch:
         self.start = start
         self.end = start
         self.parts: list[bytes] = []
-        self.waiters: list[tuple[Responder, int]] = []
+        self.waiters: dict[Responder, list[int]] = {}
         self.callbacks: list[Callable[[BaseException | None], None]] = []
         self.add_bytes = 0
         self.final = False
@@ -150,7 +151,11 @@ class Journal:
             encode_record_header(KIND_ENTRY, head, batch.start, batch.segment.seed, len(payload)),
             payload,
         )
-        batch.waiters.append((responder, request_id))
+        waiting = batch.waiters.get(responder)
+        if waiting is None:
+            batch.waiters[responder] = [request_id]
+        else:
+            waiting.append(request_id)
         batch.add_bytes += size
         self.pending_bytes += size
         return self._advance(batch, size)
@@ -362,8 +367,8 @@ class Journal:
 
     def _answer(self, batch: _Batch, status: int, error: BaseException | None) -> None:
         self.pending_bytes -= batch.add_bytes
-        for responder, request_id in batch.waiters:
-            responder.respond(request_id, status)
+        for responder, request_ids in batch.waiters.items():
+            responder.respond_all(request_ids, status)
         for callback in batch.callbacks:
             callback(error)
 

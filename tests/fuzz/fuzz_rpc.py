@@ -174,6 +174,10 @@ class _Asker:
             raise Wrong("answered twice")
         self._answers[request_id] = (status, b"".join(parts))
 
+    def respond_all(self, request_ids: Any, status: int) -> None:
+        for request_id in request_ids:
+            self.respond(request_id, status)
+
     async def ask(self, op: int, payload: bytes) -> tuple[int, bytes]:
         request_id = len(self._answers)
         self._store.request(self, op, request_id, payload)

@@ -101,6 +101,10 @@ class Bookie:
         if future is not None and not future.done():
             future.set_result(answer)
 
+    def respond_all(self, request_ids: Sequence[int], status: int) -> None:
+        for request_id in request_ids:
+            self.respond(request_id, status)
+
     def send(self, op: int, payload: bytes) -> int:
         """Ask without waiting; returns the request id."""
         self._next_id += 1

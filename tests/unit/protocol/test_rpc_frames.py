@@ -13,6 +13,7 @@ from magnetar.protocol.rpc_frames import (
     OVERHEAD_SIZE_BYTES,
     RpcFrame,
     RpcFrameDecoder,
+    encode_empty_responses,
     encode_frame_header,
 )
 
@@ -63,3 +64,28 @@ def test_unknown_kind_breaks_the_stream() -> None:
         decoder.feed(encode(RpcFrame(3, 0, 0, b"")))
     with pytest.raises(ProtocolError, match="broken"):
         decoder.feed(encode(RpcFrame(0, 0, 0, b"")))
+
+
+def test_empty_responses_are_frames_one_behind_the_other() -> None:
+    data = encode_empty_responses(3, [7, 0, 0xFFFFFFFF])
+    assert data == b"".join(encode(RpcFrame(1, 3, number, b"")) for number in (7, 0, 0xFFFFFFFF))
+    assert [frame[:3] for frame in RpcFrameDecoder(6).feed(data)] == [(1, 3, 7), (1, 3, 0), (1, 3, 0xFFFFFFFF)]
+
+
+@pytest.mark.parametrize("bad", [RpcFrame(3, 0, 1, b""), RpcFrame(0, 0, 1, b"12345")])
+def test_a_wrong_frame_behind_good_ones_breaks_the_stream(bad: RpcFrame) -> None:
+    decoder = RpcFrameDecoder(10)
+    good = encode(RpcFrame(0, 1, 2, b"1234"))
+    with pytest.raises(ProtocolError):
+        decoder.feed(good + good + encode(bad))
+    with pytest.raises(ProtocolError):
+        decoder.feed(good)
+
+
+def test_whole_frames_and_the_beginning_of_the_next_one_in_a_chunk() -> None:
+    decoder = RpcFrameDecoder(10)
+    first, second = RpcFrame(0, 1, 2, b"ab"), RpcFrame(1, 255, 3, b"")
+    data = encode(first) + encode(second) + encode(first)
+    for cut in range(len(data) - len(encode(first)), len(data)):
+        assert decoder.feed(data[:cut]) == [first, second]
+        assert decoder.feed(data[cut:]) == [first]

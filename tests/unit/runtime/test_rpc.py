@@ -4,6 +4,7 @@ connections.
 
 import asyncio
 import contextlib
+from functools import partial
 
 import pytest
 
@@ -31,6 +32,7 @@ class EchoService(RpcService):
         self.lost = []
         self.heard = asyncio.Queue()
         self.release = asyncio.Event()
+        self.waiting = []
 
     def connected(self, connection):
         self.connections.append(connection)
@@ -44,6 +46,10 @@ class EchoService(RpcService):
             connection.respond(request_id, STATUS_OK, [payload[:2], payload[2:]])
         elif op == 8:
             connection.close()
+        elif op == 9:
+            self.waiting.append(request_id)
+            if payload:
+                connection.respond_all(self.waiting, 3)
 
     async def rpc_add(self, connection, a, b):
         return a + b
@@ -98,6 +104,22 @@ async def test_both_ends_know_each_other_after_the_handshake():
         await connection.call("add", a=0, b=0)
         assert service.connections[0].peer == Identity("c1", "broker", "k1", "i9")
         assert len(server.connections) == 1
+
+
+async def test_many_requests_are_answered_at_once_behind_what_was_answered_before():
+    async with cluster() as (_, _, connection):
+        order = []
+        done = asyncio.get_running_loop().create_future()
+
+        def answered(number, status, payload):
+            order.append((number, status, payload))
+            if len(order) == 4:
+                done.set_result(None)
+
+        for number, op, payload in ((0, 9, b""), (1, 9, b""), (2, 7, b"abc"), (3, 9, b"!")):
+            connection.request(op, (payload,), partial(answered, number))
+        await asyncio.wait_for(done, 5)
+        assert order == [(2, 0, b"abc"), (0, 3, b""), (1, 3, b""), (3, 3, b"")]
 
 
 async def test_a_call_returns_its_result_and_raises_its_typed_error():
@@ -226,7 +248,7 @@ async def test_a_peer_that_never_reads_is_cut_off():
     async with cluster() as (service, _, connection):
         await connection.call("add", a=1, b=1)
         server_side = service.connections[0]
-        server_side._write_buffer_max_bytes = 8 << 20
+        server_side._writer.buffer_max_bytes = 8 << 20
         connection._transport.pause_reading()
         block = b"x" * (1 << 20)
         while not server_side.closed:

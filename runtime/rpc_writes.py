@@ -1,0 +1,77 @@
+"""What one end of an RPC connection writes: frames gathered until the end of the loop's turn, then one system call.
+
+A peer that does not read cannot make this end keep more than `buffer_max_bytes`: `on_too_slow` is called once they are
+passed, and the connection then ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ..protocol.rpc_frames import encode_empty_responses, encode_frame_header
+
+WRITE_BUFFER_HIGH_BYTES = 4 << 20
+WRITE_BUFFER_MAX_BYTES = 256 << 20
+JOIN_UP_TO_BYTES = 2048
+"""The parts of a frame up to this size are copied together: that costs less than a vector element for each."""
+
+Bytes = bytes | bytearray | memoryview
+
+
+class FrameWriter:
+    """See the module. Before `open` frames wait; after `close` they are dropped."""
+
+    def __init__(self, buffer_max_bytes: int, on_too_slow: Callable[[], None]) -> None:
+        self.buffer_max_bytes = buffer_max_bytes
+        self._on_too_slow = on_too_slow
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.WriteTransport | None = None
+        self._outgoing: list[Bytes] = []
+        self._flush_scheduled = False
+        self._closed = False
+
+    def open(self, transport: asyncio.WriteTransport) -> None:
+        """Write to this from now on."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+
+    def close(self) -> None:
+        """Drop what was not written, and all that comes."""
+        self._closed = True
+        self._transport = None
+        self._outgoing.clear()
+
+    def send(self, kind: int, code: int, request_id: int, parts: Sequence[Bytes]) -> None:
+        """Write a frame at the end of this turn of the loop."""
+        if self._closed:
+            return
+        size = sum(map(len, parts))
+        header = encode_frame_header(kind, code, request_id, size)
+        if size <= JOIN_UP_TO_BYTES:
+            self._outgoing.append(b"".join((header, *parts)))
+        else:
+            self._outgoing.append(header)
+            self._outgoing.extend(parts)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def send_empty_responses(self, status: int, request_ids: Sequence[int]) -> None:
+        """Write many responses at once, without waiting for the end of the turn: whoever answers so many has nothing to
+        add in this turn, and the wait would be one more turn of the loop."""
+        if not self._closed:
+            self._outgoing.append(encode_empty_responses(status, request_ids))
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is gathered now."""
+        self._flush_scheduled = False
+        transport = self._transport
+        if not self._outgoing or transport is None:
+            return
+        outgoing, self._outgoing = self._outgoing, []
+        if len(outgoing) == 1:
+            transport.write(outgoing[0])
+        else:
+            transport.writelines(outgoing)
+        if transport.get_write_buffer_size() > self.buffer_max_bytes:
+            self._on_too_slow()
