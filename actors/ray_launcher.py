@@ -52,6 +52,26 @@ async def locate_coordinator() -> tuple[str, int]:
     return host, port
 
 
+def launch_ahead(plan: ClusterPlan, member: type) -> None:
+    """Create the actors of all members, so that their processes come up while the coordinator does.
+
+    Their services are started by the coordinator's supervisor, which adopts actors that it finds. What cannot be
+    created here is created, or its failure told, by the supervisor.
+    """
+    for node in plan.members:
+        try:
+            _create(plan, member, node)
+        except ValueError as error:
+            logger.info("%s is left to the supervisor: %s", node.node_id, error)
+
+
+def _create(plan: ClusterPlan, member: type, node: NodePlan) -> Any:
+    import ray
+
+    remote = ray.remote(member).options(**actor_options(node, restarts_max=0))
+    return remote.remote(plan, node)
+
+
 class RayLauncher:
     """Creates and watches the member actors of one cluster: instances of `member`, made with the plan and a node."""
 
@@ -116,5 +136,7 @@ class RayLauncher:
     def _create(self, node: NodePlan) -> Any:
         import ray
 
-        remote = ray.remote(self._member).options(**actor_options(node, restarts_max=0))
-        return remote.remote(self._plan, node)
+        try:
+            return _create(self._plan, self._member, node)
+        except ValueError:  # the name was taken since `adopt` looked: by `launch_ahead`
+            return ray.get_actor(actor_name(node.node_id), RAY_NAMESPACE)

@@ -11,7 +11,6 @@ from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from ..storage.cluster_identity import create_cluster, read_cluster_id
 from ..storage.cookie import cookie_of_record
-from ..storage.metadata_sql import SqlMetadataStore
 from ..storage.metadata_store import MetadataStore, list_all
 from .directory import ClusterDirectory, ClusterIdentity
 from .planning import Machine, Wanted, check_accepted, check_size, is_wildcard, place_bookies, plan_nodes
@@ -51,6 +50,8 @@ async def prepare(
 
     The caller holds the directory's lock. Raises ClusterError, SettingError, MetadataUnavailable.
     """
+    from ..storage.metadata_sql import SqlMetadataStore  # slow to import, and `status` and `stop` do without
+
     ports = _choose_ports(options)  # the cheapest refusals first, before anything is written
     elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in machine.cookies]
     identity = directory.establish_identity(options.metadata_url, elsewhere)

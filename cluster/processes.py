@@ -1,17 +1,19 @@
-"""Processes of this machine, by Linux's /proc: found by an argument, named so that a reused id is not mistaken, ended.
+"""Processes of this machine, by Linux's /proc: recorded so that a reused id is not mistaken, and ended with what they
+started.
 
-`magnetar stop` ends only what `magnetar start` wrote down. A process id alone is no name, because ids are reused;
-with its start time it is one.
+`magnetar stop` ends what `magnetar start` wrote down, and the descendants of that. A process id alone is no name,
+because ids are reused; with its start time it is one. What a command line contains says nothing: a user may look at
+the same files.
 """
 
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-POLL_INTERVAL_S = 0.05
+POLL_INTERVAL_S = 0.02
 
 
 class Process(NamedTuple):
@@ -23,38 +25,64 @@ class Process(NamedTuple):
     @property
     def alive(self) -> bool:
         """Whether exactly this process still runs; a zombie does not."""
-        return _stat(self.pid) == self
+        return current(self.pid) == self
 
 
 def current(pid: int) -> Process | None:
     """The process that has this id now."""
-    return _stat(pid)
+    found = _stat(pid)
+    return None if found is None else found[0]
 
 
-def with_argument(text: str) -> list[Process]:
-    """All processes, except this one, that have `text` somewhere in their command line."""
-    wanted = text.encode()
+def with_environment(name: str, value: str) -> list[Process]:
+    """All processes, except this one, that were started with `name` set to `value`, or inherited it."""
+    wanted = f"{name}={value}".encode()
     found: list[Process] = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
+    for pid in _all_pids():
         try:
-            matches = wanted in (entry / "cmdline").read_bytes()
+            matches = wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue  # it has ended, or belongs to somebody else
-        process = _stat(int(entry.name)) if matches else None
-        if process is not None:
+        process = current(pid) if matches else None
+        if process is not None and pid != os.getpid():
             found.append(process)
     return sorted(found)
 
 
-def end(processes: Iterable[Process], grace_s: float) -> None:
-    """SIGTERM to all that still run, SIGKILL to those that do `grace_s` later; returns when none is left."""
-    left = [process for process in processes if process.alive]
-    _signal(left, signal.SIGTERM)
-    left = _wait(left, grace_s)
-    _signal(left, signal.SIGKILL)
-    _wait(left, grace_s)
+def descendants(processes: Iterable[Process]) -> list[Process]:
+    """Those of `processes` that still run, and everything that they have started and that runs, except this process."""
+    children: dict[int, list[Process]] = {}
+    for pid in _all_pids():
+        stat = _stat(pid)
+        if stat is not None:
+            children.setdefault(stat[1], []).append(stat[0])
+    return list(_descend([process for process in processes if process.alive], children))
+
+
+def kill(processes: Iterable[Process], timeout_s: float) -> list[Process]:
+    """SIGKILL to `processes` and their descendants. Returns those that still run after `timeout_s`.
+
+    All are stopped first, so that none of them can start another one meanwhile.
+    """
+    roots = list(processes)
+    stopped: dict[Process, None] = {}
+    while fresh := [process for process in descendants(roots) if process not in stopped]:
+        _signal(fresh, signal.SIGSTOP)
+        stopped.update(dict.fromkeys(fresh))
+    _signal(stopped, signal.SIGKILL)
+    return _wait(list(stopped), timeout_s)
+
+
+def _descend(roots: list[Process], children: Mapping[int, list[Process]]) -> Iterator[Process]:
+    seen: set[Process] = set()
+    left = roots
+    while left:
+        process = left.pop()
+        if process in seen or process.pid == os.getpid():
+            continue
+        seen.add(process)
+        yield process
+        left.extend(children.get(process.pid, ()))
 
 
 def _signal(processes: Iterable[Process], number: signal.Signals) -> None:
@@ -76,11 +104,16 @@ def _wait(processes: list[Process], timeout_s: float) -> list[Process]:
     return processes
 
 
-def _stat(pid: int) -> Process | None:
+def _all_pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _stat(pid: int) -> tuple[Process, int] | None:
+    """A process that runs, and its parent's id."""
     try:
         # The second field is the command in parentheses, which may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    state, started = fields[0], int(fields[19])
-    return None if state in "ZX" else Process(pid, started)
+    state, parent, started = fields[0], int(fields[1]), int(fields[19])
+    return None if state in "ZX" else (Process(pid, started), parent)

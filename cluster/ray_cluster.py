@@ -7,11 +7,13 @@ ends our own actors, and a Ray that `start` started; never another one.
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
+import threading
 from typing import Any
 
-from ..actors.ray_launcher import actor_options
+from ..actors.ray_launcher import actor_options, launch_ahead
 from ..protocol.errors import ClusterError
 from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
 from ..runtime.environment import Environment
@@ -84,6 +86,7 @@ def start_on_ray(data_directory: str | os.PathLike[str], options: StartOptions, 
     directory.lock()
     try:
         _clear_leftovers(directory)
+        threading.Thread(target=_import_ahead, name="import-ahead", daemon=True).start()
         session = ray_session.join_or_start(detach=detach)
         try:
             return _start(directory, options, session)
@@ -133,10 +136,16 @@ def stop_on_ray(data_directory: str | os.PathLike[str]) -> str:
         return f"stopped cluster {cluster.cluster_id}"
 
 
+def _import_ahead() -> None:
+    """Load what `_start` needs while Ray starts, which is mostly waited for."""
+    for name in ("..actors.shells", "..storage.metadata_sql"):
+        importlib.import_module(name, __package__)
+
+
 def _start(directory: ClusterDirectory, options: StartOptions, session: RaySession) -> RayCluster:
     import ray
 
-    from ..actors.shells import CoordinatorActor
+    from ..actors.shells import CoordinatorActor, MemberActor
 
     with contextlib.suppress(ValueError):
         ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
@@ -153,11 +162,15 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
     coordinator = remote(CoordinatorActor, **actor_options(plan.coordinator, restarts_max=-1)).remote(plan)
     try:
+        launch_ahead(plan, MemberActor)
         problems = ask(coordinator.wait_ready.remote(READY_TIMEOUT_S), READY_TIMEOUT_S + 30)
         if problems:
             reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
             raise ClusterError(f"the cluster did not start: {reasons}")
         information = ask(coordinator.client_information.remote(), ANSWER_TIMEOUT_S)
+        if session.kind == "detached":
+            session = ray_session.with_descendants(session)
+            directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
     except BaseException:
         _stop_actors()
         directory.clear_run()

@@ -2,10 +2,10 @@
 
     joined     the program had called ray.init, or RAY_ADDRESS names a Ray: we never end it
     local      started by ray.init in this process, and ends with it
-    detached   started by `ray start --head` with a temporary directory of its own; `end_detached` kills the processes
-               that were written down at the start (`ray stop` would end every Ray of the machine)
+    detached   a head with a temporary directory of its own (`ray_head`); `end_detached` kills the processes that were
+               written down at the start, and what they started (`ray stop` would end every Ray of the machine)
 
-A Ray of ours asks for a token: the default of ray.init, and what we ask of `ray start`. Ray keeps the token in
+A Ray of ours asks for a token: the default of ray.init, and what we ask of a detached one. Ray keeps the token in
 `~/.ray/auth_token`, so only this user can connect. Ray never turns that on by itself for a connection to a given
 address, so whoever connects to a Ray of ours does it by `connect_to_session`, or has RAY_AUTH_MODE=token in the
 environment. What the user has set there is left alone.
@@ -16,22 +16,21 @@ Ray is imported inside the functions, because this module is loaded by every `ma
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..protocol.errors import ClusterError
-from . import processes
-from .ports import free_ports
+from . import processes, ray_head
 from .processes import Process
 
-RAY_START_TIMEOUT_S = 90.0
-RAY_END_GRACE_S = 10.0
+RAY_END_TIMEOUT_S = 10.0
 AUTHENTICATION_VARIABLE = "RAY_AUTH_MODE"
 TEMPORARY_PREFIX = "magnetar-ray-"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -106,14 +105,25 @@ def disconnect() -> None:
 
 
 def end_detached(session: RaySession) -> None:
-    """End a Ray that `join_or_start(detach=True)` started, and remove its temporary directory."""
+    """End a Ray that `join_or_start(detach=True)` started, and remove its temporary directory.
+
+    Nothing in it is asked to end: our services have been closed by then, and Ray's `gcs_server` ignores SIGTERM.
+    """
     if session.kind != "detached":
         raise ValueError(f"a {session.kind} Ray is not ours to end")
     disconnect()
-    directory = session.temporary_directory
-    # Workers that Ray started since then carry the directory on their command lines, too.
-    processes.end({*session.processes, *processes.with_argument(directory)}, RAY_END_GRACE_S)
+    left = processes.kill(session.processes, RAY_END_TIMEOUT_S)
+    if left:
+        logger.warning("these processes of Ray do not end: %s", ", ".join(str(process.pid) for process in left))
     remove_temporary_directory(session)
+
+
+def with_descendants(session: RaySession) -> RaySession:
+    """The session with everything that its processes have started by now, to be written down.
+
+    Workers are recorded one by one because they lose their parent, and with it the way to them, when the raylet dies.
+    """
+    return replace(session, processes=tuple(sorted(processes.descendants(session.processes))))
 
 
 def remove_temporary_directory(session: RaySession) -> None:
@@ -142,49 +152,16 @@ def _use_token() -> None:
 
 
 def _start_detached() -> RaySession:
-    """`ray start --head` beside whatever other Ray this machine runs: own directory, own ports."""
+    """A head beside whatever other Ray this machine runs: own directory, own ports."""
     # Short, because the sockets below it have to fit into the 107 bytes that Unix allows.
     directory = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir="/tmp")
-    gcs, client_server = free_ports("127.0.0.1", 2)
-    environment = dict(os.environ)
-    if AUTHENTICATION_VARIABLE not in environment:
-        _ray("get-auth-token", "--generate", environment=environment)
-        environment[AUTHENTICATION_VARIABLE] = "token"
+    _use_token()
     try:
-        _ray(
-            "start",
-            "--head",
-            f"--port={gcs}",
-            f"--ray-client-server-port={client_server}",
-            f"--temp-dir={directory}",
-            "--include-dashboard=false",
-            "--no-monitor",
-            "--disable-usage-stats",
-            environment=environment,
-        )
-        address = (Path(directory) / "ray_current_cluster").read_text().strip()
-        session = RaySession("detached", address, directory, tuple(processes.with_argument(directory)))
+        address = ray_head.start_head(directory)
+        session = RaySession("detached", address, directory, tuple(ray_head.processes_of(directory)))
         connect_to_session(session)
-    except (OSError, ClusterError) as error:
-        processes.end(processes.with_argument(directory), RAY_END_GRACE_S)
+    except BaseException:
+        processes.kill(ray_head.processes_of(directory), RAY_END_TIMEOUT_S)
         shutil.rmtree(directory, ignore_errors=True)
-        raise ClusterError(f"could not start Ray: {error}") from error
+        raise
     return session
-
-
-def _ray(*arguments: str, environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
-    try:
-        result = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=RAY_START_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"`ray {arguments[0]}` did not end within {RAY_START_TIMEOUT_S:.0f} s") from error
-    if result.returncode:
-        raise ClusterError(f"`ray {arguments[0]}` failed: {(result.stderr or result.stdout).strip()[-2000:]}")

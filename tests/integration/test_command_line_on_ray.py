@@ -13,6 +13,8 @@ import pulsar
 import pytest
 
 from magnetar.cluster import processes
+from magnetar.cluster.ray_head import MARK
+from magnetar.cluster.ray_session import RaySession
 
 COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
 TIMEOUT_S = 180
@@ -59,11 +61,17 @@ def test_detached_cluster_outlives_its_command_and_ends_whole(
     assert again.returncode == 1
     assert "runs already" in again.stderr
 
-    stopped = magnetar(environment, "stop")
+    session = RaySession.from_record(detached["ray"])
+    directory = session.temporary_directory
+    assert set(processes.with_environment(MARK, directory)) == set(session.processes), "all of its Ray is written down"
+    log = f"{directory}/session_latest/logs/raylet.out"
+    with subprocess.Popen(["tail", "-f", log], stdout=subprocess.DEVNULL) as bystander:
+        stopped = magnetar(environment, "stop")
+        assert bystander.poll() is None, "who looks at Ray's files is left alone"
+        bystander.kill()
     assert stopped.returncode == 0, stopped.stderr
     assert found["cluster_id"] in stopped.stdout
-    directory = detached["ray"]["temporary_directory"]
-    assert processes.with_argument(directory) == [], "its Ray is gone"
+    assert processes.with_environment(MARK, directory) == [], "its Ray is gone"
     assert not Path(directory).exists()
 
     gone = magnetar(environment, "status")

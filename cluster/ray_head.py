@@ -1,0 +1,126 @@
+"""A Ray head of our own that outlives this process: `ray start --head`, in a third of its time.
+
+`ray start` begins with a process of its own, which imports Ray once more, and waits for a dashboard process that we
+switch off anyway. So the head is started in this process, through the class that `ray start` itself uses. That class is
+not part of Ray's public interface: where another version of Ray has changed it, `ray start` is run instead.
+
+Everything that is started carries `MARK` in its environment, by which it is found and written down.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..protocol.errors import ClusterError
+from . import processes
+from .ports import free_ports
+from .processes import Process
+
+logger = logging.getLogger(__name__)
+
+MARK = "MAGNETAR_RAY_DIRECTORY"
+USAGE_VARIABLE = "RAY_USAGE_STATS_ENABLED"
+RAY_START_TIMEOUT_S = 90.0
+END_TIMEOUT_S = 10.0
+
+
+def start_head(directory: str) -> str:
+    """Start a head with its files below `directory`, authenticated as the environment says; returns its address.
+
+    Raises ClusterError; nothing runs then.
+    """
+    gcs_port, client_port = free_ports("127.0.0.1", 2)
+    try:
+        with _environment({MARK: directory, USAGE_VARIABLE: "0"}):
+            try:
+                return _start_here(directory, gcs_port)
+            except (ImportError, AttributeError, TypeError) as error:
+                logger.warning("this version of Ray is started by `ray start`: %s", error)
+                processes.kill(processes_of(directory), END_TIMEOUT_S)
+                return _start_by_command(directory, gcs_port, client_port)
+    except BaseException as error:
+        processes.kill(processes_of(directory), END_TIMEOUT_S)
+        if isinstance(error, Exception) and not isinstance(error, ClusterError):
+            raise ClusterError(f"could not start Ray: {error}") from error
+        raise
+
+
+def processes_of(directory: str) -> list[Process]:
+    """The processes of the head that was started with `directory`."""
+    return processes.with_environment(MARK, directory)
+
+
+def _start_here(directory: str, gcs_port: int) -> str:
+    import ray.util
+    from ray._private import node, parameter
+    from ray._private.authentication import authentication_token_setup
+
+    class Head(node.Node):
+        """Without the dashboard's process, which serves nothing here and is waited for."""
+
+        def start_api_server(self, **arguments: Any) -> None:
+            return None
+
+    authentication_token_setup.ensure_token_if_auth_enabled(None, create_token_if_missing=True)
+    parameters = parameter.RayParams(
+        node_ip_address=ray.util.get_node_ip_address(),
+        gcs_server_port=gcs_port,
+        temp_dir=directory,
+        include_dashboard=False,
+        no_monitor=True,
+    )
+    head: Any = Head(parameters, head=True, shutdown_at_exit=False, spawn_reaper=False)
+    return str(head.address)
+
+
+def _start_by_command(directory: str, gcs_port: int, client_port: int) -> str:
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        _ray("get-auth-token", "--generate")
+    _ray(
+        "start",
+        "--head",
+        f"--port={gcs_port}",
+        f"--ray-client-server-port={client_port}",
+        f"--temp-dir={directory}",
+        "--include-dashboard=false",
+        "--no-monitor",
+        "--disable-usage-stats",
+    )
+    return (Path(directory) / "ray_current_cluster").read_text().strip()
+
+
+def _ray(*arguments: str) -> None:
+    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
+    try:
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RAY_START_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"`ray {arguments[0]}` did not end within {RAY_START_TIMEOUT_S:.0f} s") from error
+    if result.returncode:
+        raise ClusterError(f"`ray {arguments[0]}` failed: {(result.stderr or result.stdout).strip()[-2000:]}")
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """These variables are set for what is started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
