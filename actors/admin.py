@@ -38,7 +38,7 @@ from ..protocol.errors import (
 from ..protocol.names import ADMIN_ID, ROLE_ADMIN
 from ..runtime.environment import Environment
 from ..runtime.metrics import Metrics
-from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
 from .admin_cluster import ClusterRoutes
 from .admin_guard import RequestGuard
@@ -83,7 +83,7 @@ class AdminService:
         self,
         env: Environment,
         cluster_id: str,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         host: str,
         port: int,
@@ -94,8 +94,8 @@ class AdminService:
         self._guard = RequestGuard((host, advertised_host or host), settings.web_service_allowed_hosts)
         self._port = port
         identity = Identity(cluster_id, ROLE_ADMIN, ADMIN_ID, env.random.hex(8))
-        self._coordinator = CoordinatorClient(env, identity, secret, settings, locate_coordinator)
-        self._brokers = MemberCalls(env, identity, secret, self._find_broker)
+        self._coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator)
+        self._brokers = MemberCalls(env, identity, keys, self._find_broker)
         self._metrics = Metrics("admin", ADMIN_ID)
         self._requests = self._metrics.counter("magnetar_admin_requests", "Requests answered.")
         self._failures = self._metrics.counter("magnetar_admin_failures", "Requests answered with a status of 500 up.")

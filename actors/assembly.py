@@ -12,7 +12,7 @@ from ..protocol.errors import ClusterError
 from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ..runtime.environment import Environment
 from ..storage.metadata_store import MetadataStore
-from .plan import ClusterPlan, NodePlan
+from .plan import ClusterPlan, MemberPlan
 
 if TYPE_CHECKING:
     from .coordinator import CoordinatorService
@@ -45,15 +45,14 @@ def build_coordinator(env: Environment, plan: ClusterPlan, metadata: MetadataSto
 
     node = plan.coordinator
     return CoordinatorService(
-        env, metadata, plan.cluster_id, plan.secret, plan.settings, node.host, port, node.directory
+        env, metadata, plan.cluster_id, plan.member(node).keys, plan.settings, node.host, port, node.directory
     )
 
 
-def build_member(
-    env: Environment, plan: ClusterPlan, node: NodePlan, locate: Locate, on_fatal: OnFatal
-) -> MemberService:
+def build_member(env: Environment, plan: MemberPlan, locate: Locate, on_fatal: OnFatal) -> MemberService:
     """A bookie, broker or admin. A bookie that cannot go on calls `on_fatal`; the others always can."""
-    common = (plan.cluster_id, plan.secret, plan.settings, node.host, node.port, locate)
+    node = plan.node
+    common = (plan.cluster_id, plan.keys, plan.settings, node.host, node.port, locate)
     if node.role == ROLE_BOOKIE:
         from .bookie import BookieService
 

@@ -33,7 +33,7 @@ from typing import Any
 from ..protocol import metadata_keys
 from ..protocol.errors import BadVersion, MagnetarError, NoSuchKey
 from ..runtime.environment import Environment
-from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_client import BookieClient
@@ -90,7 +90,7 @@ class Auditor:
         self,
         env: Environment,
         identity: Identity,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         store: MetadataStore,
         directory: BookieDirectory,
@@ -104,8 +104,8 @@ class Auditor:
         self._limbo = limbo
         self._damaged = damaged
         self._records = LedgerRecords(env, store)
-        self._client = BookieClient(env, identity, secret, settings, directory)
-        self._calls = MemberCalls(env, identity, secret, self._find)
+        self._client = BookieClient(env, identity, keys, settings, directory)
+        self._calls = MemberCalls(env, identity, keys, self._find)
         self._repair = LedgerRepair(self._client, self._calls, settings, self._copied)
         self._orphans = OrphanLedgers(env, store)
         self._progress = AuditProgress()

@@ -17,12 +17,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from ..protocol.errors import AlreadyClosed, MagnetarError, NoSuchLedger, ProtocolError
+from ..protocol.bookie_wire import BookieOp, decode_read
+from ..protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
 from ..protocol.metadata_keys import LEDGER_COUNTER
-from ..protocol.names import ROLE_BOOKIE
+from ..protocol.names import ROLE_BOOKIE, ROLE_READER
 from ..runtime.environment import Environment
 from ..runtime.files import DiskUsage, Lock
-from ..runtime.rpc import Identity, RpcConnection, RpcServer, RpcService
+from ..runtime.rpc import RpcConnection, RpcService
+from ..runtime.rpc_keys import Identity, Keys
+from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie import BookieStore
@@ -32,6 +35,7 @@ from ..storage.garbage_collection import collect_garbage
 from ..storage.metadata_store import MetadataStore
 from ..storage.scrub import Scrubber
 from .coordinator_client import CoordinatorClient
+from .permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +62,16 @@ class BookieService(RpcService):
     `coordinator` replaces the link made from `locate_coordinator` (for tests).
     """
 
+    method_roles = BOOKIE_METHODS
+    operation_roles = BOOKIE_OPERATIONS
+
     def __init__(
         self,
         env: Environment,
         directory: str,
         bookie_id: str,
         cluster_id: str,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         host: str,
         port: int,
@@ -85,10 +92,10 @@ class BookieService(RpcService):
         self._accept_lost_disk = accept_lost_disk
         self._lost_instance = lost_instance
         self._coordinator: Coordinator = coordinator or CoordinatorClient(
-            env, self.identity, secret, settings, locate_coordinator
+            env, self.identity, keys, settings, locate_coordinator
         )
         self._server = RpcServer(
-            env, self.identity, secret, self, frame_size_max=settings.bookie_frame_size_max_bytes + 1024
+            env, self.identity, keys, self, frame_size_max=settings.bookie_frame_size_max_bytes + 1024
         )
         self._lock: Lock | None = None
         self._cookie: Cookie | None = None
@@ -181,6 +188,9 @@ class BookieService(RpcService):
 
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         """ADD, READ, FENCE, READ_LAC of `protocol.bookie_wire`."""
+        if connection.peer.role == ROLE_READER and op == BookieOp.READ and decode_read(payload).fence:
+            connection.respond_error(request_id, AuthorizationError(f"{connection.peer.node_id} may not fence"))
+            return
         self.store.request(connection, op, request_id, payload)
 
     # -- control -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from ..protocol.names import ROLE_BROKER
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.rpc import Identity, RpcServer
+from ..runtime.rpc_keys import Identity, Keys
+from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.managed_ledger import ManagedLedger
@@ -49,7 +50,7 @@ class BrokerService:
         env: Environment,
         broker_id: str,
         cluster_id: str,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         host: str,
         port: int,
@@ -65,7 +66,7 @@ class BrokerService:
         self.requests = Tasks()
         self.connections: dict[Connection, None] = {}
         self._cluster_id = cluster_id
-        self._secret = secret
+        self._keys = keys
         self._host = host
         self._port = port
         self._advertised_host = advertised_host or host
@@ -91,7 +92,7 @@ class BrokerService:
         self._rpc = RpcServer(
             self.env,
             identity,
-            self._secret,
+            self._keys,
             BrokerRpc(self.topics, lambda: self._coordinator().bookies.bookies.values()),
             frame_size_max=RPC_FRAME_SIZE_MAX,
         )
@@ -144,7 +145,7 @@ class BrokerService:
         session = BrokerSession(
             self.env,
             identity,
-            self._secret,
+            self._keys,
             self.settings,
             self._locate_coordinator,
             self.topics,

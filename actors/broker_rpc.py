@@ -12,6 +12,7 @@ from ..protocol.errors import InvalidConfiguration, NotAllowedError, Subscriptio
 from ..protocol.topics import TopicName
 from ..runtime.rpc import RpcConnection, RpcService
 from ..storage.bookie_directory import BookieInfo
+from .permissions import BROKER_METHODS
 from .read_planning import Point, plan_read, position_of_point
 from .subscription import Subscription
 from .topic import SubscriptionStart, Topic
@@ -25,6 +26,8 @@ PIN_TTL_MAX_S = 24 * 3600.0
 
 class BrokerRpc(RpcService):
     """The internal side of one broker. Topics are named in full."""
+
+    method_roles = BROKER_METHODS
 
     def __init__(self, topics: Topics, bookies: Callable[[], Iterable[BookieInfo]]) -> None:
         self._topics = topics
@@ -125,6 +128,12 @@ class BrokerRpc(RpcService):
             raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
         plan = await plan_read(await self._topics.get(name), start, end, ttl_s)
         return {**plan, "bookies": [list(bookie) for bookie in self._bookies()]}
+
+    async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
+        """Let a pin last `ttl_s` seconds from now on, by this broker's clock. Returns whether it is still there."""
+        if not 0 < ttl_s <= PIN_TTL_MAX_S:
+            raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
+        return await (await self._topic(topic)).ledger.prolong_pin(pin, ttl_s)
 
     async def rpc_unpin(self, connection: RpcConnection, topic: str, pin: str) -> None:
         """The planned read has ended. Nothing happens when the pin has expired."""

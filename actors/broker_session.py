@@ -11,7 +11,7 @@ from typing import Any
 from ..protocol import metadata_keys
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
-from ..runtime.rpc import Identity
+from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
 from ..storage.bookie_client import BookieClient
 from ..storage.ledgers import Ledgers
@@ -28,18 +28,18 @@ class BrokerSession:
         self,
         env: Environment,
         identity: Identity,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         locate_coordinator: Callable[[], Awaitable[tuple[str, int]]],
         topics: Topics,
         on_lost: Callable[[], None],
     ) -> None:
         self.identity = identity
-        self.coordinator = CoordinatorClient(env, identity, secret, settings, locate_coordinator)
+        self.coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator)
         self._env = env
         self._settings = settings
         self._topics = topics
-        self._bookies = BookieClient(env, identity, secret, settings, self.coordinator.bookies)
+        self._bookies = BookieClient(env, identity, keys, settings, self.coordinator.bookies)
         self._ledgers = Ledgers(env, self.coordinator.metadata, self._bookies, settings)
         self.coordinator.on_assignments.append(self._assigned)
         self.coordinator.on_session_lost.append(on_lost)

@@ -28,15 +28,16 @@ from ..protocol.errors import (
     MetadataError,
     NotAllowedError,
     ProtocolError,
-    RpcError,
     ServiceUnitNotReady,
     StaleEpoch,
 )
 from ..protocol.names import COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.rpc import STATUS_OK, Identity, RpcConnection, RpcServer, RpcService
+from ..runtime.rpc import STATUS_OK, RpcConnection, RpcService
+from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.rpc_messages import unpack
+from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
@@ -46,10 +47,11 @@ from ..storage.metadata_remote import MetadataRpc
 from ..storage.metadata_store import MetadataStore
 from .announcements import check_registration, check_report, damage_found, listing
 from .auditor import Auditor
-from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX, OP_HEARTBEAT
+from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX
 from .coordinator_topics import TopicsRpc
 from .member_calls import MemberCalls
 from .membership import Membership, Session
+from .permissions import COORDINATOR_METHODS, COORDINATOR_OPERATIONS, check_writable
 from .placement import Change, Placement
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
@@ -64,12 +66,15 @@ JUDGE_RETRY_MAX_S = 5.0
 class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     """See the module. `metadata` is opened and closed by whoever makes this; `directory` is only reported on."""
 
+    method_roles = COORDINATOR_METHODS
+    operation_roles = COORDINATOR_OPERATIONS
+
     def __init__(
         self,
         env: Environment,
         metadata: MetadataStore,
         cluster_id: str,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         host: str,
         port: int,
@@ -79,7 +84,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         self._env = env
         self._metadata = metadata
         self._cluster_id = cluster_id
-        self._secret = secret
+        self._keys = keys
         self._host = host
         self._port = port
         self._directory = directory
@@ -123,17 +128,17 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         self.membership = Membership(settings.session_timeout_s, self._tick_interval_s)
         self.registry = TopicRegistry(env, self._store, settings)
         self.placement = Placement(env, self._store, self.membership, self._push_assignments, self.registry.guard_of)
-        self.broker_calls = MemberCalls(env, identity, self._secret, self._find_broker)
+        self.broker_calls = MemberCalls(env, identity, self._keys, self._find_broker)
         self.deletions = TopicDeletions(
             env, self._store, self.membership, self.placement, self.registry, self.broker_calls
         )
         self.auditor = Auditor(
-            env, identity, self._secret, settings, self._store, self._bookies, self._bookies_in_limbo, self._damaged
+            env, identity, self._keys, settings, self._store, self._bookies, self._bookies_in_limbo, self._damaged
         )
         await self.registry.start()
         await self.placement.start()
         self.deletions.start()
-        self._server = RpcServer(env, identity, self._secret, self, frame_size_max=COORDINATOR_FRAME_SIZE_MAX)
+        self._server = RpcServer(env, identity, self._keys, self, frame_size_max=COORDINATOR_FRAME_SIZE_MAX)
         self._started_ms = env.clock.now_ms()
         self._in_office = True
         await self._server.start(self._host, self._port)
@@ -197,10 +202,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             logger.info("%s left while this coordinator stood still, and has time to come back", session.node_id)
 
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
-        """A heartbeat: costs no task, and its report is unpacked only when it changed."""
-        if op != OP_HEARTBEAT:
-            connection.respond_error(request_id, RpcError(f"the coordinator has no data operation {op}"))
-            return
+        """A heartbeat, the only operation: costs no task, and its report is unpacked only when it changed."""
         session = self._sessions.get(connection)
         if session is not None:
             self.membership.heard(session)
@@ -429,11 +431,14 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     def metadata_store(self) -> MetadataStore:
         return self._store
 
-    def check_metadata_writer(self, connection: RpcConnection) -> None:
-        """A broker whose session has ended writes nothing any more; its successor may be at work already."""
+    def check_metadata_writer(self, connection: RpcConnection, keys: Sequence[str]) -> None:
+        """Members write what is theirs. A broker whose session has ended writes nothing: its successor may be at work
+        already.
+        """
         peer = connection.peer
         if not self._in_office:
             raise ServiceUnitNotReady("this coordinator is not in office")
+        check_writable(peer, keys)
         if peer.role == ROLE_BROKER and self.membership.has_ended(peer.node_id, peer.incarnation):
             raise StaleEpoch(f"the session of {peer.node_id} has ended")
 

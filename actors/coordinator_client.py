@@ -30,17 +30,17 @@ from ..protocol.names import COORDINATOR_ID
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.rpc import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
-from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.rpc_messages import pack
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.metadata_remote import RemoteMetadataStore
 from .assignment import group_of
+from .permissions import OP_HEARTBEAT, PUSHES
 
 logger = logging.getLogger(__name__)
 
-OP_HEARTBEAT = 1
 COORDINATOR_FRAME_SIZE_MAX = 64 << 20
 CONNECT_TIMEOUT_S = 2.0
 RECONNECT_INITIAL_S = 0.05
@@ -64,7 +64,7 @@ class CoordinatorClient:
         self,
         env: Environment,
         identity: Identity,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         locate: Locate,
         *,
@@ -88,7 +88,7 @@ class CoordinatorClient:
         """Travels with the next heartbeat: a bookie's `writable` and `disk`, a broker's `topics`, …"""
         self.metadata = RemoteMetadataStore(self._metadata_connection)
         self._env = env
-        self._secret = secret
+        self._keys = keys
         self._settings = settings
         self._locate = locate
         self._service = _Pushes(self, service)
@@ -110,7 +110,7 @@ class CoordinatorClient:
     async def start(self, timeout_s: float = 30.0) -> None:
         """Connect, and keep connecting from then on.
 
-        Raises HandshakeRefused (another cluster, another secret) or CoordinatorUnavailable after `timeout_s`.
+        Raises HandshakeRefused (another cluster, a wrong key) or CoordinatorUnavailable after `timeout_s`.
         """
         self._tasks.spawn(self._run(), f"coordinator-client-{self.identity.node_id}")
         await self._wait(self._connected, timeout_s)
@@ -205,7 +205,7 @@ class CoordinatorClient:
             host,
             port,
             self.identity,
-            self._secret,
+            self._keys,
             service=self._service,
             expected_node_id=COORDINATOR_ID,
             frame_size_max=COORDINATOR_FRAME_SIZE_MAX,
@@ -351,6 +351,8 @@ class CoordinatorClient:
 class _Pushes(RpcService):
     """What the coordinator may call: its pushes, and the methods of the member's own service."""
 
+    method_roles = PUSHES
+
     def __init__(self, client: CoordinatorClient, service: RpcService | None) -> None:
         self._client = client
         self._member_service = service
@@ -359,6 +361,10 @@ class _Pushes(RpcService):
         if name.startswith("rpc_") and self._member_service is not None:
             return getattr(self._member_service, name)
         raise AttributeError(name)
+
+    def may_call(self, role: str, method: str) -> bool:
+        member = self._member_service
+        return super().may_call(role, method) or (member is not None and member.may_call(role, method))
 
     def _current(self, connection: RpcConnection, epoch: int) -> bool:
         if epoch >= self._client.epoch:

@@ -20,6 +20,7 @@ from ..storage.metadata_store import MetadataStore, list_all, unpack
 from .assignment import Assignment
 from .member_calls import MemberCalls
 from .membership import Membership, Session
+from .permissions import check_topic_creation
 from .placement import Placement
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
@@ -76,6 +77,7 @@ class TopicsRpc:
         the broker that calls, if it says `here`. Raises TopicNotFound, NotAllowedError, ServiceUnitNotReady (no broker,
         or it takes too long).
         """
+        check_topic_creation(connection, create)
         name = TopicName.parse(topic)
         wanted = self.settings.allow_auto_topic_creation if create is None else create
         await self.registry.check_assignable(name, wanted)
@@ -171,6 +173,7 @@ class TopicsRpc:
     async def rpc_partitions(self, connection: RpcConnection, topic: str, create: bool = False) -> int:
         """Partitions of a topic, 0 without. `create` is for missing topics: one that the settings want partitioned is
         created, any other has none. Raises TopicNotFound."""
+        check_topic_creation(connection, create)
         return await self.registry.partitions(TopicName.parse(topic), create=create)
 
     async def rpc_create_topic(self, connection: RpcConnection, topic: str, partitions: int = 0) -> None:

@@ -20,7 +20,7 @@ class LocalLauncher:
         return None
 
     async def launch(self, node: NodePlan) -> Member:
-        member = Member(self._env, self._plan, node, self._locate)
+        member = Member(self._env, self._plan.member(node), self._locate)
         try:
             await member.start()
         except BaseException:

@@ -8,17 +8,17 @@ import asyncio
 
 from ..runtime.environment import Environment
 from .assembly import Locate, MemberService, build_member
-from .plan import ClusterPlan, NodePlan
+from .plan import MemberPlan
 
 
 class Member:
     """A bookie, broker or admin; made on the loop that it runs on."""
 
-    def __init__(self, env: Environment, plan: ClusterPlan, node: NodePlan, locate: Locate) -> None:
-        self.node = node
+    def __init__(self, env: Environment, plan: MemberPlan, locate: Locate) -> None:
+        self.node = plan.node
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._started: asyncio.Task[None] | None = None
-        self.service: MemberService = build_member(env, plan, node, locate, self._failed)
+        self.service: MemberService = build_member(env, plan, locate, self._failed)
 
     async def start(self) -> None:
         """Start the service; a second call waits for the first. Raises what the service raised."""

@@ -11,7 +11,7 @@ from typing import Any
 from ..protocol.errors import RpcDisconnected, RpcTimeout, ServiceUnitNotReady
 from ..runtime.environment import Environment
 from ..runtime.rpc import CALL_TIMEOUT_S, RpcConnection, rpc_connect
-from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_keys import Identity, Keys
 
 FRAME_SIZE_MAX = 64 << 20
 CONNECT_TIMEOUT_S = 2.0
@@ -23,10 +23,10 @@ FindMember = Callable[[str], tuple[str, str, int] | None]
 class MemberCalls:
     """See the module. `identity` is the caller's."""
 
-    def __init__(self, env: Environment, identity: Identity, secret: bytes, find: FindMember) -> None:
+    def __init__(self, env: Environment, identity: Identity, keys: Keys, find: FindMember) -> None:
         self._env = env
         self._identity = identity
-        self._secret = secret
+        self._keys = keys
         self._find = find
         self._connections: dict[str, tuple[str, RpcConnection]] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
@@ -65,7 +65,7 @@ class MemberCalls:
                 host,
                 port,
                 self._identity,
-                self._secret,
+                self._keys,
                 expected_node_id=node_id,
                 frame_size_max=FRAME_SIZE_MAX,
                 timeout_s=CONNECT_TIMEOUT_S,

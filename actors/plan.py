@@ -1,12 +1,14 @@
 """What a cluster consists of: identity, settings, nodes. Made by `start`, carried to every process as an argument.
 
-A plan pickles and holds plain values only. It contains the cluster's secret, so it travels through Ray, which guards it
-by its own authentication, and is never logged.
+Plans pickle and hold plain values only. The cluster's plan contains its secret: it goes to the coordinator alone,
+through Ray, which guards it by its own authentication, and is never logged. Every other process is handed a
+`MemberPlan`, with its own keys and without the secret or the URL of the database.
 """
 
 from dataclasses import dataclass, field
 
 from ..protocol.names import ROLE_ADMIN, ROLE_BROKER, ROLE_COORDINATOR
+from ..runtime.rpc_keys import NodeKeys, RootKeys
 from ..runtime.settings import Settings
 
 
@@ -37,6 +39,16 @@ class NodePlan:
 
 
 @dataclass(frozen=True)
+class MemberPlan:
+    """What the process of one bookie, broker or admin is handed."""
+
+    cluster_id: str
+    keys: NodeKeys
+    settings: Settings
+    node: NodePlan
+
+
+@dataclass(frozen=True)
 class ClusterPlan:
     """A whole cluster."""
 
@@ -55,6 +67,15 @@ class ClusterPlan:
     def members(self) -> tuple[NodePlan, ...]:
         """Everything except the coordinator, which keeps the others running."""
         return tuple(node for node in self.nodes if node.role != ROLE_COORDINATOR)
+
+    @property
+    def keys(self) -> RootKeys:
+        """Everybody's keys."""
+        return RootKeys(self.secret)
+
+    def member(self, node: NodePlan) -> MemberPlan:
+        """What the process of that node is handed."""
+        return MemberPlan(self.cluster_id, self.keys.node(node.role, node.node_id), self.settings, node)
 
     @property
     def service_urls(self) -> list[str]:

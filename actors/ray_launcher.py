@@ -69,11 +69,11 @@ def _create(plan: ClusterPlan, member: type, node: NodePlan) -> Any:
     import ray
 
     remote = ray.remote(member).options(**actor_options(node, restarts_max=0))
-    return remote.remote(plan, node)
+    return remote.remote(plan.member(node))
 
 
 class RayLauncher:
-    """Creates and watches the member actors of one cluster: instances of `member`, made with the plan and a node."""
+    """Creates and watches the member actors of one cluster: instances of `member`, each made with its plan."""
 
     def __init__(self, plan: ClusterPlan, member: type) -> None:
         self._plan = plan

@@ -21,7 +21,7 @@ from ..runtime.tasks import Tasks
 from ..storage.metadata_store import MetadataStore
 from . import assembly
 from .member import Member
-from .plan import ClusterPlan, NodePlan
+from .plan import ClusterPlan, MemberPlan
 from .ray_launcher import RayLauncher, locate_coordinator
 from .supervisor import Supervisor
 
@@ -46,10 +46,10 @@ def _begin_process() -> None:
 class MemberActor:
     """A bookie, broker or admin as a Ray actor."""
 
-    def __init__(self, plan: ClusterPlan, node: NodePlan) -> None:
+    def __init__(self, plan: MemberPlan) -> None:
         _begin_process()
         self._env = Environment.real()
-        self._member = Member(self._env, plan, node, locate_coordinator)
+        self._member = Member(self._env, plan, locate_coordinator)
 
     async def start(self) -> list[Any]:
         """Start the service, once; returns [host, port]. Raises what the service raised."""
@@ -119,10 +119,14 @@ class CoordinatorActor:
         }
 
     async def read_credentials(self) -> dict[str, Any]:
-        """What a bulk reader needs: `cluster_id`, `secret`, `coordinator` [host, port]. Ray's own token guards it."""
+        """What a bulk reader needs: `cluster_id`, `keys`, `coordinator` [host, port].
+
+        Every task of this Ray may ask for it. The keys are those of a reader, which changes nothing; see
+        `permissions`.
+        """
         return {
             "cluster_id": self._plan.cluster_id,
-            "secret": self._plan.secret,
+            "keys": self._plan.keys.reader(),
             "coordinator": await self.address(),
         }
 

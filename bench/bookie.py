@@ -31,11 +31,12 @@ from magnetar.protocol.bookie_wire import (
 )
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
 from magnetar.storage.metadata_memory import MemoryMetadataStore
 from magnetar.storage.metadata_store import pack
 
-SECRET = b"bench" * 8
+KEYS = RootKeys(b"bench" * 8)
 CLUSTER = "bench"
 ROUNDS = 3
 FILE_BYTES = 64 << 20
@@ -71,7 +72,7 @@ async def serve(directory: str) -> None:
     await metadata.put(metadata_keys.CLUSTER, pack({"id": CLUSTER, "created_ms": 0}), None)
     coordinator = StandIn(metadata)
     service = BookieService(
-        env, directory, "bookie-1", CLUSTER, SECRET, Settings(), "127.0.0.1", 0, nowhere, coordinator=coordinator
+        env, directory, "bookie-1", CLUSTER, KEYS, Settings(), "127.0.0.1", 0, nowhere, coordinator=coordinator
     )
     await service.start()
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -206,8 +207,8 @@ async def measure(directory: str, seconds: float) -> dict[str, list[float]]:
         env,
         "127.0.0.1",
         port,
-        Identity(CLUSTER, "client", "bench", "1"),
-        SECRET,
+        Identity(CLUSTER, "broker", "bench", "1"),
+        KEYS,
         expected_node_id="bookie-1",
         frame_size_max=64 << 20,
     )

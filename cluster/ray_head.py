@@ -4,7 +4,8 @@
 switch off anyway. So the head is started in this process, through the class that `ray start` itself uses. That class is
 not part of Ray's public interface: where another version of Ray has changed it, `ray start` is run instead.
 
-Everything that is started carries `MARK` in its environment, by which it is found and written down.
+What is started carries `MARK` in its environment, by which it is found and written down. Ray's Python processes lose it
+when they change their titles, so they are found as descendants of the others.
 """
 
 import logging

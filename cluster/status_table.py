@@ -30,7 +30,7 @@ def print_status(console: Console, status: Mapping[str, Any]) -> None:
         _disk(coordinator["disk"]),
         "",
     )
-    members = {member["id"]: member for member in status["members"] if member["role"] != "client"}
+    members = {member["id"]: member for member in status["members"]}
     processes = {process["node_id"]: process for process in status.get("processes", ())}
     for node in sorted({*members, *processes}, key=_order):
         member = members.get(node)

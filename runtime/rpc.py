@@ -19,10 +19,11 @@ answers pile up; the initiating side never does, so that the two cannot wait for
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ..protocol.errors import (
+    AuthorizationError,
     HandshakeRefused,
     MagnetarError,
     ProtocolError,
@@ -39,8 +40,8 @@ from ..protocol.rpc_frames import (
 )
 from . import rpc_handshake as handshake
 from .environment import Environment
-from .rpc_admission import Admission
-from .rpc_handshake import Handshake, Identity
+from .rpc_handshake import Handshake
+from .rpc_keys import Identity, Keys
 from .rpc_messages import decode_call, decode_error, pack, unpack
 from .rpc_writes import WRITE_BUFFER_MAX_BYTES, Bytes, FrameWriter
 from .tasks import Tasks
@@ -64,8 +65,21 @@ class RpcService:
     """What one end offers to the other. Subclasses add coroutine methods `rpc_<name>(connection, **arguments)`.
 
     Methods of notifications begin in the order of arrival, so one that does not await before it acts sees them in
-    order.
+    order. What is not in the tables of roles is refused to everybody.
     """
+
+    method_roles: Mapping[str, frozenset[str]] = {}
+    """Name of a method, without `rpc_` → the roles whose nodes may call it."""
+    operation_roles: Mapping[int, frozenset[str]] = {}
+    """Operation of a data request → the roles whose nodes may ask for it."""
+
+    def may_call(self, role: str, method: str) -> bool:
+        """Whether nodes of that role may call the method."""
+        return role in self.method_roles.get(method, ())
+
+    def operations_of(self, role: str) -> Container[int]:
+        """The data operations that nodes of that role may ask for."""
+        return frozenset(op for op, roles in self.operation_roles.items() if role in roles)
 
     def connected(self, connection: "RpcConnection") -> None:
         """The handshake is done; `connection.peer` is proven."""
@@ -79,13 +93,13 @@ class RpcService:
 
 
 class RpcConnection(asyncio.Protocol):
-    """One end of a connection. Made by `RpcServer` and `rpc_connect` only."""
+    """One end of a connection. Made by `rpc_server.RpcServer` and `rpc_connect` only."""
 
     def __init__(
         self,
         env: Environment,
         identity: Identity,
-        secret: bytes,
+        keys: Keys,
         service: RpcService,
         *,
         initiator: bool,
@@ -105,8 +119,9 @@ class RpcConnection(asyncio.Protocol):
         self._initiator = initiator
         self._on_ready = on_ready
         self._admit = admit
+        self._operations: Container[int] = ()
         nonce = env.random.token(handshake.NONCE_SIZE_BYTES)
-        self._handshake = Handshake(identity, secret, nonce, initiator=initiator, expected_node_id=expected_node_id)
+        self._handshake = Handshake(identity, keys, nonce, initiator=initiator, expected_node_id=expected_node_id)
         self._frame_size_max = frame_size_max
         self._decoder = RpcFrameDecoder(min(frame_size_max, HANDSHAKE_FRAME_SIZE_MAX))
         self._transport: asyncio.Transport | None = None
@@ -242,8 +257,10 @@ class RpcConnection(asyncio.Protocol):
                 elif kind == KIND_REQUEST:
                     if code == OP_CALL:
                         self._start_call(request_id, payload)
-                    else:
+                    elif code in self._operations:
                         self._service.data_request(self, code, request_id, payload)
+                    else:
+                        self.respond_error(request_id, self._refusal(f"ask for operation {code}"))
                 elif kind == KIND_NOTIFY:
                     self._start_call(None, payload)
         except MagnetarError as error:
@@ -334,9 +351,15 @@ class RpcConnection(asyncio.Protocol):
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
         self.ready = True
+        self._operations = self._service.operations_of(self.peer.role)
         self._service.connected(self)
         if self._on_ready is not None:
             self._on_ready(self)
+
+    def _refusal(self, what: str) -> AuthorizationError:
+        return AuthorizationError(
+            f"{self.peer.node_id} may not {what} at {self.identity.node_id}: its role is {self.peer.role}"
+        )
 
     def _start_call(self, request_id: int | None, payload: bytes) -> None:
         method, arguments = decode_call(payload)
@@ -344,6 +367,12 @@ class RpcConnection(asyncio.Protocol):
         if handler is None:
             if request_id is not None:
                 self.respond_error(request_id, RpcError(f"{self.identity.role} has no method {method}"))
+            return
+        if not self._service.may_call(self.peer.role, method):
+            error = self._refusal(f"call {method}")
+            logger.warning("%s", error)
+            if request_id is not None:
+                self.respond_error(request_id, error)
             return
         self._handlers.spawn(self._serve_call(request_id, method, handler, arguments), f"rpc-{method}")
         if len(self._handlers) >= CALLS_UNDER_WAY_MAX and not self._initiator and self._transport is not None:
@@ -371,72 +400,12 @@ class RpcConnection(asyncio.Protocol):
                     self._transport.resume_reading()
 
 
-class RpcServer:
-    """Accepts internal connections for one service, as many as `rpc_admission` allows."""
-
-    def __init__(
-        self, env: Environment, identity: Identity, secret: bytes, service: RpcService, *, frame_size_max: int
-    ) -> None:
-        self.identity = identity
-        self._admission: Admission[RpcConnection] = Admission()
-        self._env = env
-        self._secret = secret
-        self._service = service
-        self._frame_size_max = frame_size_max
-        self._server: asyncio.Server | None = None
-        self._address = ("", 0)
-
-    @property
-    def connections(self) -> list[RpcConnection]:
-        """All that are open, those in their handshake included."""
-        return list(self._admission.connections)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens; the port is the real one when 0 was asked for."""
-        return self._address
-
-    async def start(self, host: str, port: int = 0) -> tuple[str, int]:
-        """Listen. Raises OSError when the address is taken."""
-        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
-        self._address = (host, self._server.sockets[0].getsockname()[1])
-        return self._address
-
-    async def close(self) -> None:
-        """Stop listening and end every connection."""
-        if self._server is not None:
-            self._server.close()
-        connections = self.connections
-        for connection in connections:
-            connection.close()
-        for connection in connections:
-            await connection.wait_closed()
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
-
-    def _accept(self) -> RpcConnection:
-        connection = RpcConnection(
-            self._env,
-            self.identity,
-            self._secret,
-            self._service,
-            initiator=False,
-            frame_size_max=self._frame_size_max,
-            on_ready=self._admission.authenticated,
-            admit=self._admission.check,
-        )
-        self._admission.arrived(connection)
-        connection.on_close.append(self._admission.left)
-        return connection
-
-
 async def rpc_connect(
     env: Environment,
     host: str,
     port: int,
     identity: Identity,
-    secret: bytes,
+    keys: Keys,
     *,
     service: RpcService | None = None,
     expected_node_id: str | None = None,
@@ -464,7 +433,7 @@ async def rpc_connect(
     connection = RpcConnection(
         env,
         identity,
-        secret,
+        keys,
         service or RpcService(),
         initiator=True,
         frame_size_max=frame_size_max,

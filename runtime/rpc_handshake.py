@@ -1,8 +1,8 @@
 """Who is at the other end: the mutual handshake of the internal RPC, without a socket.
 
-Metadata names nodes by id, ports get reused and strangers connect, so before anything else both ends prove that they
-hold the cluster's secret and say which cluster, role, node and incarnation they are. Four messages, each a NOTIFY
-frame whose code is the step:
+Metadata names nodes by id, ports get reused and strangers connect, so before anything else both ends say which cluster,
+role, node and incarnation they are, and prove that they hold the key of that; see `rpc_keys`. Four messages, each a
+NOTIFY frame whose code is the step:
 
     initiator                                   acceptor
     HELLO   identity, nonce          →
@@ -20,33 +20,23 @@ WELCOME is sent). A message out of this order raises ProtocolError.
 
 import hashlib
 import hmac
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgpack
 
 from ..protocol.errors import HandshakeRefused, ProtocolError
+from .rpc_keys import Identity, Keys
 
 HELLO, CHALLENGE, PROOF, WELCOME, REFUSED = 1, 2, 3, 4, 5
 NONCE_SIZE_BYTES = 16
 VERSION = 1
 
 
-class Identity(NamedTuple):
-    """A process of a cluster. `incarnation` changes with each start, so that a restarted node is told from its past
-    self.
-    """
-
-    cluster_id: str
-    role: str
-    node_id: str
-    incarnation: str
-
-
 class Handshake:
     """One end of a handshake. Each message to send is a step and its payload."""
 
     def __init__(
-        self, ours: Identity, secret: bytes, nonce: bytes, *, initiator: bool, expected_node_id: str | None = None
+        self, ours: Identity, keys: Keys, nonce: bytes, *, initiator: bool, expected_node_id: str | None = None
     ) -> None:
         self.ours = ours
         self.nonce = nonce
@@ -54,7 +44,7 @@ class Handshake:
         """Who the other end says it is; proven once `authenticated`."""
         self.authenticated = False
         self.done = False
-        self._secret = secret
+        self._keys = keys
         self._initiator = initiator
         self._expected_node_id = expected_node_id
         self._expected_proof = b""
@@ -86,17 +76,19 @@ class Handshake:
 
     def _challenge(self, payload: bytes) -> tuple[int, bytes]:
         self.peer, nonce = decode_hello(payload)
+        key = self._keys.accepting(self.ours, self.peer)
         terms = (self.peer, nonce, self.ours, self.nonce)
-        self._expected_proof = prove(self._secret, "initiator", *terms)
-        return CHALLENGE, encode_challenge(self.ours, self.nonce, prove(self._secret, "acceptor", *terms))
+        self._expected_proof = prove(key, "initiator", *terms)
+        return CHALLENGE, encode_challenge(self.ours, self.nonce, prove(key, "acceptor", *terms))
 
     def _prove(self, payload: bytes) -> tuple[int, bytes]:
         peer, nonce, proof = decode_challenge(payload)
+        key = self._keys.calling(self.ours, peer.role)
         terms = (self.ours, self.nonce, peer, nonce)
-        check_peer(self.ours, peer, proof, prove(self._secret, "acceptor", *terms), self._expected_node_id)
+        check_peer(self.ours, peer, proof, prove(key, "acceptor", *terms), self._expected_node_id)
         self.peer = peer
         self.authenticated = True
-        return PROOF, prove(self._secret, "initiator", *terms)
+        return PROOF, prove(key, "initiator", *terms)
 
 
 def encode_hello(identity: Identity, nonce: bytes) -> bytes:
@@ -123,11 +115,11 @@ def decode_challenge(payload: bytes) -> tuple[Identity, bytes, bytes]:
 
 
 def prove(
-    secret: bytes, label: str, initiator: Identity, initiator_nonce: bytes, acceptor: Identity, acceptor_nonce: bytes
+    key: bytes, label: str, initiator: Identity, initiator_nonce: bytes, acceptor: Identity, acceptor_nonce: bytes
 ) -> bytes:
     """The HMAC-SHA256 that `label` ("initiator" or "acceptor") owes to the other end."""
     text = _pack([label, list(initiator), initiator_nonce, list(acceptor), acceptor_nonce])
-    return hmac.new(secret, text, hashlib.sha256).digest()
+    return hmac.new(key, text, hashlib.sha256).digest()
 
 
 def check_peer(
@@ -139,7 +131,10 @@ def check_peer(
             f"{theirs.node_id} belongs to cluster {theirs.cluster_id}, this process to {ours.cluster_id}"
         )
     if not hmac.compare_digest(proof, expected_proof):
-        raise HandshakeRefused(f"{theirs.role} {theirs.node_id} does not know this cluster's secret")
+        raise HandshakeRefused(
+            f"{theirs.role} {theirs.node_id} does not hold the key of that node: its key comes from another cluster's "
+            "secret, or belongs to another node"
+        )
     if expected_node_id is not None and theirs.node_id != expected_node_id:
         raise HandshakeRefused(f"connected to {theirs.role} {theirs.node_id}, wanted {expected_node_id}")
 

@@ -1,8 +1,9 @@
 """Asks the cluster what a topic consists of, and keeps it from being trimmed while it is read.
 
-Only planning needs brokers: the owner of each partition says which ledgers there are and where the last one ends now,
-and pins them, all in one answer. After that the brokers may go. Bookies are found, and pins prolonged and removed,
-through the coordinator; if that is away, too, by the last known addresses and the time that the pins still have.
+The owner of each partition says which ledgers there are and where the last one ends now, and pins them, all in one
+answer. Pins are prolonged and removed by the partition's owner at that time. While no broker answers, the read goes on
+with the time that the pins still have. Bookies are found through the coordinator; if that is away, too, by the last
+known addresses.
 
 States of a `Planner`: *open* (`async with`) → *planned*, with pins that it keeps prolonging → *closed*, without pins. A
 driver that dies leaves pins behind. They expire when the topic's owner has not seen them prolonged for `pin_ttl_s`, by
@@ -11,36 +12,32 @@ its own clock: the driver's clock is asked for nothing.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ..protocol import metadata_keys
 from ..protocol.errors import (
     AlreadyClosed,
-    BadVersion,
     ClusterError,
     CoordinatorUnavailable,
     LedgerFenced,
     MagnetarError,
-    NoSuchKey,
     NotAllowedError,
     ServiceUnitNotReady,
     StaleEpoch,
+    TopicNotFound,
     is_retriable,
 )
 from ..protocol.message_id import MessageId
-from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_CLIENT
+from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_READER
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.rpc import RpcConnection, rpc_connect
-from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_keys import Identity
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieInfo
 from ..storage.ledger_metadata import LedgerMetadata
-from ..storage.metadata_remote import RemoteMetadataStore
-from ..storage.metadata_store import pack, unpack
 from .range_reader import ClusterAccess
 from .read_plan import CLOCK_SKEW_MS, Bounds, PartitionPlan, PointInTopic, parse_bounds
 
@@ -54,6 +51,7 @@ CONNECT_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 15.0
 """A broker that has just been given a topic loads it first, and recovers its ledgers."""
 LOCATE_TIMEOUT_S = 10.0
+UNPIN_TIMEOUT_S = 20.0
 FRAME_SIZE_MAX_BYTES = 64 << 20
 RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 1.0
@@ -71,7 +69,7 @@ async def cluster_access() -> ClusterAccess:
         raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
     given = await _ask_coordinator("read_credentials")
     host, port = given["coordinator"]
-    return ClusterAccess(given["cluster_id"], given["secret"], (host, port))
+    return ClusterAccess(given["cluster_id"], given["keys"], (host, port))
 
 
 async def locate_coordinator() -> tuple[str, int]:
@@ -117,12 +115,11 @@ class Planner:
         self._timeout_s = timeout_s
         self._pin_ttl_s = pin_ttl_s
         self._locate = locate
-        self._identity = Identity(access.cluster_id, ROLE_CLIENT, f"spark-{env.random.hex(4)}", env.random.hex(8))
+        self._identity = Identity(access.cluster_id, ROLE_READER, f"spark-{env.random.hex(4)}", env.random.hex(8))
         self._coordinator: RpcConnection | None = None
         self._connecting = asyncio.Lock()
-        self._metadata = RemoteMetadataStore(lambda: self._coordinator)
         self._bookies: list[BookieInfo] = []
-        self._pins: list[str] = []  # metadata keys
+        self._pins: list[tuple[str, str]] = []  # topic, id of the pin
         self._tasks = Tasks()
 
     async def __aenter__(self) -> Self:
@@ -160,9 +157,7 @@ class Planner:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
-            for connection in connections.values():
-                connection.close()
-                await connection.wait_closed()
+            await _close(connections)
         self._tasks.spawn(self._prolong(), "prolong-pins")
         return [task.result() for task in tasks]
 
@@ -196,9 +191,7 @@ class Planner:
     async def _plan_one(
         self, partition: int, topic: str, bounds: Bounds, connections: dict[str, RpcConnection]
     ) -> PartitionPlan:
-        coordinator = await self._connection()
-        owner = await coordinator.call("assign", timeout_s=CALL_TIMEOUT_S, topic=topic, create=False)
-        broker = await self._broker(owner["broker"], owner["incarnation"], connections)
+        broker = await self._owner(topic, connections)
         answer = await broker.call(
             "plan_read",
             timeout_s=CALL_TIMEOUT_S,
@@ -208,10 +201,15 @@ class Planner:
             ttl_s=self._pin_ttl_s,
         )
         if answer["pin"]:
-            self._pins.append(metadata_keys.pin(TopicName.parse(topic).path, answer["pin"]))
+            self._pins.append((topic, answer["pin"]))
         ledgers = tuple(LedgerMetadata.unpack(packed) for packed in answer["ledgers"])
         (first_ledger, first_entry), (last_ledger, last_entry) = answer["first"], answer["last"]
         return PartitionPlan(topic, partition, ledgers, (first_ledger, first_entry), (last_ledger, last_entry), bounds)
+
+    async def _owner(self, topic: str, connections: dict[str, RpcConnection]) -> RpcConnection:
+        coordinator = await self._connection()
+        owner = await coordinator.call("assign", timeout_s=CALL_TIMEOUT_S, topic=topic, create=False)
+        return await self._broker(owner["broker"], owner["incarnation"], connections)
 
     async def _broker(self, broker_id: str, incarnation: str, connections: dict[str, RpcConnection]) -> RpcConnection:
         async with self._connecting:
@@ -245,31 +243,30 @@ class Planner:
     async def _prolong(self) -> None:
         while self._pins:
             await asyncio.sleep(self._pin_ttl_s / RENEWALS_PER_TTL)
-            for key in self._pins:
-                try:
-                    await self._prolong_one(key)
-                except (MagnetarError, OSError) as error:
-                    logger.warning("cannot prolong the pin %s, tried again later: %s", key, error)
-
-    async def _prolong_one(self, key: str) -> None:
-        await self._connection()
-        record = await self._metadata.get(key)
-        if record is None:
-            return  # the topic was deleted
-        # Another version of the record: the topic's owner counts the time from when it first sees that.
-        prolonged = pack(unpack(record.value) | {"ttl_ms": round(self._pin_ttl_s * 1000)})
-        await self._metadata.put(key, prolonged, record.version)
+            await self._at_the_owners(self._pins, "prolong_pin", "tried again later", ttl_s=self._pin_ttl_s)
 
     async def _unpin(self) -> None:
         pins, self._pins = self._pins, []
-        for key in pins:
-            try:
-                await self._connection()
-                await self._metadata.delete(key, None)
-            except (NoSuchKey, BadVersion):
-                continue
-            except (MagnetarError, OSError) as error:
-                logger.warning("cannot remove the pin %s, it expires by itself: %s", key, error)
+        try:
+            async with asyncio.timeout(UNPIN_TIMEOUT_S):
+                await self._at_the_owners(pins, "unpin", "it expires by itself")
+        except TimeoutError:
+            logger.warning("the pins of %s could not be removed in time, they expire by themselves", self.name.full)
+
+    async def _at_the_owners(self, pins: Sequence[tuple[str, str]], method: str, hope: str, **arguments: Any) -> None:
+        """Call `method` for each pin at the broker that has its topic now. What fails is only logged."""
+        connections: dict[str, RpcConnection] = {}
+        try:
+            for topic, pin in pins:
+                try:
+                    owner = await self._owner(topic, connections)
+                    await owner.call(method, timeout_s=CALL_TIMEOUT_S, topic=topic, pin=pin, **arguments)
+                except TopicNotFound:
+                    continue  # it was deleted, and its pins with it
+                except (MagnetarError, OSError) as error:
+                    logger.warning("%s of a pin of %s failed, %s: %s", method, topic, hope, error)
+        finally:
+            await _close(connections)
 
     # -- connections ---------------------------------------------------------------------------------------------
 
@@ -289,7 +286,7 @@ class Planner:
             host,
             port,
             self._identity,
-            self._access.secret,
+            self._access.keys,
             expected_node_id=node_id,
             frame_size_max=FRAME_SIZE_MAX_BYTES,
             timeout_s=CONNECT_TIMEOUT_S,
@@ -303,3 +300,9 @@ def _point(bound: MessageId, time_ms: int | None, skew_ms: int, otherwise: str) 
     if bound in (MessageId.earliest, MessageId.latest):
         return "earliest" if bound == MessageId.earliest else "latest"
     return [bound.ledger_id, bound.entry_id] if bound.ledger_id >= 0 else otherwise
+
+
+async def _close(connections: Mapping[str, RpcConnection]) -> None:
+    for connection in connections.values():
+        connection.close()
+        await connection.wait_closed()

@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..protocol.names import ROLE_CLIENT
+from ..protocol.names import ROLE_READER
 from ..runtime.environment import Environment
-from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_keys import Identity, NodeKeys
 from ..runtime.settings import Settings
 from ..storage.bookie_client import BookieClient
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
@@ -30,14 +30,14 @@ READ_TIMEOUT_S = 15.0
 SPECULATIVE_READ_DELAY_S = 2.0
 """Longer than a broker's: decoding keeps the loop busy meanwhile, which is no reason to ask another bookie."""
 FRAME_SIZE_MAX_BYTES = 1 << 30
-"""Bookies may be set to larger entries than the default; those that hold the cluster's secret are believed."""
+"""Bookies may be set to larger entries than the default; those that hold a bookie's key are believed."""
 
 
 class ClusterAccess(NamedTuple):
     """What proves to the bookies that a reader belongs to the cluster. Carried by Ray only, never logged."""
 
     cluster_id: str
-    secret: bytes
+    keys: NodeKeys
     coordinator: tuple[str, int]
 
     def __repr__(self) -> str:
@@ -64,8 +64,8 @@ class RangeReader:
             read_entry_timeout_s=READ_TIMEOUT_S,
             speculative_read_delay_s=SPECULATIVE_READ_DELAY_S,
         )
-        identity = Identity(access.cluster_id, ROLE_CLIENT, f"reader-{env.random.hex(4)}", env.random.hex(8))
-        self._client = BookieClient(env, identity, access.secret, self._settings, self._directory)
+        identity = Identity(access.cluster_id, ROLE_READER, f"reader-{env.random.hex(4)}", env.random.hex(8))
+        self._client = BookieClient(env, identity, access.keys, self._settings, self._directory)
 
     async def read(self, split: ReadSplit, bookies: Sequence[BookieInfo]) -> list[Block]:
         """The blocks of a split, in the order of its entries; `bookies` says where they listen now.

@@ -32,7 +32,7 @@ from ..protocol.rpc_frames import STATUS_DISCONNECTED
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.rpc import rpc_connect
-from ..runtime.rpc_handshake import Identity
+from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from .bookie_directory import BookieDirectory, BookieInfo
@@ -102,7 +102,7 @@ class BookieClient:
         self,
         env: Environment,
         identity: Identity,
-        secret: bytes,
+        keys: Keys,
         settings: Settings,
         directory: BookieDirectory,
         *,
@@ -115,7 +115,7 @@ class BookieClient:
         self.lost = LostBookies(directory, settings.lost_bookie_grace_s)
         self._env = env
         self._identity = identity
-        self._secret = secret
+        self._keys = keys
         self._connect = connect or self._connect_rpc
         self._channels: dict[str, _Channel] = {}
         self._tasks = Tasks()
@@ -298,7 +298,7 @@ class BookieClient:
             info.host,
             info.port,
             self._identity,
-            self._secret,
+            self._keys,
             expected_node_id=info.id,
             frame_size_max=self.settings.bookie_frame_size_max_bytes + self.settings.bookie_read_bytes_max,
             timeout_s=CONNECT_TIMEOUT_S,

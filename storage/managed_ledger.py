@@ -395,6 +395,10 @@ class ManagedLedger:
         async with self._record_lock:
             return await self._created_beside(self._pins.add(ledger_ids, ttl_s, self._owned.guard))
 
+    async def prolong_pin(self, pin_id: str, ttl_s: float) -> bool:
+        """Let a pin last `ttl_s` seconds from now on. Returns whether it was there."""
+        return await self._pins.prolong(pin_id, ttl_s)
+
     async def unpin(self, pin_id: str) -> bool:
         """Let go of pinned ledgers. Returns whether the pin was there."""
         found = await self._pins.remove(pin_id)

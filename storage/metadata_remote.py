@@ -20,6 +20,7 @@ from ..protocol.errors import (
     error_from_wire,
     error_to_wire,
 )
+from ..protocol.metadata_keys import counter as counter_key
 from ..runtime.rpc import RpcConnection
 from .metadata_store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result
 
@@ -99,13 +100,13 @@ class RemoteMetadataStore:
 class MetadataRpc:
     """The serving side, mixed into the coordinator's RPC service.
 
-    `metadata_store()` gives the store; `check_metadata_writer(connection)` may raise to refuse a peer's writes.
+    `metadata_store()` gives the store; `check_metadata_writer(connection, keys)` may raise to refuse a peer's writes.
     """
 
     def metadata_store(self) -> MetadataStore:
         raise NotImplementedError
 
-    def check_metadata_writer(self, connection: RpcConnection) -> None:
+    def check_metadata_writer(self, connection: RpcConnection, keys: Sequence[str]) -> None:
         """Raise to refuse."""
 
     # Values of another kind are refused here: one number that is none would be stored, and be read by everybody.
@@ -130,15 +131,15 @@ class MetadataRpc:
     async def rpc_metadata_write_many(
         self, connection: RpcConnection, writes: list[list[Any]], guard: list[Any] | None
     ) -> list[object]:
-        self.check_metadata_writer(connection)
         changes = [_write(write) for write in _list(writes)]
+        self.check_metadata_writer(connection, [change.key for change in changes])
         results = await self.metadata_store().write_many(changes, _guard(guard))
         return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
 
     async def rpc_metadata_allocate(
         self, connection: RpcConnection, counter: str, count: int, guard: list[Any] | None
     ) -> int:
-        self.check_metadata_writer(connection)
+        self.check_metadata_writer(connection, [counter_key(_text(counter))])
         if _number(count) > ALLOCATED_MAX:
             raise ProtocolError(f"{count} numbers are not given out at a time")
         return await self.metadata_store().allocate(_text(counter), count, _guard(guard))

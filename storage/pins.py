@@ -27,7 +27,10 @@ class Pinned(NamedTuple):
 
 
 class Pins:
-    """The pins of one topic, for its owner. `add`, `remove` and `pinned` are not called at the same time."""
+    """The pins of one topic, for its owner. `add` and `pinned` are not called at the same time.
+
+    `prolong` and `remove` may run beside them: a pin is deleted by version, so one that was prolonged meanwhile stays.
+    """
 
     def __init__(self, env: Environment, store: MetadataStore, topic_path: str) -> None:
         self._env = env
@@ -44,6 +47,20 @@ class Pins:
         version = await put_certain(self._env, self._store, key, value, None, needs=needs)
         self._seen[key] = (version, asyncio.get_running_loop().time())
         return pin_id
+
+    async def prolong(self, pin_id: str, ttl_s: float) -> bool:
+        """Let a pin last `ttl_s` seconds from now on. Returns whether it was there.
+
+        Raises BadVersion when somebody else prolonged it meanwhile, MetadataUnavailable.
+        """
+        key = metadata_keys.pin(self._topic_path, pin_id)
+        record = await self._store.get(key)
+        if record is None:
+            return False
+        value = pack({"ledgers": _unpack(record.value)[0], "ttl_ms": round(ttl_s * 1000)})
+        version = await self._store.put(key, value, record.version)
+        self._seen[key] = (version, asyncio.get_running_loop().time())
+        return True
 
     async def remove(self, pin_id: str) -> bool:
         """Delete a pin. Returns whether it was there."""

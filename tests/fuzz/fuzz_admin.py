@@ -15,7 +15,7 @@ from aiohttp import web_app
 from fuzz_coordinator import CLUSTER, SETTINGS, BrokerStub, Cluster
 from fuzz_loop import MemoryTransport, run, turns
 from fuzz_mutation import mutate
-from fuzz_rpc import SECRET
+from fuzz_rpc import KEYS
 from fuzz_target import Target, Wrong
 
 from magnetar.actors.admin import AdminService
@@ -152,7 +152,7 @@ async def _main(data: bytes) -> None:
     mode, stream = data[0] if data else 0, data[1:]
     cluster = Cluster(_Broker())
     await cluster.start()
-    admin = AdminService(cluster.env, CLUSTER, SECRET, SETTINGS, "127.0.0.1", 0, cluster.locate)
+    admin = AdminService(cluster.env, CLUSTER, KEYS, SETTINGS, "127.0.0.1", 0, cluster.locate)
     try:
         await admin.start()
         await _speak(admin, mode, stream)

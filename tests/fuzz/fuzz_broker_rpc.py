@@ -15,7 +15,7 @@ from fake_bookies import Adds, FakeCluster
 from fuzz_loop import MemoryTransport, make_env, run, turns
 from fuzz_mutation import make_odd, mutate
 from fuzz_records import pack_odd
-from fuzz_rpc import SECRET, frame, shake
+from fuzz_rpc import KEYS, frame, shake
 from fuzz_target import Target, Wrong
 from fuzz_wire import make_entry
 
@@ -106,7 +106,7 @@ async def _main(data: bytes) -> None:
     try:
         await broker.start()
         connection = RpcConnection(
-            make_env(), Identity("c", "broker", "k1", "i"), SECRET, broker.rpc, initiator=False, frame_size_max=1 << 20
+            make_env(), Identity("c", "broker", "k1", "i"), KEYS, broker.rpc, initiator=False, frame_size_max=1 << 20
         )
         transport = MemoryTransport(connection, heard)
         shake(connection, transport, initiator=False, theirs=Identity("c", "admin", "a", "i"))

@@ -15,8 +15,9 @@ from typing import Any
 from fuzz_loop import MemoryTransport, make_env, run, turns
 from fuzz_mutation import make_odd, mutate
 from fuzz_records import pack_odd
-from fuzz_rpc import SECRET, frame, shake
+from fuzz_rpc import KEYS, frame, shake
 from fuzz_target import Target, Wrong
+from open_rpc import OpenService
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import OP_HEARTBEAT, CoordinatorClient
@@ -25,8 +26,9 @@ from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import Identity, RpcConnection, RpcServer, RpcService
+from magnetar.runtime.rpc import Identity, RpcConnection, RpcService
 from magnetar.runtime.rpc_messages import pack
+from magnetar.runtime.rpc_server import RpcServer
 from magnetar.runtime.settings import Settings
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.metadata_memory import MemoryMetadataStore
@@ -34,13 +36,13 @@ from magnetar.storage.metadata_memory import MemoryMetadataStore
 CLUSTER = "c"
 TOPIC = "persistent://public/default/t"
 SETTINGS = dataclasses.replace(Settings(), auditor_interval_s=5.0, lost_bookie_grace_s=2.0)
-ROLES = (ROLE_BROKER, ROLE_BOOKIE, ROLE_ADMIN, "client")
+ROLES = (ROLE_BROKER, ROLE_BOOKIE, ROLE_ADMIN, "reader")
 _ANSWER_S = 70.0
 _FORGIVEN = ("method ",)
 """A member's nonsense is logged where it was met, and answered."""
 
 
-class BrokerStub(RpcService):
+class BrokerStub(OpenService):
     """The internal side of a broker that agrees to everything."""
 
     async def rpc_unload(self, connection: RpcConnection, topic: str) -> None: ...
@@ -53,7 +55,7 @@ class Cluster:
     def __init__(self, stub: RpcService | None = None) -> None:
         self.env: Environment = make_env()
         self.store = MemoryMetadataStore()
-        self.coordinator = CoordinatorService(self.env, self.store, CLUSTER, SECRET, SETTINGS, "127.0.0.1", 0, "")
+        self.coordinator = CoordinatorService(self.env, self.store, CLUSTER, KEYS, SETTINGS, "127.0.0.1", 0, "")
         self.lost = 0
         self._members: list[CoordinatorClient] = []
         self._stub = stub or BrokerStub()
@@ -66,7 +68,7 @@ class Cluster:
         )
         await self.coordinator.start()
         identity = Identity(CLUSTER, ROLE_BROKER, "broker-1", "1")
-        self._server = RpcServer(self.env, identity, SECRET, self._stub, frame_size_max=1 << 20)
+        self._server = RpcServer(self.env, identity, KEYS, self._stub, frame_size_max=1 << 20)
         rpc = await self._server.start("127.0.0.1")
         client = await self.join(ROLE_BROKER, "broker-1")
         client.on_session_lost.append(self._lose)
@@ -79,7 +81,7 @@ class Cluster:
         return self.coordinator.address
 
     async def join(self, role: str, node_id: str) -> CoordinatorClient:
-        client = CoordinatorClient(self.env, Identity(CLUSTER, role, node_id, "1"), SECRET, SETTINGS, self.locate)
+        client = CoordinatorClient(self.env, Identity(CLUSTER, role, node_id, "1"), KEYS, SETTINGS, self.locate)
         self._members.append(client)
         await client.start(5)
         return client
@@ -132,14 +134,16 @@ class _Peer:
 
 async def _check(cluster: Cluster, name: str) -> None:
     """A newcomer, and the broker that was there before, are served."""
-    client = await cluster.join("client", name)
+    client = await cluster.join(ROLE_ADMIN, name)
     assigned = await client.call("assign", topic=TOPIC + name, create=True)
     if not isinstance(assigned["url"], str):
         raise Wrong(f"the owner of a topic is at {assigned}")
     for method in ("brokers", "bookies", "status", "tenants"):
         await client.call(method)
-    version = await client.metadata.put(f"test/{name}", b"value", None)
-    if await client.metadata.get(f"test/{name}") != (b"value", version):
+    writer = await cluster.join(ROLE_BROKER, f"writer-{name}")
+    key = f"{metadata_keys.PINS_PREFIX}test/{name}"
+    version = await writer.metadata.put(key, b"value", None)
+    if await writer.metadata.get(key) != (b"value", version):
         raise Wrong("the metadata store does not keep what it took")
     await cluster.join(ROLE_ADMIN, "admin-" + name)
     await client.register("127.0.0.1", 1, {})

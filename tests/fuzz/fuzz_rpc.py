@@ -14,6 +14,7 @@ from fuzz_loop import MemoryTransport, make_env, run, turns
 from fuzz_mutation import make_odd, mutate
 from fuzz_records import pack_odd
 from fuzz_target import Target, Wrong
+from open_rpc import OpenService
 
 from magnetar.actors.bookie import BookieService
 from magnetar.protocol.bookie_wire import (
@@ -29,12 +30,13 @@ from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONS
 from magnetar.runtime import rpc_handshake
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity, RpcConnection, RpcService
+from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.rpc_messages import pack
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie import BookieStore
 from magnetar.storage.replay import format_directory
 
-SECRET = b"s" * 32
+KEYS = RootKeys(b"s" * 32)
 _OURS = Identity("c", "bookie", "b1", "i1")
 _THEIRS = Identity("c", "broker", "k1", "i2")
 _NONCE = bytes(range(16))
@@ -54,7 +56,7 @@ def _chunks(stream: bytes, step: int) -> list[bytes]:
 # ---- Both ends ----
 
 
-class _Service(RpcService):
+class _Service(OpenService):
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         connection.respond(request_id, op & 0x7F, (payload,))
 
@@ -68,7 +70,7 @@ class _Service(RpcService):
 
 def _connection(service: RpcService, *, initiator: bool, heard: Any = None) -> tuple[RpcConnection, MemoryTransport]:
     connection = RpcConnection(
-        make_env(), _OURS, SECRET, service, initiator=initiator, frame_size_max=_FRAME_MAX, expected_node_id="k1"
+        make_env(), _OURS, KEYS, service, initiator=initiator, frame_size_max=_FRAME_MAX, expected_node_id="k1"
     )
     return connection, MemoryTransport(connection, heard)
 
@@ -79,13 +81,13 @@ def shake(
     """The part of a peer `theirs` in a handshake that succeeds."""
     ours, nonce = connection.identity, connection._handshake.nonce
     if initiator:
-        proof = rpc_handshake.prove(SECRET, "acceptor", ours, nonce, theirs, _NONCE)
+        proof = rpc_handshake.prove(KEYS.calling(ours, theirs.role), "acceptor", ours, nonce, theirs, _NONCE)
         challenge = rpc_handshake.encode_challenge(theirs, _NONCE, proof)
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.CHALLENGE, 0, challenge))
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.WELCOME, 0, b""))
     else:
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.HELLO, 0, rpc_handshake.encode_hello(theirs, _NONCE)))
-        proof = rpc_handshake.prove(SECRET, "initiator", theirs, _NONCE, ours, nonce)
+        proof = rpc_handshake.prove(KEYS.accepting(ours, theirs), "initiator", theirs, _NONCE, ours, nonce)
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.PROOF, 0, proof))
     if not connection.ready:
         raise Wrong("a good handshake was refused")
@@ -196,7 +198,7 @@ async def _bookie(data: bytes) -> None:
     store = BookieStore(env, DIRECTORY, INSTANCE, settings, on_fatal=fatal.append, segment_bytes=16 << 10)
     await store.open()
     service = BookieService(
-        env, DIRECTORY, "b1", "c", SECRET, settings, "127.0.0.1", 0, _nowhere, coordinator=_Coordinator()
+        env, DIRECTORY, "b1", "c", KEYS, settings, "127.0.0.1", 0, _nowhere, coordinator=_Coordinator()
     )
     service._store = store
     asker = _Asker(store)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from coordination import CLUSTER, FAST, SECRET, Coordination, Member, TestBrokerRpc, coordination, eventually
+from coordination import CLUSTER, FAST, KEYS, Coordination, Member, TestBrokerRpc, coordination, eventually
 
 from magnetar.actors import admin_requests
 from magnetar.actors.admin import AdminService
@@ -94,7 +94,7 @@ class Http:
 
 @contextlib.asynccontextmanager
 async def admin_of(cluster: Coordination) -> AsyncIterator[Http]:
-    admin = AdminService(cluster.env, CLUSTER, SECRET, FAST, "127.0.0.1", 0, cluster.locate)
+    admin = AdminService(cluster.env, CLUSTER, KEYS, FAST, "127.0.0.1", 0, cluster.locate)
     await admin.start()
     try:
         async with aiohttp.ClientSession() as session:

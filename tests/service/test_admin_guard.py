@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from coordination import CLUSTER, FAST, SECRET, coordination
+from coordination import CLUSTER, FAST, KEYS, coordination
 
 from magnetar.actors.admin import AdminService
 
@@ -45,7 +45,7 @@ async def admin_with(allowed: str = "") -> AsyncIterator[Browser]:
     settings = dataclasses.replace(FAST, web_service_allowed_hosts=allowed)
     async with coordination() as cluster:
         admin = AdminService(
-            cluster.env, CLUSTER, SECRET, settings, "127.0.0.1", 0, cluster.locate, advertised_host="admin.internal"
+            cluster.env, CLUSTER, KEYS, settings, "127.0.0.1", 0, cluster.locate, advertised_host="admin.internal"
         )
         await admin.start()
         try:

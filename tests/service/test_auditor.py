@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from bookie_kit import held_ranges
-from coordination import CLUSTER, FAST, SECRET, Coordination, coordination, eventually
+from coordination import CLUSTER, FAST, KEYS, Coordination, coordination, eventually
 
 from magnetar.actors import auditor as auditor_module
 from magnetar.actors.bookie import BookieService
@@ -35,9 +35,9 @@ class Bookies:
         self.directory = directory
         self.settings = settings
         self.running: dict[int, BookieService] = {}
-        identity = Identity(CLUSTER, "client", "writer", "1")
-        self.coordinator = CoordinatorClient(cluster.env, identity, SECRET, settings, cluster.locate)
-        self.client = BookieClient(cluster.env, identity, SECRET, settings, self.coordinator.bookies)
+        identity = Identity(CLUSTER, "broker", "writer", "1")
+        self.coordinator = CoordinatorClient(cluster.env, identity, KEYS, settings, cluster.locate)
+        self.client = BookieClient(cluster.env, identity, KEYS, settings, self.coordinator.bookies)
         self.ledgers = Ledgers(cluster.env, self.coordinator.metadata, self.client, settings)
 
     async def start(self, *numbers: int, accept_lost_disk: bool = False) -> None:
@@ -47,7 +47,7 @@ class Bookies:
                 str(self.directory / f"bookie-{number}"),
                 f"bookie-{number}",
                 CLUSTER,
-                SECRET,
+                KEYS,
                 self.settings,
                 "127.0.0.1",
                 0,

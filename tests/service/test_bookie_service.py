@@ -25,11 +25,12 @@ from magnetar.protocol.bookie_wire import (
 from magnetar.protocol.errors import CookieMismatch, DirectoryLocked, HandshakeRefused, ProtocolError
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import STATUS_DISCONNECTED, Identity, rpc_connect
+from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
 from magnetar.storage.metadata_memory import MemoryMetadataStore
 from magnetar.storage.metadata_store import pack
 
-SECRET = b"s" * 32
+KEYS = RootKeys(b"s" * 32)
 CLUSTER = "cluster-1"
 FRAME_MAX = 64 << 20
 SETTINGS = Settings(segment_size_mb=1, compaction_bytes_per_s=1 << 30)
@@ -78,7 +79,7 @@ class Cluster:
             str(self.directory / (directory or name)),
             name,
             cluster,
-            SECRET,
+            KEYS,
             settings,
             "127.0.0.1",
             0,
@@ -90,14 +91,14 @@ class Cluster:
         await service.start()
         return service
 
-    async def connect(self, service, *, secret=SECRET, cluster=CLUSTER):
-        identity = Identity(cluster, "client", "test", "1")
+    async def connect(self, service, *, keys=KEYS, cluster=CLUSTER):
+        identity = Identity(cluster, "coordinator", "test", "1")
         connection = await rpc_connect(
             self.env,
             service.address[0],
             service.address[1],
             identity,
-            secret,
+            keys,
             expected_node_id=service.identity.node_id,
             frame_size_max=FRAME_MAX,
         )
@@ -184,7 +185,7 @@ async def test_one_directory_serves_one_process_and_only_its_own_cluster_and_boo
     with pytest.raises(DirectoryLocked):
         await cluster.bookie()
     with pytest.raises(HandshakeRefused):
-        await cluster.connect(service, secret=b"x" * 32)
+        await cluster.connect(service, keys=RootKeys(b"x" * 32))
     with pytest.raises(HandshakeRefused):
         await cluster.connect(service, cluster="cluster-2")
     await service.close()
@@ -314,9 +315,9 @@ async def _traced_bookie(cluster, tmp_path, command):
 
 
 async def _connect(cluster, port):
-    identity = Identity(CLUSTER, "client", "test", "1")
+    identity = Identity(CLUSTER, "broker", "test", "1")
     connection = await rpc_connect(
-        cluster.env, "127.0.0.1", port, identity, SECRET, expected_node_id="bookie-1", frame_size_max=FRAME_MAX
+        cluster.env, "127.0.0.1", port, identity, KEYS, expected_node_id="bookie-1", frame_size_max=FRAME_MAX
     )
     cluster.connections.append(connection)
     return Asker(connection)

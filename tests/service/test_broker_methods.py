@@ -4,7 +4,7 @@ import time
 
 import pulsar
 import pytest
-from embedded_cluster import HOST, SECRET, EmbeddedCluster
+from embedded_cluster import HOST, KEYS, EmbeddedCluster
 
 from magnetar.protocol.errors import (
     BrokerMetadataError,
@@ -13,7 +13,7 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     SubscriptionNotFound,
 )
-from magnetar.protocol.names import ROLE_CLIENT, broker_id
+from magnetar.protocol.names import ROLE_ADMIN, broker_id
 from magnetar.runtime.rpc import Identity, rpc_connect
 from magnetar.storage.ledger_metadata import LedgerMetadata
 
@@ -47,13 +47,13 @@ def ask(cluster, topic):
     async def call(method, broker, **arguments):
         coordinator = cluster.brokers[1].lookups.coordinator()
         host, port = coordinator.brokers[broker_id(broker)]["data"]["rpc"]
-        identity = Identity("test-cluster", ROLE_CLIENT, "asker", "1")
+        identity = Identity("test-cluster", ROLE_ADMIN, "asker", "1")
         connection = await rpc_connect(
             cluster.brokers[1].env,
             host,
             port,
             identity,
-            SECRET,
+            KEYS,
             expected_node_id=broker_id(broker),
             frame_size_max=1 << 24,
         )

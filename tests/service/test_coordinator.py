@@ -9,7 +9,7 @@ from typing import Any
 
 import postgresql_server
 import pytest
-from coordination import CLUSTER, FAST, PREFIX, SECRET, assign_all, coordination, create, eventually
+from coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, create, eventually
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
@@ -26,6 +26,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity
+from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.metadata_cas import put_certain
 from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
@@ -100,7 +101,7 @@ async def test_a_silent_broker_loses_its_topics_and_cannot_come_back_as_it_was()
         # The zombie wakes up: its writes are refused, its registration too, and it learns that it is over.
         with pytest.raises((StaleEpoch, OutcomeUnknown, MetadataUnavailable)):
             await one.client.metadata.put("managed/x", b"zombie", None)
-        zombie = CoordinatorClient(cluster.env, one.client.identity, SECRET, FAST, cluster.locate)
+        zombie = CoordinatorClient(cluster.env, one.client.identity, KEYS, FAST, cluster.locate)
         lost: list[int] = []
         zombie.on_session_lost.append(lambda: lost.append(1))
         await zombie.start(5)
@@ -365,22 +366,22 @@ async def test_it_starts_only_on_its_own_clusters_store() -> None:
         if prepared:
             await create_cluster(store, prepared, 0)
         with pytest.raises(ClusterError):
-            await CoordinatorService(env, store, CLUSTER, SECRET, FAST, "127.0.0.1", 0, "").start()
+            await CoordinatorService(env, store, CLUSTER, KEYS, FAST, "127.0.0.1", 0, "").start()
     assert await store.get(metadata_keys.CLUSTER) is not None
     env.close()
 
 
 async def test_strangers_are_refused() -> None:
     async with coordination() as cluster:
-        for identity, secret in (
-            (Identity(CLUSTER, "broker", "b", "1"), b"wrong"),
-            (Identity("other", "broker", "b", "1"), SECRET),
+        for identity, keys in (
+            (Identity(CLUSTER, "broker", "b", "1"), RootKeys(b"wrong")),
+            (Identity("other", "broker", "b", "1"), KEYS),
         ):
-            client = CoordinatorClient(cluster.env, identity, secret, FAST, cluster.locate)
+            client = CoordinatorClient(cluster.env, identity, keys, FAST, cluster.locate)
             with pytest.raises(HandshakeRefused):
                 await client.start(5)
             await client.close()
-        nowhere = CoordinatorClient(cluster.env, identity, SECRET, FAST, _nowhere)
+        nowhere = CoordinatorClient(cluster.env, identity, KEYS, FAST, _nowhere)
         with pytest.raises(CoordinatorUnavailable):
             await nowhere.start(0.2)
         await nowhere.close()

@@ -8,6 +8,7 @@ from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import LedgerFenced, StaleEpoch
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity
+from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
@@ -16,7 +17,7 @@ from magnetar.storage.managed_ledger import ManagedLedger
 from magnetar.storage.metadata_memory import MemoryMetadataStore
 from magnetar.storage.metadata_store import pack
 
-CLUSTER, SECRET, NAME = "cluster-1", b"s" * 32, "persistent/public/default/t"
+CLUSTER, KEYS, NAME = "cluster-1", RootKeys(b"s" * 32), "persistent/public/default/t"
 
 
 class NoCoordinator:
@@ -64,7 +65,7 @@ class Cluster:
             str(self.directory / name),
             name,
             CLUSTER,
-            SECRET,
+            KEYS,
             self.settings,
             "127.0.0.1",
             0,
@@ -84,7 +85,7 @@ class Cluster:
 
     def ledgers(self, node="broker-1"):
         identity = Identity(CLUSTER, "broker", node, self.env.random.hex(8))
-        client = BookieClient(self.env, identity, SECRET, self.settings, self.listed)
+        client = BookieClient(self.env, identity, KEYS, self.settings, self.listed)
         self.clients.append(client)
         return Ledgers(self.env, self.metadata, client, self.settings)
 

@@ -31,9 +31,9 @@ async def hello(cluster: Coordination, role: str, node_id: str):
 async def test_a_malformed_registration_is_refused_and_spoils_no_other(host, port, data):
     async with coordination() as cluster:
         await cluster.broker(1)
-        client = await hello(cluster, "client", "careless")
+        client = await hello(cluster, "admin", "careless")
         with pytest.raises(ProtocolError):
-            await client.call("register", role="client", host=host, port=port, data=data)
+            await client.call("register", role="admin", host=host, port=port, data=data)
         second = await cluster.broker(2)
         assert sorted(second.client.brokers) == ["broker-1", "broker-2"]
 
@@ -54,7 +54,7 @@ async def test_a_malformed_report_ends_the_connection_that_it_came_on(report):
 @pytest.mark.parametrize("count", [float("nan"), 1.5, "1", None, -1, True, 1 << 40])
 async def test_a_counter_cannot_be_spoilt(count):
     async with coordination() as cluster:
-        client = await hello(cluster, "client", "careless")
+        client = await hello(cluster, "admin", "careless")
         with pytest.raises(ProtocolError):
             await client.call("metadata_allocate", counter="ledger", count=count, guard=None)
         assert await client.metadata.allocate("ledger", 5) == 1
@@ -67,7 +67,7 @@ async def test_a_counter_cannot_be_spoilt(count):
 )
 async def test_a_malformed_write_changes_nothing(write):
     async with coordination() as cluster:
-        client = await hello(cluster, "client", "careless")
+        client = await hello(cluster, "admin", "careless")
         with pytest.raises(ProtocolError):
             await client.call("metadata_write_many", writes=[["good", b"v", None, None], write], guard=None)
         assert await client.metadata.get("good") is None

@@ -9,6 +9,7 @@ import postgresql_server
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from open_rpc import OpenService
 
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
@@ -26,7 +27,9 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import Identity, RpcConnection, RpcServer, RpcService, rpc_connect
+from magnetar.runtime.rpc import Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc_keys import RootKeys
+from magnetar.runtime.rpc_server import RpcServer
 from magnetar.storage.cluster_identity import create_cluster, read_cluster_id
 from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata_remote import MetadataRpc, RemoteMetadataStore
@@ -42,10 +45,10 @@ from magnetar.storage.metadata_store import (
 )
 
 FRAME_SIZE_MAX = 64 << 20
-SECRET = b"metadata test secret"
+KEYS = RootKeys(b"metadata test secret")
 
 
-class MetadataService(RpcService, MetadataRpc):
+class MetadataService(OpenService, MetadataRpc):
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
 
@@ -63,10 +66,10 @@ async def env() -> AsyncIterator[Environment]:
 @contextlib.asynccontextmanager
 async def behind_rpc(env: Environment, inner: MetadataStore) -> AsyncIterator[tuple[MetadataStore, RpcServer]]:
     identity = Identity("c", "coordinator", "coordinator", "1")
-    server = RpcServer(env, identity, SECRET, MetadataService(inner), frame_size_max=FRAME_SIZE_MAX)
+    server = RpcServer(env, identity, KEYS, MetadataService(inner), frame_size_max=FRAME_SIZE_MAX)
     host, port = await server.start("127.0.0.1")
-    caller = Identity("c", "client", "client-1", "1")
-    connection = await rpc_connect(env, host, port, caller, SECRET, frame_size_max=FRAME_SIZE_MAX)
+    caller = Identity("c", "broker", "client-1", "1")
+    connection = await rpc_connect(env, host, port, caller, KEYS, frame_size_max=FRAME_SIZE_MAX)
     try:
         yield RemoteMetadataStore(lambda: connection, timeout_s=5), server
     finally:
@@ -468,12 +471,12 @@ async def test_a_lost_answer_to_a_write_is_unknown_and_to_a_read_unavailable(env
 
     identity = Identity("c", "coordinator", "coordinator", "1")
     service = LosesAnswers(MemoryMetadataStore(records))
-    server = RpcServer(env, identity, SECRET, service, frame_size_max=FRAME_SIZE_MAX)
+    server = RpcServer(env, identity, KEYS, service, frame_size_max=FRAME_SIZE_MAX)
     host, port = await server.start("127.0.0.1")
 
     async def connect() -> RpcConnection:
-        caller = Identity("c", "client", "client-1", "1")
-        return await rpc_connect(env, host, port, caller, SECRET, frame_size_max=FRAME_SIZE_MAX)
+        caller = Identity("c", "broker", "client-1", "1")
+        return await rpc_connect(env, host, port, caller, KEYS, frame_size_max=FRAME_SIZE_MAX)
 
     connection = await connect()
     remote = RemoteMetadataStore(lambda: connection)

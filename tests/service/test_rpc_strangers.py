@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from coordination import CLUSTER, SECRET, coordination, eventually
+from coordination import CLUSTER, KEYS, coordination, eventually
 
 from magnetar.protocol.errors import HandshakeRefused
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, encode_frame_header
@@ -35,7 +35,7 @@ async def stranger(cluster):
 async def member(cluster):
     identity = Identity(CLUSTER, "broker", "broker-1", "1")
     connection = await rpc_connect(
-        cluster.env, *cluster.coordinator.address, identity, SECRET, frame_size_max=FRAME_SIZE_MAX
+        cluster.env, *cluster.coordinator.address, identity, KEYS, frame_size_max=FRAME_SIZE_MAX
     )
     try:
         yield connection

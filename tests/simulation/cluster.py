@@ -22,6 +22,7 @@ from magnetar.client.core import Core
 from magnetar.client.discovery import service_url_source
 from magnetar.client.handover import SameThread
 from magnetar.protocol.errors import CoordinatorUnavailable
+from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.metadata_memory import MemoryMetadataStore
@@ -34,7 +35,7 @@ from .process import EPOCH_MS, Process
 logger = logging.getLogger("magnetar.simulation")
 
 CLUSTER_ID = "simulated"
-SECRET = b"0123456789abcdef0123456789abcdef"
+KEYS = RootKeys(b"0123456789abcdef0123456789abcdef")
 RESTART_S = 0.5
 COORDINATOR, BOOKIE, BROKER, CLIENT = "coordinator", "bookie", "broker", "client"
 START_LIMIT_S = 30.0
@@ -175,13 +176,14 @@ class SimCluster:
     def _build(self, node: Node, process: Process, random: Random) -> tuple[Any, Callable[[], Awaitable[Any]]]:
         ended: asyncio.Future[None] = self.loop.create_future()
         env, settings = process.env, self.settings
+        keys = KEYS.node(node.kind, node.name)
         if node.kind == COORDINATOR:
             store = SimMetadataStore(process, self.records, Random(random.getrandbits(64)))
             store.trouble = self.metadata_trouble
             self._stores.append(store)
-            coordinator = CoordinatorService(env, store, CLUSTER_ID, SECRET, settings, node.name, 0, "")
+            coordinator = CoordinatorService(env, store, CLUSTER_ID, keys, settings, node.name, 0, "")
             return coordinator, coordinator.wait_ended
-        common = (CLUSTER_ID, SECRET, settings, node.name)
+        common = (CLUSTER_ID, keys, settings, node.name)
         if node.kind == BOOKIE:
             bookie = BookieService(
                 env, "/data", node.name, *common, 0, self.locate, accept_lost_disk=node.disk_was_lost

@@ -22,7 +22,7 @@ from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledgers import Ledgers
 from magnetar.storage.metadata_epoch import take_office
 
-from .cluster import BOOKIE, CLUSTER_ID, COORDINATOR, SECRET, Node, SimCluster
+from .cluster import BOOKIE, CLUSTER_ID, COORDINATOR, KEYS, Node, SimCluster
 from .loop import SimLoop
 from .metadata import SimMetadataStore
 from .process import Process
@@ -81,7 +81,7 @@ class LedgerWorld(SimCluster):
             "/data",
             node.name,
             CLUSTER_ID,
-            SECRET,
+            KEYS.node(BOOKIE, node.name),
             self.settings,
             node.name,
             0,
@@ -198,7 +198,7 @@ class Host:
         self._world = world
         directory = BookieDirectory()
         identity = Identity(CLUSTER_ID, ROLE_BROKER, process.name, self.env.random.hex(8))
-        self.client = BookieClient(self.env, identity, SECRET, world.settings, directory)
+        self.client = BookieClient(self.env, identity, KEYS.node(ROLE_BROKER, process.name), world.settings, directory)
         self.ledgers = Ledgers(self.env, store, self.client, world.settings)
         world.follow(directory)
 
@@ -226,9 +226,8 @@ class AuditorService:
         store = await take_office(self._store)
         store.on_superseded = self._superseded
         identity = Identity(CLUSTER_ID, ROLE_COORDINATOR, COORDINATOR_ID, str(store.epoch))
-        self._auditor = Auditor(
-            self._env, identity, SECRET, world.settings, store, directory, world.limbo, world.damaged
-        )
+        keys = KEYS.node(ROLE_COORDINATOR, COORDINATOR_ID)
+        self._auditor = Auditor(self._env, identity, keys, world.settings, store, directory, world.limbo, world.damaged)
         world.follow(directory)
         self._auditor.start()
 

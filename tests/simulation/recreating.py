@@ -16,9 +16,9 @@ from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MagnetarError, TopicNotFound
 from magnetar.protocol.names import ROLE_ADMIN
-from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.rpc_keys import Identity
 
-from .cluster import CLUSTER_ID, SECRET, SimCluster
+from .cluster import CLUSTER_ID, KEYS, SimCluster
 from .history import History
 from .reading import read_log
 from .workloads import Workload
@@ -41,7 +41,8 @@ class Recreating(Workload):
         self.connect()
         env = self.process.env
         identity = Identity(CLUSTER_ID, ROLE_ADMIN, self.name, env.random.hex(8))
-        self._admin = CoordinatorClient(env, identity, SECRET, self.cluster.settings, self.cluster.locate)
+        keys = KEYS.node(ROLE_ADMIN, self.name)
+        self._admin = CoordinatorClient(env, identity, keys, self.cluster.settings, self.cluster.locate)
         await self.again(self._admin.start)
 
     async def start(self) -> None:

@@ -4,19 +4,22 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import uvloop
+from open_rpc import OpenService
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import NoSuchKey
-from magnetar.protocol.names import ROLE_BROKER
+from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import Identity, RpcConnection, RpcServer, RpcService
+from magnetar.runtime.rpc import Identity, RpcConnection
+from magnetar.runtime.rpc_keys import RootKeys
+from magnetar.runtime.rpc_server import RpcServer
 from magnetar.runtime.settings import Settings
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
@@ -26,7 +29,7 @@ from magnetar.storage.metadata_store import Guard, MetadataStore, Write, one_res
 CLUSTER = "cluster-1"
 NO_VERSION = 1 << 40
 PREFIX = "persistent://public/default/"
-SECRET = b"coordination test secret"
+KEYS = RootKeys(b"coordination test secret")
 FAST = Settings(heartbeat_interval_s=0.1, session_timeout_s=0.8, rebalance_delay_s=0.2, auditor_interval_s=3600.0)
 
 
@@ -37,7 +40,16 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0) -> No
             await asyncio.sleep(0.01)
 
 
-class TestBrokerRpc(RpcService):
+class OpenCoordinator(OpenService, CoordinatorService):
+    """A coordinator that takes every call from every role: tests ask it as the members that they have."""
+
+    def check_metadata_writer(self, connection: RpcConnection, keys: Sequence[str]) -> None:
+        """Only what depends on the session."""
+        own = connection.peer.role in (ROLE_BROKER, ROLE_BOOKIE)
+        super().check_metadata_writer(connection, keys if own else ())
+
+
+class TestBrokerRpc(OpenService):
     """The internal side of a broker that only takes notes."""
 
     __test__ = False
@@ -129,8 +141,8 @@ class Coordination:
         self._address: tuple[str, int] = ("127.0.0.1", 0)
 
     async def start_coordinator(self, store: MetadataStore | None = None) -> CoordinatorService:
-        self.coordinator = CoordinatorService(
-            self.env, store or self.store, CLUSTER, SECRET, self.settings, "127.0.0.1", 0, ""
+        self.coordinator = OpenCoordinator(
+            self.env, store or self.store, CLUSTER, KEYS, self.settings, "127.0.0.1", 0, ""
         )
         await self.coordinator.start()
         self._address = self.coordinator.address
@@ -149,11 +161,11 @@ class Coordination:
         **data: Any,
     ) -> Member:
         identity = Identity(CLUSTER, role, node_id, incarnation)
-        client = CoordinatorClient(self.env, identity, SECRET, self.settings, self.locate)
+        client = CoordinatorClient(self.env, identity, KEYS, self.settings, self.locate)
         rpc = rpc_service or TestBrokerRpc()
         server = None
         if role == ROLE_BROKER:
-            server = RpcServer(self.env, identity, SECRET, rpc, frame_size_max=1 << 20)
+            server = RpcServer(self.env, identity, KEYS, rpc, frame_size_max=1 << 20)
             data = {"url": f"pulsar://{node_id}:6650", "rpc": list(await server.start("127.0.0.1")), **data}
         member = Member(client, rpc, server)
         self.members.append(member)
@@ -209,7 +221,7 @@ class CoordinatorThread:
         self.service: CoordinatorService = self._run(self._start(store, settings))
 
     async def _start(self, store: MetadataStore, settings: Settings) -> CoordinatorService:
-        service = CoordinatorService(self._env, store, CLUSTER, SECRET, settings, "127.0.0.1", 0, "")
+        service = OpenCoordinator(self._env, store, CLUSTER, KEYS, settings, "127.0.0.1", 0, "")
         await service.start()
         return service
 

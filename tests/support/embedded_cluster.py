@@ -16,9 +16,20 @@ import uvloop
 from magnetar.actors.bookie import BookieService
 from magnetar.actors.broker import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol.errors import CoordinatorUnavailable
-from magnetar.protocol.names import bookie_id, broker_id
+from magnetar.protocol.names import (
+    ADMIN_ID,
+    COORDINATOR_ID,
+    ROLE_ADMIN,
+    ROLE_BOOKIE,
+    ROLE_BROKER,
+    ROLE_COORDINATOR,
+    bookie_id,
+    broker_id,
+)
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc_keys import Identity, RootKeys
 from magnetar.runtime.settings import Settings
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.metadata_sql import SqlMetadataStore
@@ -26,7 +37,7 @@ from magnetar.storage.metadata_sql import SqlMetadataStore
 T = TypeVar("T")
 
 CLUSTER_ID = "test-cluster"
-SECRET = b"0123456789abcdef0123456789abcdef"
+KEYS = RootKeys(b"0123456789abcdef0123456789abcdef")
 HOST = "127.0.0.1"
 TIMEOUT_S = 60.0
 
@@ -87,7 +98,14 @@ class EmbeddedCluster:
         directory = self._directory / "coordinator"
         directory.mkdir(exist_ok=True)
         coordinator = CoordinatorService(
-            self._env, self._metadata, CLUSTER_ID, SECRET, self.settings, HOST, 0, str(directory)
+            self._env,
+            self._metadata,
+            CLUSTER_ID,
+            KEYS.node(ROLE_COORDINATOR, COORDINATOR_ID),
+            self.settings,
+            HOST,
+            0,
+            str(directory),
         )
         await coordinator.start()
         self.coordinator = coordinator
@@ -100,7 +118,15 @@ class EmbeddedCluster:
     async def start_bookie(self, number: int) -> None:
         name = bookie_id(number)
         bookie = BookieService(
-            self._env, str(self._directory / name), name, CLUSTER_ID, SECRET, self.settings, HOST, 0, self.locate
+            self._env,
+            str(self._directory / name),
+            name,
+            CLUSTER_ID,
+            KEYS.node(ROLE_BOOKIE, name),
+            self.settings,
+            HOST,
+            0,
+            self.locate,
         )
         self.bookies[number] = bookie
         await bookie.start()
@@ -113,7 +139,7 @@ class EmbeddedCluster:
             self._env,
             broker_id(number),
             CLUSTER_ID,
-            SECRET,
+            KEYS.node(ROLE_BROKER, broker_id(number)),
             self.settings,
             HOST,
             self._broker_ports.get(number, 0),
@@ -127,9 +153,14 @@ class EmbeddedCluster:
         await self.brokers.pop(number).close()
 
     async def coordinator_call(self, method: str, **arguments: Any) -> Any:
-        """Call a method of the coordinator as a member does."""
-        broker = next(iter(self.brokers.values()))
-        return await broker.lookups.coordinator().call(method, **arguments)
+        """Call a method of the coordinator as the admin does."""
+        identity = Identity(CLUSTER_ID, ROLE_ADMIN, ADMIN_ID, "1")
+        admin = CoordinatorClient(self._env, identity, KEYS.node(ROLE_ADMIN, ADMIN_ID), self.settings, self.locate)
+        try:
+            await admin.start()
+            return await admin.call(method, **arguments)
+        finally:
+            await admin.close()
 
     async def locate(self) -> tuple[str, int]:
         if self.coordinator is None:

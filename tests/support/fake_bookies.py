@@ -24,7 +24,7 @@ from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.runtime.environment import Environment, SeededChance, SystemClock
 from magnetar.runtime.files import RealFiles
 from magnetar.runtime.offload import ThreadOffload
-from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.rpc_keys import Identity, RootKeys
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
@@ -274,7 +274,7 @@ class FakeCluster:
         client = BookieClient(
             self.env,
             Identity("cluster", "broker", "broker-1", "1"),
-            b"secret",
+            RootKeys(b"secret"),
             self.settings,
             self.directory,
             connect=connect,  # type: ignore[arg-type]

@@ -6,12 +6,14 @@ from typing import Any
 import ray
 
 from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.cluster.directory import ClusterDirectory
 from magnetar.protocol.errors import RpcDisconnected, RpcTimeout
 from magnetar.protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import rpc_connect
-from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.rpc_keys import Identity, RootKeys
 from magnetar.runtime.settings import Settings
+from magnetar.storage.bookie_directory import BookieInfo
 from magnetar.storage.ledger_metadata import LedgerMetadata
 
 FRAME_MAX = 8 << 20
@@ -26,18 +28,20 @@ def missing_copies(copies):
 
 async def _missing_copies(copies):
     coordinator: Any = ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
-    credentials = await coordinator.read_credentials.remote()
+    known = ClusterDirectory((await coordinator.client_information.remote())["data_directory"]).load_identity()
+    keys = RootKeys(known.secret)
     env = Environment.real()
-    identity = Identity(credentials["cluster_id"], "client", "replica-check", "1")
 
     async def locate():
-        return tuple(credentials["coordinator"])
+        return tuple(await coordinator.address.remote())
 
-    link = CoordinatorClient(env, identity, credentials["secret"], Settings(), locate)
+    # Not registered, so no topics come to it.
+    link = CoordinatorClient(env, Identity(known.cluster_id, "broker", "replica-check", "1"), keys, Settings(), locate)
+    identity = Identity(known.cluster_id, "coordinator", "replica-check", "1")
     held_by = {}
     try:
         await link.start()
-        await link.register("", 0)
+        link.bookies.update(BookieInfo(*bookie) for bookie in await link.call("bookies"))
         missing = []
         for _, stored in await link.metadata.list("ledgers/", limit=1000):
             ledger = LedgerMetadata.unpack(stored.value)
@@ -47,7 +51,7 @@ async def _missing_copies(copies):
                 missing.append((ledger.ledger_id, None, 0, ledger.last_entry))
             for bookie in dict.fromkeys(name for fragment in ledger.fragments for name in fragment.bookies):
                 key = ledger.ledger_id, bookie
-                held_by[key] = await _entries_held(env, identity, credentials["secret"], link, bookie, ledger)
+                held_by[key] = await _entries_held(env, identity, keys, link, bookie, ledger)
             for entry in range(ledger.last_entry + 1):
                 for bookie in ledger.write_set(entry):
                     if entry not in held_by[ledger.ledger_id, bookie]:
@@ -58,12 +62,12 @@ async def _missing_copies(copies):
         env.close()
 
 
-async def _entries_held(env, identity, secret, link, bookie, ledger):
+async def _entries_held(env, identity, keys, link, bookie, ledger):
     if bookie not in link.bookies.bookies:
         return ()
     place = link.bookies.bookies[bookie]
     try:
-        connection = await rpc_connect(env, place.host, place.port, identity, secret, frame_size_max=FRAME_MAX)
+        connection = await rpc_connect(env, place.host, place.port, identity, keys, frame_size_max=FRAME_MAX)
     except (RpcDisconnected, RpcTimeout):
         return ()
     try:

@@ -9,7 +9,7 @@ from magnetar.actors import auditor as auditor_module
 from magnetar.actors import orphan_ledgers
 from magnetar.actors.auditor import Auditor
 from magnetar.protocol import metadata_keys
-from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.rpc_keys import Identity, RootKeys
 from magnetar.runtime.rpc_messages import pack
 from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
@@ -52,7 +52,13 @@ async def made():
     limbo, checks = {}, Checks()
     identity = Identity("cluster", "coordinator", "coordinator", "1")
     auditor = Auditor(
-        cluster.env, identity, b"secret", cluster.settings, cluster.metadata, cluster.directory, lambda: dict(limbo)
+        cluster.env,
+        identity,
+        RootKeys(b"secret"),
+        cluster.settings,
+        cluster.metadata,
+        cluster.directory,
+        lambda: dict(limbo),
     )
     for name in ("_repair", "_calls"):
         setattr(auditor, name, checks)

@@ -7,26 +7,21 @@ import contextlib
 from functools import partial
 
 import pytest
+from open_rpc import OpenService
 
 from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError, RpcDisconnected, RpcError, RpcTimeout
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
 from magnetar.runtime import rpc_handshake
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import (
-    STATUS_DISCONNECTED,
-    STATUS_OK,
-    Identity,
-    RpcConnection,
-    RpcServer,
-    RpcService,
-    rpc_connect,
-)
+from magnetar.runtime.rpc import STATUS_DISCONNECTED, STATUS_OK, Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc_keys import RootKeys
+from magnetar.runtime.rpc_server import RpcServer
 
-SECRET = b"s" * 32
+KEYS = RootKeys(b"s" * 32)
 FRAME_MAX = 1 << 20
 
 
-class EchoService(RpcService):
+class EchoService(OpenService):
     def __init__(self):
         self.connections = []
         self.lost = []
@@ -74,13 +69,13 @@ class EchoService(RpcService):
 async def cluster(client_service=None, client=None, **options):
     env = Environment.real()
     service = EchoService()
-    server = RpcServer(env, Identity("c1", "bookie", "b1", "i1"), SECRET, service, frame_size_max=FRAME_MAX)
+    server = RpcServer(env, Identity("c1", "bookie", "b1", "i1"), KEYS, service, frame_size_max=FRAME_MAX)
     host, port = await server.start("127.0.0.1")
     options = {"frame_size_max": FRAME_MAX, **options}
     identity = client or Identity("c1", "broker", "k1", "i9")
     try:
         connection = await rpc_connect(
-            env, host, port, identity, options.pop("secret", SECRET), service=client_service, **options
+            env, host, port, identity, options.pop("keys", KEYS), service=client_service, **options
         )
         try:
             yield service, server, connection
@@ -178,7 +173,7 @@ async def test_a_slow_call_times_out_and_its_late_answer_does_no_harm():
 
 async def test_a_stranger_without_the_secret_is_refused():
     with pytest.raises(HandshakeRefused, match="secret"):
-        async with cluster(secret=b"x" * 32):
+        async with cluster(keys=RootKeys(b"x" * 32)):
             raise AssertionError("must not connect")
 
 
@@ -202,7 +197,7 @@ async def test_the_acceptor_refuses_a_wrong_proof():
         writer.write(encode_frame_header(KIND_NOTIFY, rpc_handshake.HELLO, 0, len(hello)) + hello)
         writer.write(encode_frame_header(KIND_NOTIFY, rpc_handshake.PROOF, 0, 32) + b"p" * 32)
         rest = await asyncio.wait_for(reader.read(), 5)
-        assert b"does not know this cluster's secret" in rest
+        assert b"does not hold the key of that node" in rest
         writer.close()
         await writer.wait_closed()
         assert [connection.peer.node_id for connection in service.connections] == ["k1"]
@@ -229,7 +224,7 @@ async def test_garbage_closes_only_its_own_connection(garbage):
 async def test_nobody_listening():
     env = Environment.real()
     with pytest.raises(RpcDisconnected, match="cannot connect"):
-        await rpc_connect(env, "127.0.0.1", 1, Identity("c", "r", "n", "i"), SECRET, frame_size_max=FRAME_MAX)
+        await rpc_connect(env, "127.0.0.1", 1, Identity("c", "r", "n", "i"), KEYS, frame_size_max=FRAME_MAX)
     env.close()
 
 

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from coordination import eventually
+from open_rpc import OpenService
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     CoordinatorUnavailable,
     InvalidConfiguration,
@@ -17,44 +18,35 @@ from magnetar.protocol.errors import (
     TopicNotFound,
 )
 from magnetar.protocol.message_id import MessageId
-from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import RpcConnection, RpcServer, RpcService
-from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.rpc import RpcConnection
+from magnetar.runtime.rpc_keys import Identity, RootKeys
+from magnetar.runtime.rpc_server import RpcServer
 from magnetar.spark.planner import Planner
 from magnetar.spark.range_reader import ClusterAccess
 from magnetar.spark.read_plan import Bounds
 from magnetar.storage.bookie_directory import BookieInfo
 from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_remote import MetadataRpc
-from magnetar.storage.metadata_store import MetadataStore, pack, unpack
 
-SECRET = b"s" * 32
+KEYS = RootKeys(b"s" * 32)
 LEDGER = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("bookie-1",)),), LedgerState.CLOSED, 9, 1000)
 FULL = "persistent://public/default/"
 
 
-class Coordinator(RpcService, MetadataRpc):
-    """Knows `partitions` of topics, and who owns what; keeps metadata in memory."""
+class Coordinator(OpenService):
+    """Knows `partitions` of topics, and who owns what."""
 
     def __init__(self, env: Environment) -> None:
         self.server = RpcServer(
-            env, Identity("cluster", "coordinator", "coordinator", "1"), SECRET, self, frame_size_max=1 << 20
+            env, Identity("cluster", "coordinator", "coordinator", "1"), KEYS, self, frame_size_max=1 << 20
         )
-        self.store = MemoryMetadataStore()
         self.topics = {FULL + "flights": 3, FULL + "plain": 0}
         self.brokers: list[dict[str, Any]] = []
         self.listed_bookies: list[list[Any]] = [["bookie-1", "127.0.0.1", 1, True]]
         self.assign_errors: list[Exception] = []
 
-    def metadata_store(self) -> MetadataStore:
-        return self.store
-
-    def check_metadata_writer(self, connection: RpcConnection) -> None:
-        assert connection.peer.role == "client"
-
     async def rpc_partitions(self, connection: RpcConnection, topic: str, create: bool) -> int:
+        assert connection.peer.role == "reader"
         assert not create
         if topic not in self.topics:
             raise TopicNotFound(topic)
@@ -73,15 +65,17 @@ class Coordinator(RpcService, MetadataRpc):
         return self.listed_bookies
 
 
-class Broker(RpcService):
+class Broker(OpenService):
     """Plans ten entries of one ledger for every topic, and pins as a broker does."""
 
     def __init__(self, env: Environment, coordinator: Coordinator, incarnation: str) -> None:
         identity = Identity("cluster", "broker", "broker-1", incarnation)
-        self.server = RpcServer(env, identity, SECRET, self, frame_size_max=1 << 20)
+        self.server = RpcServer(env, identity, KEYS, self, frame_size_max=1 << 20)
         self.coordinator = coordinator
         self.asked: list[dict[str, Any]] = []
         self.errors: list[Exception] = []
+        self.pins: dict[tuple[str, str], float] = {}
+        self.prolonged = 0
 
     async def start(self) -> None:
         host, port = await self.server.start("127.0.0.1", 0)
@@ -95,9 +89,16 @@ class Broker(RpcService):
             raise self.errors.pop(0)
         self.asked.append(arguments)
         pin = f"pin{len(self.asked)}"
-        key = metadata_keys.pin(TopicName.parse(arguments["topic"]).path, pin)
-        await self.coordinator.store.put(key, pack({"ledgers": [7], "ttl_ms": 1}), None)
+        self.pins[arguments["topic"], pin] = arguments["ttl_s"]
         return {"first": [7, 0], "last": [7, 9], "ledgers": [LEDGER.pack()], "pin": pin}
+
+    async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
+        self.prolonged += (topic, pin) in self.pins
+        assert self.pins[topic, pin] == ttl_s
+        return True
+
+    async def rpc_unpin(self, connection: RpcConnection, topic: str, pin: str) -> None:
+        del self.pins[topic, pin]
 
 
 class Harness:
@@ -110,11 +111,12 @@ class Harness:
         return self.coordinator.server.address
 
     def planner(self, topic: str, timeout_s: float = 2.0, pin_ttl_s: float = 60.0) -> Planner:
-        access = ClusterAccess("cluster", SECRET, self.coordinator.server.address)
+        access = ClusterAccess("cluster", KEYS, self.coordinator.server.address)
         return Planner(self.env, access, topic, timeout_s=timeout_s, pin_ttl_s=pin_ttl_s, locate=self.locate)
 
-    async def pins(self) -> list[str]:
-        return [key for key, _ in await self.coordinator.store.list(metadata_keys.PINS_PREFIX)]
+    @property
+    def pins(self) -> list[tuple[str, str]]:
+        return list(self.broker.pins)
 
 
 @pytest.fixture
@@ -137,9 +139,9 @@ async def test_every_partition_is_planned_and_pinned_until_the_end(harness: Harn
         ]
         assert plans[0].ledgers == (LEDGER,)
         assert (plans[0].first, plans[0].last, plans[0].bounds) == ((7, 0), (7, 9), Bounds())
-        assert len(await harness.pins()) == 3
+        assert len(harness.pins) == 3
         assert await planner.bookies() == [BookieInfo("bookie-1", "127.0.0.1", 1, True)]
-    assert await harness.pins() == []
+    assert harness.pins == []
     assert {(asked["start"], asked["end"]) for asked in harness.broker.asked} == {("earliest", "latest")}
 
 
@@ -162,29 +164,33 @@ async def test_pins_go_when_the_read_fails(harness: Harness) -> None:
         async with harness.planner("flights") as planner:
             await planner.plan()
             raise ValueError("midway")
-    assert await harness.pins() == []
+    assert harness.pins == []
 
 
-async def test_pins_are_prolonged(harness: Harness) -> None:
+async def test_pins_are_prolonged_by_the_owner(harness: Harness) -> None:
     async with harness.planner("plain", pin_ttl_s=0.06) as planner:
         await planner.plan()
-        key = (await harness.pins())[0]
-        async with asyncio.timeout(5):
-            while True:
-                record = await harness.coordinator.store.get(key)
-                assert record is not None
-                if unpack(record.value)["ttl_ms"] == 60:
-                    break
-                await asyncio.sleep(0.01)
-        assert unpack(record.value)["ledgers"] == [7]
+        await eventually(lambda: harness.broker.prolonged >= 2)
 
 
-async def test_brokers_may_go_after_planning(harness: Harness) -> None:
+async def test_pins_are_prolonged_and_removed_by_the_next_owner(harness: Harness) -> None:
+    async with harness.planner("plain", pin_ttl_s=0.06) as planner:
+        await planner.plan()
+        successor = Broker(harness.env, harness.coordinator, "2")
+        successor.pins = dict(harness.broker.pins)
+        await harness.broker.server.close()
+        await successor.start()
+        await eventually(lambda: successor.prolonged >= 2)
+    assert not successor.pins
+    await successor.server.close()
+
+
+async def test_brokers_may_go_after_planning_and_the_pins_then_expire(harness: Harness) -> None:
     async with harness.planner("flights") as planner:
         await planner.plan()
         await harness.broker.server.close()
         assert await planner.bookies()
-    assert await harness.pins() == []
+    assert len(harness.pins) == 3
 
 
 async def test_the_coordinator_may_go_after_planning_and_the_pins_then_expire(harness: Harness) -> None:
@@ -193,7 +199,7 @@ async def test_the_coordinator_may_go_after_planning_and_the_pins_then_expire(ha
         known = await planner.bookies()
         await harness.coordinator.server.close()
         assert await planner.bookies() == known
-    assert len(await harness.pins()) == 1
+    assert len(harness.pins) == 1
 
 
 async def test_a_topic_that_moves_is_asked_of_its_next_owner(harness: Harness) -> None:
@@ -232,7 +238,7 @@ async def test_what_does_not_exist_and_impossible_bounds_fail_at_once(harness: H
             await planner.plan("somewhere")
         with pytest.raises(InvalidConfiguration):
             await planner.plan(MessageId(1, 2))
-    assert await harness.pins() == []
+    assert harness.pins == []
 
 
 async def test_no_coordinator_at_all(harness: Harness) -> None:
@@ -247,7 +253,7 @@ async def test_no_coordinator_at_all(harness: Harness) -> None:
 
 
 def test_only_persistent_topics_can_be_read(harness_env: Environment) -> None:
-    access = ClusterAccess("cluster", SECRET, ("127.0.0.1", 1))
+    access = ClusterAccess("cluster", KEYS, ("127.0.0.1", 1))
     with pytest.raises(NotAllowedError, match="stores nothing"):
         Planner(harness_env, access, "non-persistent://public/default/x", timeout_s=1)
     with pytest.raises(InvalidTopicName):

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 import pytest
+from open_rpc import OpenService
 
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.bookie_wire import (
@@ -18,8 +19,9 @@ from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
 from magnetar.protocol.message_id import MessageId
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import RpcConnection, RpcServer, RpcService
-from magnetar.runtime.rpc_handshake import Identity
+from magnetar.runtime.rpc import RpcConnection
+from magnetar.runtime.rpc_keys import Identity, RootKeys
+from magnetar.runtime.rpc_server import RpcServer
 from magnetar.spark import range_reader
 from magnetar.spark.arrow_decoding import TimeWindow
 from magnetar.spark.range_reader import ClusterAccess, RangeReader
@@ -27,22 +29,20 @@ from magnetar.spark.read_plan import LedgerRange, ReadSplit
 from magnetar.storage.bookie_directory import BookieInfo
 from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
-SECRET = b"s" * 32
-ACCESS = ClusterAccess("cluster", SECRET, ("127.0.0.1", 1))
+KEYS = RootKeys(b"s" * 32)
+ACCESS = ClusterAccess("cluster", KEYS, ("127.0.0.1", 1))
 TOPIC = "persistent://public/default/t"
 BATCH = 10
 Key = tuple[int, int]
 
 
-class Bookie(RpcService):
+class Bookie(OpenService):
     """Answers reads of range from a dictionary; counts them."""
 
     def __init__(self, env: Environment, bookie_id: str) -> None:
         self.entries: dict[Key, bytes] = {}
         self.reads = 0
-        self.server = RpcServer(
-            env, Identity("cluster", "bookie", bookie_id, "1"), SECRET, self, frame_size_max=8 << 20
-        )
+        self.server = RpcServer(env, Identity("cluster", "bookie", bookie_id, "1"), KEYS, self, frame_size_max=8 << 20)
 
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         assert op == BookieOp.READ

@@ -1,0 +1,128 @@
+"""Who may call what on the internal RPC: for each service its methods, and the roles whose nodes may call them.
+
+A method that is not listed here can be called by nobody. A reader (a bulk read in a Ray task or in Spark) finds topics,
+learns where they end, pins and reads them; it creates, changes and deletes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ..protocol import metadata_keys
+from ..protocol.bookie_wire import BookieOp
+from ..protocol.errors import AuthorizationError
+from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
+from ..runtime.rpc import RpcConnection
+from ..runtime.rpc_keys import Identity
+
+Roles = frozenset[str]
+
+ADMIN: Roles = frozenset({ROLE_ADMIN})
+BROKER: Roles = frozenset({ROLE_BROKER})
+COORDINATOR: Roles = frozenset({ROLE_COORDINATOR})
+READER: Roles = frozenset({ROLE_READER})
+MEMBERS: Roles = frozenset({ROLE_BROKER, ROLE_BOOKIE, ROLE_ADMIN})
+ENTRIES: Roles = BROKER | COORDINATOR
+"""Brokers write and recover ledgers; the coordinator's auditor repairs them."""
+
+OP_HEARTBEAT = 1
+
+COORDINATOR_METHODS: Mapping[str, Roles] = {
+    "hello": MEMBERS | READER,
+    "register": MEMBERS,
+    "assignments": BROKER | ADMIN,
+    "bookies": BROKER | ADMIN | READER,
+    "brokers": BROKER | ADMIN | READER,
+    "audit": ADMIN,
+    "status": ADMIN,
+    "lookup": BROKER | ADMIN,
+    "assign": BROKER | ADMIN | READER,
+    "partitions": BROKER | ADMIN | READER,
+    "unload": ADMIN,
+    "create_topic": ADMIN,
+    "grow_topic": ADMIN,
+    "delete_topic": ADMIN,
+    "topic_records": BROKER | ADMIN,
+    "namespaces": ADMIN,
+    "namespace": BROKER | ADMIN,
+    "create_namespace": ADMIN,
+    "delete_namespace": ADMIN,
+    "tenants": ADMIN,
+    "tenant": ADMIN,
+    "put_tenant": ADMIN,
+    "delete_tenant": ADMIN,
+    "metadata_get_many": BROKER | frozenset({ROLE_BOOKIE}),
+    "metadata_list": BROKER | frozenset({ROLE_BOOKIE}),
+    "metadata_write_many": BROKER | frozenset({ROLE_BOOKIE}),
+    "metadata_allocate": BROKER | frozenset({ROLE_BOOKIE}),
+}
+
+BROKER_METHODS: Mapping[str, Roles] = {
+    "topic_stats": ADMIN,
+    "internal_stats": ADMIN,
+    "last_message_id": ADMIN | READER,
+    "create_subscription": ADMIN,
+    "delete_subscription": ADMIN,
+    "reset_cursor": ADMIN,
+    "skip_all": ADMIN,
+    "unload": COORDINATOR,
+    "delete_topics": COORDINATOR,
+    "plan_read": ADMIN | READER,
+    "prolong_pin": ADMIN | READER,
+    "unpin": ADMIN | READER,
+}
+
+BOOKIE_METHODS: Mapping[str, Roles] = {
+    "status": COORDINATOR,
+    "ledgers": COORDINATOR,
+    "entry_ids": COORDINATOR,
+    "collect_garbage": COORDINATOR,
+    "damaged_entries": COORDINATOR,
+    "forget_damage": COORDINATOR,
+    "clear_limbo": COORDINATOR,
+}
+
+BOOKIE_OPERATIONS: Mapping[int, Roles] = {
+    BookieOp.ADD: ENTRIES,
+    BookieOp.READ: ENTRIES | READER,
+    BookieOp.FENCE: ENTRIES,
+    BookieOp.READ_LAC: ENTRIES | READER,
+}
+
+COORDINATOR_OPERATIONS: Mapping[int, Roles] = {OP_HEARTBEAT: MEMBERS}
+
+PUSHES: Mapping[str, Roles] = {
+    "bookies_changed": COORDINATOR,
+    "brokers_changed": COORDINATOR,
+    "assignments_changed": COORDINATOR,
+    "partitions_changed": COORDINATOR,
+}
+
+BROKER_RECORDS = (
+    metadata_keys.LEDGERS_PREFIX,
+    metadata_keys.MANAGED_PREFIX,
+    metadata_keys.CURSORS_PREFIX,
+    metadata_keys.PINS_PREFIX,
+    metadata_keys.COUNTERS_PREFIX,
+)
+"""Beginnings of the keys that a broker writes: what its topics are stored in. All else is the coordinator's."""
+
+
+def check_writable(peer: Identity, keys: Sequence[str]) -> None:
+    """Raise AuthorizationError unless all records are such as `peer` writes.
+
+    A bookie writes its own cookie, and takes numbers of the counter of ledgers.
+    """
+    if peer.role == ROLE_BROKER:
+        foreign = [key for key in keys if not key.startswith(BROKER_RECORDS)]
+    elif peer.role == ROLE_BOOKIE:
+        own = (metadata_keys.bookie(peer.node_id), metadata_keys.counter(metadata_keys.LEDGER_COUNTER))
+        foreign = [key for key in keys if key not in own]
+    else:
+        foreign = list(keys)
+    if foreign:
+        raise AuthorizationError(f"{peer.role} {peer.node_id} may not write {foreign[0]!r:.200}")
+
+
+def check_topic_creation(connection: RpcConnection, create: bool | None) -> None:
+    """Raise AuthorizationError for a reader that might create the topic that it asks for."""
+    if create is not False and connection.peer.role == ROLE_READER:
+        raise AuthorizationError(f"{connection.peer.node_id} may not create topics: a reader asks with create=False")

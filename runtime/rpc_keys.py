@@ -1,0 +1,119 @@
+"""What a process proves itself with on the internal RPC: keys derived from the cluster's secret, one per role and node.
+
+    accepting key of a role             A(R)      = HMAC(secret, "accept", R)
+    calling key of a node for a role    C(N → R)  = HMAC(A(R), "call", role of N, id of N)
+
+A process that accepts connections holds the accepting key of its own role, and can so check every caller. A process
+that calls holds its own calling keys, and can derive no others from them. So a node is who it says it is, as far as the
+coordinator can tell: what a bookie or a reader holds does not make anybody a broker. Only who holds the secret can make
+keys: `start`, which stores it, and the coordinator, which launches the others.
+
+A limit: all nodes of a role share its accepting key. What is stolen from one bookie lets a thief pose to other bookies
+as any caller, and to callers as another bookie; but never to the coordinator, so it neither registers nor writes
+metadata.
+
+Readers come and go under any name, so they share one set of keys, which the coordinator gives out.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, cast
+
+import msgpack
+
+from ..protocol.errors import HandshakeRefused
+from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
+
+CALLS: Mapping[str, tuple[str, ...]] = {
+    ROLE_COORDINATOR: (ROLE_BROKER, ROLE_BOOKIE),
+    ROLE_BROKER: (ROLE_COORDINATOR, ROLE_BOOKIE),
+    ROLE_BOOKIE: (ROLE_COORDINATOR,),
+    ROLE_ADMIN: (ROLE_COORDINATOR, ROLE_BROKER),
+    ROLE_READER: (ROLE_COORDINATOR, ROLE_BROKER, ROLE_BOOKIE),
+}
+"""Role → the roles that it connects to."""
+ACCEPTING = (ROLE_COORDINATOR, ROLE_BROKER, ROLE_BOOKIE)
+
+
+class Identity(NamedTuple):
+    """A process of a cluster. `incarnation` changes with each start, so that a restarted node is told from its past
+    self.
+    """
+
+    cluster_id: str
+    role: str
+    node_id: str
+    incarnation: str
+
+
+class Keys(Protocol):
+    """What one process can prove, and what it can check."""
+
+    def calling(self, ours: Identity, acceptor_role: str) -> bytes:
+        """The key by which `ours` and an acceptor of that role prove themselves to each other.
+
+        Raises HandshakeRefused if this process has none.
+        """
+        ...
+
+    def accepting(self, ours: Identity, caller: Identity) -> bytes:
+        """The same key as the acceptor `ours` derives it for `caller`. Raises HandshakeRefused if it cannot."""
+        ...
+
+
+@dataclass(frozen=True)
+class NodeKeys:
+    """The keys of one node. Pickles; never shown."""
+
+    role: str
+    node_id: str
+    accepting_key: bytes = field(repr=False)
+    """Empty for a role that accepts no connections."""
+    calling_keys: Mapping[str, bytes] = field(repr=False)
+    """Role of the acceptor → key."""
+
+    def calling(self, ours: Identity, acceptor_role: str) -> bytes:
+        key = self.calling_keys.get(acceptor_role)
+        if key is None:
+            raise HandshakeRefused(f"{ours.role} {ours.node_id} has no key for a node of role {acceptor_role!r:.40}")
+        return key
+
+    def accepting(self, ours: Identity, caller: Identity) -> bytes:
+        if not self.accepting_key:
+            raise HandshakeRefused(f"{ours.role} {ours.node_id} accepts no connections")
+        return _calling_key(self.accepting_key, caller.role, caller.node_id)
+
+
+class RootKeys:
+    """The keys of every node, made from the cluster's secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def node(self, role: str, node_id: str) -> NodeKeys:
+        """What the process of one node is handed."""
+        calls = {called: _calling_key(self._accepting_key(called), role, node_id) for called in CALLS.get(role, ())}
+        return NodeKeys(role, node_id, self._accepting_key(role) if role in ACCEPTING else b"", calls)
+
+    def reader(self) -> NodeKeys:
+        """What everybody is handed who may read in bulk."""
+        return self.node(ROLE_READER, "")
+
+    def calling(self, ours: Identity, acceptor_role: str) -> bytes:
+        return _calling_key(self._accepting_key(acceptor_role), ours.role, ours.node_id)
+
+    def accepting(self, ours: Identity, caller: Identity) -> bytes:
+        return _calling_key(self._accepting_key(ours.role), caller.role, caller.node_id)
+
+    def _accepting_key(self, role: str) -> bytes:
+        return _derive(self._secret, "accept", role)
+
+
+def _calling_key(accepting_key: bytes, role: str, node_id: str) -> bytes:
+    return _derive(accepting_key, "call", role, "" if role == ROLE_READER else node_id)
+
+
+def _derive(key: bytes, *labels: str) -> bytes:
+    return hmac.new(key, cast(bytes, msgpack.packb(["magnetar-rpc-1", *labels])), hashlib.sha256).digest()

@@ -1,0 +1,71 @@
+"""The tables of who may call what: complete, and with nothing for readers that changes anything."""
+
+import pytest
+
+from magnetar.actors import permissions
+from magnetar.actors.bookie import BookieService
+from magnetar.actors.broker_rpc import BrokerRpc
+from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator_client import _Pushes
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import AuthorizationError
+from magnetar.protocol.names import ROLES
+from magnetar.runtime.rpc import RpcService
+from magnetar.runtime.rpc_keys import CALLS, Identity
+
+SERVICES = {"coordinator": CoordinatorService, "broker": BrokerRpc, "bookie": BookieService}
+FOR_READERS = {
+    "coordinator": {"hello", "bookies", "brokers", "assign", "partitions"},
+    "broker": {"last_message_id", "plan_read", "prolong_pin", "unpin"},
+    "bookie": set[str](),
+}
+
+
+def methods(service: type[RpcService]) -> set[str]:
+    return {name.removeprefix("rpc_") for name in dir(service) if name.startswith("rpc_")}
+
+
+@pytest.mark.parametrize("service", [*SERVICES.values(), _Pushes])
+def test_every_method_is_in_the_table_and_nothing_else(service: type[RpcService]) -> None:
+    assert set(service.method_roles) == methods(service)
+    for roles in [*service.method_roles.values(), *service.operation_roles.values()]:
+        assert roles
+        assert roles <= set(ROLES)
+
+
+@pytest.mark.parametrize("role", SERVICES)
+def test_who_may_call_has_the_key_to_connect(role: str) -> None:
+    service = SERVICES[role]
+    for roles in [*service.method_roles.values(), *service.operation_roles.values()]:
+        assert all(role in CALLS[caller] for caller in roles)
+
+
+@pytest.mark.parametrize("role", SERVICES)
+def test_readers_may_call_what_is_listed_here_and_no_more(role: str) -> None:
+    open_to_readers = {name for name, roles in SERVICES[role].method_roles.items() if "reader" in roles}
+    assert open_to_readers == FOR_READERS[role]
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "allowed"),
+    [
+        ("broker", metadata_keys.ledger(7), True),
+        ("broker", metadata_keys.CLUSTER, False),
+        ("broker", metadata_keys.COORDINATOR_EPOCH, False),
+        ("broker", metadata_keys.bookie("bookie-1"), False),
+        ("broker", metadata_keys.assignment("persistent/public/default/t"), False),
+        ("bookie", metadata_keys.bookie("bookie-1"), True),
+        ("bookie", metadata_keys.bookie("bookie-2"), False),
+        ("bookie", metadata_keys.ledger(7), False),
+        ("bookie", metadata_keys.counter(metadata_keys.LEDGER_COUNTER), True),
+        ("admin", metadata_keys.ledger(7), False),
+        ("reader", metadata_keys.pin("persistent/public/default/t", "pin"), False),
+    ],
+)
+def test_members_write_their_own_records_only(role: str, key: str, allowed: bool) -> None:
+    peer = Identity("c", role, f"{role}-1", "1")
+    if allowed:
+        permissions.check_writable(peer, [key])
+    else:
+        with pytest.raises(AuthorizationError, match=f"{role}-1 may not write"):
+            permissions.check_writable(peer, [metadata_keys.counter(metadata_keys.LEDGER_COUNTER), key])
