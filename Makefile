@@ -35,7 +35,7 @@ chaos: ## a cluster on Ray, harmed every 5 s: ROUNDS=10 of a minute; SEED=n draw
 fuzz: ## every decoder, connection and file format against nearly valid bytes: MINUTES=10 in all, on one core
 	@$(ENVIRONMENT) python -P tests/fuzz/run.py --minutes $(or $(MINUTES),10)
 
-bench: ## the benchmark rows, with a plot and bench/results/latest.json; under 10 minutes
+bench: ## the benchmark rows, with a plot and bench/results/latest.json; up to 12 minutes
 	@$(ENVIRONMENT) python bench/run.py
 
 lock: ## resolve the dependencies of pyproject.toml anew into requirements.lock
