@@ -26,6 +26,7 @@ from ..storage.managed_ledger import ManagedLedger
 from .broker_rpc import BrokerRpc
 from .broker_session import BrokerSession
 from .connection import Connection
+from .connection_limits import ConnectionLimits
 from .coordinator_client import CoordinatorClient
 from .lookups import Lookups
 from .publish_budget import PublishBudget
@@ -62,6 +63,7 @@ class BrokerService:
         self.settings = settings
         self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim)
         self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max)
+        self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
         self.connections: dict[Connection, None] = {}

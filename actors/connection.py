@@ -2,7 +2,8 @@
 
 States: *new* (only CONNECT is accepted) → *connected* → *closed*. It closes on the peer's end, on anything malformed or
 out of order, on a frame above the limit, when the peer never says CONNECT, and when it is silent for two keep-alive
-periods. Closing lets go of its producers and consumers at once; requests under way end unanswered.
+periods; at once, with an ERROR that says so, when the broker has as many as it may have. Closing lets go of its
+producers and consumers at once; requests under way end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
 are under way, and while the peer does not read its answers. Dispatch to its consumers pauses with a full write buffer
@@ -31,8 +32,9 @@ from ..protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected,
 from ..runtime.tasks import Tasks
 from .client_link import LinkHost
 from .connection_consumers import ConsumerCommands
+from .connection_limits import ConnectionLimits
 from .connection_lookups import LookupCommands
-from .connection_producers import ProducerCommands
+from .connection_producers import BROKER_REQUEST_ID, ProducerCommands
 from .consumer import Consumer
 from .producer import Producer
 from .publish_budget import PublishBudget
@@ -49,6 +51,7 @@ class ConnectionHost(LinkHost, Protocol):
     """What a connection needs of its broker."""
 
     publish_budget: PublishBudget
+    connection_limits: ConnectionLimits
     requests: Tasks
     connections: "dict[Connection, None]"
 
@@ -72,6 +75,7 @@ class Connection(asyncio.Protocol):
         self.connected = False
         self.remote_address = ""
         self.client_version = ""
+        self._ip = ""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(host.settings.max_message_size_bytes + FRAME_PADDING_BYTES)
@@ -105,6 +109,14 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self._write_high_bytes)  # type: ignore[attr-defined]
         peer = transport.get_extra_info("peername")
         self.remote_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "/unknown"
+        self._ip = peer[0] if isinstance(peer, tuple) and peer else ""
+        refused = self.host.connection_limits.enter(self._ip)
+        if refused:
+            self.error(BROKER_REQUEST_ID, NotAllowedError(refused))
+            self._flush()
+            self.closed = True
+            self._transport.close()  # type: ignore[union-attr]
+            return
         self.host.connections[self] = None
 
     def data_received(self, data: bytes) -> None:
@@ -311,7 +323,9 @@ class Connection(asyncio.Protocol):
         self._outgoing.clear()
         if self._alive is not None:
             self._alive.set()
-        self.host.connections.pop(self, None)
+        if self in self.host.connections:
+            del self.host.connections[self]
+            self.host.connection_limits.leave(self._ip)
         self.host.publish_budget.forget(self)
         self._producers.connection_closed()
         self._consumers.connection_closed()

@@ -21,9 +21,11 @@ from typing import Any, NamedTuple
 from ..protocol.commands import send_error, send_receipt
 from ..protocol.entries import is_batch, parse_metadata
 from ..protocol.errors import (
+    ConsumerBusy,
     LedgerFenced,
     MagnetarError,
     NoSuchEntry,
+    NotAllowedError,
     ProducerBusy,
     ServiceUnitNotReady,
     StaleEpoch,
@@ -150,6 +152,8 @@ class Topic:
             raise ServiceUnitNotReady("the connection ended")
         if incumbent is not None:
             self.disconnect_producer(incumbent)
+        elif 0 < self.settings.producers_max_per_topic <= len(self.producers):
+            raise ProducerBusy(f"Topic '{self.name.full}' reached max producers limit")
         self.producers[producer.name] = producer
 
     def remove_producer(self, producer: Producer) -> None:
@@ -274,6 +278,7 @@ class Topic:
         async with self._creating:
             found = self.subscriptions.get((name, durable))
             if found is None or found.closed:
+                self._check_subscriptions(durable)
                 position = await self._start_position(start, durable)
                 if durable:
                     cursor = await self.ledger.open_cursor(name, initial=position, properties=dict(properties or {}))
@@ -282,6 +287,19 @@ class Topic:
                 self.check_open()
                 found = self._adopt(name, cursor, durable=durable)
             return found
+
+    def _check_subscriptions(self, durable: bool) -> None:
+        """Raise NotAllowedError when the topic has as many durable subscriptions as it may have."""
+        limit = self.settings.subscriptions_max_per_topic
+        if durable and 0 < limit <= sum(is_durable for _, is_durable in self.subscriptions):
+            raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {self.name.full}")
+
+    def check_consumers(self, subscription: Subscription) -> None:
+        """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
+        if 0 < self.settings.consumers_max_per_topic <= sum(len(one.consumers) for one in self.subscriptions.values()):
+            raise ConsumerBusy("Topic reached max consumers limit")
+        if 0 < self.settings.consumers_max_per_subscription <= len(subscription.consumers):
+            raise ConsumerBusy("Subscription reached max consumers limit")
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,

@@ -47,6 +47,8 @@ class TopicRegistry:
         self._partitions: dict[str, int] = {}
         self._versions: dict[str, int] = {}  # of the topics' records
         self._names_by_namespace: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+        """Topics of each namespace, partitions counted one by one; also those that are being created."""
         self._tenants: dict[str, tuple[dict[str, Any], int]] = {}
         self._namespaces: dict[str, tuple[dict[str, Any], int]] = {}
         self._changing = asyncio.Lock()
@@ -177,12 +179,14 @@ class TopicRegistry:
         self.check_namespace(topic.namespace)
         if topic.full in self._partitions:
             raise KeyExists(f"{topic.full} exists already", partitions=self._partitions[topic.full])
+        self._take_room(topic.namespace, max(partitions, 1))
         under_way = self._creating[topic.full] = asyncio.get_running_loop().create_future()
         try:
             value = pack({"created_ms": self._env.clock.now_ms(), "partitions": partitions})
             version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), value, None)
             self._enter(topic.full, partitions, version)
         finally:
+            self._counts[topic.namespace] -= max(partitions, 1)  # `_enter` has counted it, if it was created
             del self._creating[topic.full]
             under_way.set_result(None)
         return partitions
@@ -201,9 +205,13 @@ class TopicRegistry:
             if record is None:
                 raise TopicNotFound(f"{topic.full} does not exist")
             value = pack({**unpack(record.value), "partitions": partitions})
-            version = await put_certain(self._env, self._store, key, value, record.version)
-            if topic.full not in self.deleting:  # else the mark has taken over what was stored
-                self._partitions[topic.full], self._versions[topic.full] = partitions, version
+            self._take_room(topic.namespace, partitions - now)
+            try:
+                version = await put_certain(self._env, self._store, key, value, record.version)
+                if topic.full not in self.deleting:  # else the mark has taken over what was stored
+                    self._enter(topic.full, partitions, version)
+            finally:
+                self._counts[topic.namespace] -= partitions - now
 
     async def mark_deleting(self, topic: TopicName) -> None:
         """Write into the record that the topic is being deleted. No error when it says so, or is not there.
@@ -220,14 +228,16 @@ class TopicRegistry:
         if not value.get("deleting"):
             marked = pack({**value, "deleting": True})
             version = await put_certain(self._env, self._store, key, marked, record.version)
-        self._partitions[topic.full], self._versions[topic.full] = int(value["partitions"]), version
+        self._enter(topic.full, int(value["partitions"]), version)
 
     async def delete(self, topic: TopicName) -> None:
         """Delete the record of a marked topic; whatever it owned is gone already. No error when it is not there."""
         await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
         self.deleting.pop(topic.full, None)
         self._versions.pop(topic.full, None)
-        if self._partitions.pop(topic.full, None) is not None:
+        partitions = self._partitions.pop(topic.full, None)
+        if partitions is not None:
+            self._counts[topic.namespace] -= max(partitions, 1)
             names = self._names_by_namespace[topic.namespace]
             del names[bisect.bisect_left(names, topic.full)]
 
@@ -343,8 +353,21 @@ class TopicRegistry:
             self.deleting[full_name] = None
 
     def _enter(self, full_name: str, partitions: int, version: int) -> None:
+        """Take over what the topic's record says."""
+        namespace = TopicName.parse(full_name).namespace
+        before = self._partitions.get(full_name)
+        if before is None:
+            bisect.insort(self._names_by_namespace.setdefault(namespace, []), full_name)
+        more = max(partitions, 1) - (max(before, 1) if before is not None else 0)
+        self._counts[namespace] = self._counts.get(namespace, 0) + more
         self._partitions[full_name], self._versions[full_name] = partitions, version
-        bisect.insort(self._names_by_namespace.setdefault(TopicName.parse(full_name).namespace, []), full_name)
+
+    def _take_room(self, namespace: str, count: int) -> None:
+        """Count topics that are about to be created. Raises NotAllowedError when the namespace may not have so many."""
+        wanted = self._counts.get(namespace, 0) + count
+        if 0 < self._settings.topics_max_per_namespace < wanted:
+            raise NotAllowedError("Exceed maximum number of topics in namespace.")
+        self._counts[namespace] = wanted
 
 
 def _check_persistent(topic: TopicName) -> None:

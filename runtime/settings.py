@@ -14,13 +14,14 @@ from typing import Any
 from ..protocol.errors import InvalidTopicName, SettingError
 from ..protocol.topics import check_named_entity
 from . import setting_text
+from .setting_limits import ClientLimits
 from .setting_text import setting as _setting
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(ClientLimits):
     """The settings of a cluster. Instances are always valid: `__post_init__` raises SettingError otherwise."""
 
     # Messages and frames

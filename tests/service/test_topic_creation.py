@@ -1,12 +1,13 @@
 """Who creates a topic: its first producer or consumer, and nobody who only asks."""
 
+import asyncio
 import dataclasses
 from typing import Any
 
 import pytest
 from coordination import FAST, PREFIX, Coordination, coordination, create, eventually
 
-from magnetar.protocol.errors import ServiceUnitNotReady, TopicNotFound
+from magnetar.protocol.errors import NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from magnetar.protocol.metadata_keys import ASSIGNMENTS_PREFIX, TOPICS_PREFIX
 from magnetar.storage.metadata_store import list_all
 
@@ -120,3 +121,33 @@ async def test_the_chosen_broker_may_die_before_it_creates_the_topic() -> None:
         await eventually(lambda: len(other.client.brokers) == 1)
         assert await other.client.call("lookup", topic=PREFIX + "t") == other_url
         assert await records(cluster) == []
+
+
+async def test_topics_of_a_namespace_are_bounded_partitions_counted_one_by_one() -> None:
+    settings = dataclasses.replace(FAST, topics_max_per_namespace=5)
+    async with coordination(settings) as cluster:
+        call = (await cluster.broker(1)).client.call
+        await call("create_topic", topic=PREFIX + "p", partitions=3)
+        with pytest.raises(NotAllowedError, match="Exceed maximum number of topics in namespace"):
+            await call("create_topic", topic=PREFIX + "q", partitions=3)
+        with pytest.raises(NotAllowedError):
+            await call("grow_topic", topic=PREFIX + "p", partitions=6)
+        made = await asyncio.gather(
+            *(call("assign", topic=f"{PREFIX}t{index}") for index in range(10)), return_exceptions=True
+        )
+        refused = [one for one in made if isinstance(one, NotAllowedError)]
+        assert len(refused) == 8 and len(await records(cluster)) == 5  # p, two topics and their assignments
+        await call("delete_topic", topic=PREFIX + "p")
+        await call("create_topic", topic=PREFIX + "r", partitions=1)
+        await call("grow_topic", topic=PREFIX + "r", partitions=3)
+        with pytest.raises(NotAllowedError):
+            await call("assign", topic=PREFIX + "one-more")
+        await call("create_namespace", namespace="public/other")
+        await call("create_topic", topic="persistent://public/other/t", partitions=5)
+        # The next coordinator counts what it finds.
+        await cluster.coordinator.close()
+        await cluster.start_coordinator()
+        await eventually(lambda: cluster.members[0].client.connected)
+        with pytest.raises(NotAllowedError):
+            await call("assign", topic=PREFIX + "one-more")
+        assert cluster.coordinator.registry._counts == {"public/default": 5, "public/other": 5}

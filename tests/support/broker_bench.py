@@ -10,6 +10,7 @@ from memory_managed_ledger import MemoryManagedLedger
 from wire_peer import WirePeer, entry
 
 from magnetar.actors.connection import Connection
+from magnetar.actors.connection_limits import ConnectionLimits
 from magnetar.actors.publish_budget import PublishBudget
 from magnetar.actors.topics import Topics
 from magnetar.protocol.errors import TopicNotFound
@@ -69,6 +70,7 @@ class BrokerFront:
         self.lookups = FixedLookups()
         ledgers = (self._open_ledger, self._delete_ledger)
         self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim)  # type: ignore[arg-type]
+        self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
         self.connections: dict[Connection, None] = {}

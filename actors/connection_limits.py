@@ -1,0 +1,31 @@
+"""How many clients' connections a broker takes, in all and from one IP address."""
+
+from ..runtime.settings import Settings
+
+
+class ConnectionLimits:
+    """Counts connections by the address that they come from. Refused ones are not counted."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._max = settings.connections_max
+        self._max_per_address = settings.connections_max_per_ip
+        self._counts: dict[str, int] = {}
+        self._total = 0
+
+    def enter(self, address: str) -> str:
+        """Count a connection, and return nothing; or return, in Pulsar's words, why it is refused."""
+        if 0 < self._max <= self._total:
+            return "Reached the maximum number of connections"
+        count = self._counts.get(address, 0)
+        if 0 < self._max_per_address <= count:
+            return f"Reached the maximum number of connections on address {address}"
+        self._counts[address] = count + 1
+        self._total += 1
+        return ""
+
+    def leave(self, address: str) -> None:
+        """A counted connection has ended."""
+        self._total -= 1
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]

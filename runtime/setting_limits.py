@@ -1,0 +1,29 @@
+"""How much clients may have of a cluster. All are Pulsar's, with its defaults: 0, no bound."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from .setting_text import setting
+
+
+def _bound(name: str, doc: str) -> Any:
+    return setting(name, 0, f"{doc}; 0 = no bound.", minimum=0, maximum=1 << 31)
+
+
+@dataclass(frozen=True)
+class ClientLimits:
+    """The settings that bound what clients may open and create. What exists when a bound is lowered stays."""
+
+    connections_max: int = _bound("brokerMaxConnections", "Connections of clients that one broker takes")
+    connections_max_per_ip: int = _bound(
+        "brokerMaxConnectionsPerIp", "Connections that one broker takes from one IP address"
+    )
+    topics_max_per_namespace: int = _bound(
+        "maxTopicsPerNamespace", "Topics of a namespace, partitions counted one by one"
+    )
+    producers_max_per_topic: int = _bound("maxProducersPerTopic", "Producers of a topic or partition")
+    consumers_max_per_topic: int = _bound("maxConsumersPerTopic", "Consumers of a topic or partition")
+    consumers_max_per_subscription: int = _bound("maxConsumersPerSubscription", "Consumers of a subscription")
+    subscriptions_max_per_topic: int = _bound(
+        "maxSubscriptionsPerTopic", "Durable subscriptions of a topic or partition"
+    )
