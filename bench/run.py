@@ -25,6 +25,7 @@ import plot
 import publish
 import spark_read
 import steady
+import topics
 from rich.console import Console
 from rich.table import Table
 from rows import RESULTS, Report
@@ -46,6 +47,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "client": lambda: client_rate.run(cluster, report),
         "consume": lambda: consume_rate.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, report),
+        "topics": lambda: topics.run(cluster, report),
         "failover": lambda: failover.run(cluster, report),
     }
 
@@ -53,9 +55,8 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
 def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="only these: idle publish cpu steady client consume spark failover"
-    )
+    names = "idle publish cpu steady client consume spark topics failover"
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()
     os.environ.pop("RAY_ADDRESS", None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from .errors import InvalidTopicName
@@ -21,6 +22,8 @@ NON_PERSISTENT = "non-persistent"
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 NAME_SIZE_MAX_BYTES = 4096
+NAMES_REMEMBERED_MAX = 2048
+"""Names whose parts are kept: each one is parsed several times in a row, by everybody who handles it."""
 
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})\Z")
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
@@ -40,6 +43,7 @@ class TopicName:
     partition: int
 
     @staticmethod
+    @lru_cache(maxsize=NAMES_REMEMBERED_MAX)
     def parse(text: str) -> TopicName:
         """The topic that `text` names, short or in full; InvalidTopicName with the reason otherwise."""
         domain, scheme, rest = text.partition("://")

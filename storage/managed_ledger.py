@@ -30,13 +30,13 @@ from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks, together
 from . import publish_times
 from .chain_reads import ChainReads
+from .chain_recovery import settle
 from .chain_writer import ChainWriter, fresh_infos
 from .cursor import Cursor, CursorHome
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
 from .ledger_chain import LedgerChain, LedgerInfo
 from .ledger_metadata import LedgerMetadata
-from .ledger_records import LedgerRecord
 from .ledger_writer import AddCallback
 from .ledger_writer_state import PendingEntry
 from .ledgers import Ledgers
@@ -129,9 +129,11 @@ class ManagedLedger:
         Raises StaleEpoch, NoSuchLedger, RecoveryFailed, MetadataUnavailable and what reading cursors raises.
         """
         owned = OwnedRecord(env, metadata, name, epoch, assignment_key=assignment_key)
+        is_new = False
         for _ in range(OPEN_ATTEMPTS_MAX):
             record = await owned.load()
-            infos = await _settle(env, ledgers, record)
+            is_new = not owned.stored
+            infos = await settle(env, ledgers, record)
             if await owned.claim(infos):
                 break
         else:
@@ -140,7 +142,8 @@ class ManagedLedger:
             env, ledgers, metadata, settings, owned, LedgerChain(list(infos)), cache or ledgers.cache
         )
         try:
-            await managed._open_cursors()
+            if not is_new:  # cursors are made beside a record, and deleted before it
+                await managed._open_cursors()
         except BaseException:
             await managed._writer.abandon()
             raise
@@ -475,22 +478,3 @@ class ManagedLedger:
             cursor.fence(error)
         for listener in list(self.on_fenced):
             listener(error)
-
-
-async def _settle(env: Environment, ledgers: Ledgers, record: ManagedLedgerRecord) -> tuple[LedgerInfo, ...]:
-    """Recover every ledger of the chain that is not CLOSED; what all of them hold in the end."""
-
-    async def settle_one(info: LedgerInfo, found: LedgerRecord) -> LedgerInfo:
-        metadata = found.metadata
-        if not metadata.closed:
-            metadata = await ledgers.recover(info.ledger_id, found)
-        return replace(
-            info,
-            entries=metadata.last_entry + 1,
-            size_bytes=metadata.length or info.size_bytes,
-            closed=True,
-            closed_ms=info.closed_ms or env.clock.now_ms(),
-        )
-
-    records = await ledgers.records.get_many([info.ledger_id for info in record.ledgers])
-    return tuple(await together(map(settle_one, record.ledgers, records)))

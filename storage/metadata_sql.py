@@ -9,8 +9,8 @@ write lock first, so it can never fail half-way because of another one. The dire
 as the store is open; a Ray actor's name is no lock.
 
 PostgreSQL may be written by two coordinators for a moment (one was stopped, another started, the first goes on). The
-compare-and-sets are exact there too, because an UPDATE that waited for a row tests its version again, and a guard holds
-its row shared until the transaction ends.
+compare-and-sets are exact there too, because a transaction locks the rows that it is about to change, and those of its
+guards shared, until it ends.
 
 What an error means: before COMMIT was sent nothing was executed (MetadataUnavailable, DiskFull); a connection lost
 during COMMIT leaves the outcome open (OutcomeUnknown). The store never creates its table unless told to: an empty
@@ -31,7 +31,8 @@ from ..protocol.errors import ClusterError, MetadataError, MetadataUnavailable, 
 from ..runtime.environment import Environment
 from ..runtime.files import Files, Lock
 from ..runtime.offload import Lane
-from .metadata_sql_database import Allocate, Database, Get, List, Operation, WriteMany
+from .metadata_sql_database import Database
+from .metadata_sql_transaction import Allocate, Get, List, Operation, WriteMany
 from .metadata_store import Guard, Versioned, Write, WriteResult, check_key, check_limit, check_write, one_result
 
 logger = logging.getLogger(__name__)

@@ -22,10 +22,12 @@ from magnetar.client.core import Core
 from magnetar.client.discovery import service_url_source
 from magnetar.client.handover import SameThread
 from magnetar.protocol.errors import CoordinatorUnavailable
+from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
 from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata_store import Versioned
 
 from .loop import SimLoop
 from .metadata import SimMetadataStore, WatchedRecords
@@ -110,6 +112,10 @@ class SimCluster:
         self.metadata_trouble = 0.0
         self.clients: list[Process] = []
         self.zombies: list[Process] = []
+        self.on_record: list[Callable[[str, Versioned | None, Versioned | None], None]] = []
+        """Told of every change of the metadata: key, before, after."""
+        self.deletion_delay_max_s = 0.0
+        """How much longer than it needs a broker takes, at most, to delete what a topic stores."""
         self.on_service: Callable[[Process, str, Any], None] = lambda process, kind, service: None
         """Told of every service and client that is made."""
         self._random = Random(random.getrandbits(64))
@@ -195,7 +201,18 @@ class SimCluster:
 
             bookie.on_fatal = fatal
             return bookie, lambda: ended
-        return BrokerService(env, node.name, *common, 6650, self.locate), lambda: ended
+        broker = BrokerService(env, node.name, *common, 6650, self.locate)
+        self._slow_deletions(broker, random)
+        return broker, lambda: ended
+
+    def _slow_deletions(self, broker: BrokerService, random: Random) -> None:
+        delete = broker.topics._delete_ledger
+
+        async def slowly(name: TopicName, epoch: int) -> None:
+            await delete(name, epoch)
+            await asyncio.sleep(random.random() * self.deletion_delay_max_s)
+
+        broker.topics._delete_ledger = slowly
 
     def _ended(self, node: Node, process: Process, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()

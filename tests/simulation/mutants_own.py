@@ -3,12 +3,15 @@
 Deduplication's ("pushed" is not set back to "persisted" after a failed publish) joins when deduplication does.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from magnetar.actors.coordinator_topics import TopicsRpc
 from magnetar.actors.lookups import Lookups
 from magnetar.actors.topic import SubscriptionStart, Topic
+from magnetar.actors.topic_deletions import TopicDeletions
+from magnetar.actors.topics import Topics
 from magnetar.client.consumer import PartitionConsumer
 from magnetar.client.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, StaleEpoch
@@ -174,6 +177,21 @@ def _create_for_every_subscriber(stack: ExitStack) -> None:
     replace(stack, Lookups, "claim", claiming)
 
 
+def _load_while_deleting(stack: ExitStack) -> None:
+    """As it was once: the data goes first, behind assignments that are still good, and only a hold keeps owners off."""
+
+    async def remove_group(self: Any, group: Sequence[str]) -> None:
+        await self._delete_data({topic: self._owner_of(topic) for topic in group})
+        await self._placement.remove(group)
+
+    async def delete(self: Any, name: TopicName, epoch: int) -> None:
+        await self.release(name.full)
+        await self._delete_ledger(name, self.owned.get(name.full, epoch))
+
+    replace(stack, TopicDeletions, "_remove_group", remove_group)
+    replace(stack, Topics, "delete", delete)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I1", _fill_journals_in_use),
@@ -183,6 +201,7 @@ OWN = (
     Mutant("old slot", "acknowledgements of a replaced bookie still count", "I1", _keep_replaced_acknowledgements),
     Mutant("silence", "recovery takes a time-out for a denial", "I1", _take_silence_for_denial),
     Mutant("last sent", "a writer closes its ledger at the last entry sent", "I1", _close_at_the_last_entry_sent),
+    Mutant("late mark", "a partition loads while its topic is deleted", "I2", _load_while_deleting, "cluster"),
     Mutant("READ denies", "a READ passes over entries that it did not examine", "I3", _pass_over_entries),
     Mutant(
         "late reader",

@@ -1,9 +1,12 @@
 """A topic that is filled, deleted with everything in it, and made again, over and over.
 
 What was told to be deleted must never be seen again: the payloads name their generation, and only the last one may be
-in the log in the end (I2: a phantom otherwise). Nothing of it may be left in the metadata either. What was acknowledged
-in the last one has to be there (I1), unless a deletion before it had an unknown outcome: such a one may still take
-effect, at any time.
+in the log in the end (I2: a phantom otherwise). Nothing of it may be left in the metadata either.
+
+A straggler, in some runs, goes on publishing while the topic is deleted, and may be the one that makes it anew. The
+topic's record in the metadata says what must become of its messages, and of all others: what was acknowledged before
+the record was last removed must not be there (I2); what was sent after the record was last created and acknowledged has
+to be there (I1), unless the record was marked for deletion since.
 """
 
 import asyncio
@@ -14,16 +17,20 @@ from typing import Any
 import magnetar
 from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol import metadata_keys
-from magnetar.protocol.errors import MagnetarError, TopicNotFound
+from magnetar.protocol.errors import KeyExists, MagnetarError, TopicNotFound
 from magnetar.protocol.names import ROLE_ADMIN
+from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc_keys import Identity
+from magnetar.storage.metadata_store import Versioned, unpack
 
 from .cluster import CLUSTER_ID, KEYS, SimCluster
 from .history import History
 from .reading import read_log
 from .workloads import Workload
 
-DELETE_TIMEOUT_S = 10.0
+DELETE_TIMEOUT_S = 20.0
+STRAGGLER_PACE_S = 0.1
+STRAGGLER = "straggler"
 
 
 class Recreating(Workload):
@@ -33,9 +40,15 @@ class Recreating(Workload):
         super().__init__(cluster, history, random, name)
         self.topic = topic
         self._generation = 0
-        self._acknowledged: dict[bytes, None] = {}
-        self._doubtful = False
+        self._partitions = random.choice((0, 0, 2, 3))
+        self._straggles = random.random() < 0.5
+        self._key = metadata_keys.topic(TopicName.parse(topic).path)
+        self._created_at = self._removed_at = 0.0
+        self._marked = False
+        self._acknowledged: dict[bytes, tuple[float, float]] = {}
+        """When each message was sent, and its receipt seen."""
         self._admin: CoordinatorClient
+        cluster.on_record.append(self._record_changed)
 
     async def setup(self) -> None:
         self.connect()
@@ -54,8 +67,26 @@ class Recreating(Workload):
             await asyncio.sleep(self.random.random() * 0.5)
             await self._delete()
 
+    def _record_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
+        if key != self._key:
+            return
+        if after is None:
+            self._removed_at = self.cluster.loop.now
+        elif before is None:
+            self._created_at, self._marked = self.cluster.loop.now, False
+        elif unpack(after.value).get("deleting"):
+            self._marked = True
+
+    async def _create(self) -> None:
+        try:
+            await self._admin.call("create_topic", topic=self.topic, partitions=self._partitions)
+        except KeyExists:
+            return
+
     async def _fill(self) -> None:
         """Publish a few messages, and have a subscription read some of them."""
+        if self._partitions:
+            await self.again(self._create)
         producer = await self.again(partial(self.client.create_producer, self.topic, send_timeout_millis=3000))
         sends = [asyncio.create_task(self._send(producer, number)) for number in range(self.random.randint(1, 10))]
         if self.random.random() < 0.5:
@@ -84,28 +115,48 @@ class Recreating(Workload):
             await consumer.close()
 
     async def _send(self, producer: Any, number: int) -> None:
-        payload = f"{self.name}:{self._generation}:{number:06d}".encode()
+        await self._publish(producer, f"{self.name}:{self._generation}:{number:06d}".encode())
+
+    async def _publish(self, producer: Any, payload: bytes) -> None:
+        sent_at = self.cluster.loop.now
         try:
             await producer.send(payload)
         except (MagnetarError, TimeoutError) as error:
             self.history.counts[f"publishing what is deleted: {type(error).__name__}"] += 1
         else:
-            self._acknowledged[payload] = None
+            self._acknowledged[payload] = (sent_at, self.cluster.loop.now)
 
     async def _delete(self) -> None:
+        straggler = None
+        if self._straggles and not self.stopping:
+            producer = await self.again(partial(self.client.create_producer, self.topic, send_timeout_millis=3000))
+            straggler = asyncio.create_task(self._straggle(producer))
         await self.again(self._delete_once)
         self.history.counts["topics deleted"] += 1
         self._generation += 1
-        self._acknowledged.clear()
+        if straggler is not None:
+            straggler.cancel()
+            await asyncio.wait((straggler,))
+
+    async def _straggle(self, producer: Any) -> None:
+        """Publish for as long as the topic is being deleted."""
+        number = 0
+        sends: list[asyncio.Task[None]] = []
+        try:
+            while True:
+                payload = f"{self.name}:{STRAGGLER}:{self._generation}:{number:06d}".encode()
+                sends.append(asyncio.create_task(self._publish(producer, payload)))
+                number += 1
+                await asyncio.sleep(STRAGGLER_PACE_S)
+        finally:
+            await producer.close()
+            await asyncio.gather(*sends, return_exceptions=True)
 
     async def _delete_once(self) -> None:
         try:
             await self._admin.call("delete_topic", topic=self.topic, force=True, timeout_s=DELETE_TIMEOUT_S)
         except TopicNotFound:
             return
-        except (MagnetarError, TimeoutError):
-            self._doubtful = True
-            raise
 
     async def stop(self) -> None:
         """Fill it once more, then look."""
@@ -117,13 +168,7 @@ class Recreating(Workload):
         for partition in await self.again(partial(self.client.get_topic_partitions, self.topic)):
             for message in await self.again(partial(read_log, self.client, partition)):
                 found[message.payload] = None
-                if message.payload.split(b":")[1] != str(self._generation).encode():
-                    self.history.violated(
-                        f"I2: phantom {message.payload!r}, deleted before generation {self._generation}"
-                    )
-        lost = [payload for payload in self._acknowledged if payload not in found]
-        if lost and not self._doubtful:
-            self.history.violated(f"I1: {lost} of {self.topic}, acknowledged after its last deletion, are lost")
+        self._compare(found)
         await self.client.close()
         await self._delete()
         records, topic = self.cluster.records, f"/{self.topic}"
@@ -134,6 +179,21 @@ class Recreating(Workload):
             return not found or any(key.startswith(metadata_keys.TOPICS_PREFIX) for key in found)
 
         await self.cluster.until(consistent, 5.0, f"I2: {self.topic} is deleted, and parts of it are not")
+
+    def _compare(self, found: dict[bytes, None]) -> None:
+        """What is in the log, with what has to be, and what must not be there."""
+        allowed = (str(self._generation).encode(), STRAGGLER.encode())
+        for payload in found:
+            _, seen_at = self._acknowledged.get(payload, (0.0, self._removed_at))
+            if payload.split(b":")[1] not in allowed or seen_at < self._removed_at:
+                self.history.violated(f"I2: phantom {payload!r}, deleted before generation {self._generation}")
+        lost = [
+            payload
+            for payload, (sent_at, _) in self._acknowledged.items()
+            if sent_at > self._created_at and payload not in found
+        ]
+        if lost and not self._marked:
+            self.history.violated(f"I1: {lost} of {self.topic}, acknowledged after its last deletion, are lost")
 
     async def close(self) -> None:
         await self._admin.close()

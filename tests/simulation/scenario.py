@@ -12,7 +12,9 @@ from contextlib import ExitStack
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+from magnetar.actors import topics
 from magnetar.actors.broker import BrokerService
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
@@ -45,6 +47,8 @@ REPAIR_LIMIT_S = 90.0
 """I8: a bookie lost for good is in no record any more so long after its grace."""
 COLLECT_LIMIT_S = 30.0
 LOOK_AGAIN_S = 1.0
+DELETION_DELAY_MAX_S = 3.0
+"""So long a deletion may take in some runs: longer than brokers refuse a topic that they released, in some of these."""
 
 
 class Scenario:
@@ -264,6 +268,8 @@ def simulate(
     def prepare(loop: SimLoop, random: Random, stack: ExitStack) -> Prepared:
         settings = draw_settings(random)
         cluster = SimCluster(loop, random, settings, random.choice((3, 4)), 2)
+        cluster.deletion_delay_max_s = random.choice((0.0, 0.0, DELETION_DELAY_MAX_S))
+        stack.enter_context(patch.object(topics, "RELEASE_HOLD_S", random.choice((0.2, topics.RELEASE_HOLD_S))))
         faults = ClusterFaults(cluster, history, Random(random.getrandbits(64))) if with_faults else None
         validation = Validation(Random(random.getrandbits(64)), cluster.records, validate_every)
         cluster.on_service = validation.watch
@@ -286,6 +292,8 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     def changed(key: str, before: Versioned | None, after: Versioned | None) -> None:
         history.metadata_changed(key, before, after)
         metadata.changed(key, before, after)
+        for listener in cluster.on_record:
+            listener(key, before, after)
         if faults is not None:
             faults.metadata_changed(key, before, after)
 
