@@ -1,12 +1,15 @@
 """A subscription's place in a topic, durable or not: `CursorState` plus when and where it is written.
 
-A durable cursor has a metadata record `{epoch, ledger, state}`. While it moves, snapshots go to a cursor ledger, which
-is created with the first write; at creation and on a clean close a small state lies in the record itself and there is
-no ledger, so that idle topics have nothing to recover.
+A durable cursor has a metadata record `{epoch, ledger, state}`. While it moves, its state goes to a cursor ledger,
+created with the first write: now and then the whole, and else what changed (see `cursor_ledger`), so that a write costs
+as much as what changed. A large state is packed off the loop, from a copy. At creation and on a clean close a
+small state lies in the record itself and there is no ledger, so that idle topics have nothing to recover.
 
 Writing: at most once in `cursor_flush_interval_s` by itself; at once for `flush`, whose concurrent callers share one
-write. A write that fails is repeated with the next; callers of `flush` hear of it. The switch from a full or failed
-ledger is one compare-and-set, made when a complete snapshot is in the new one; the old one is then deleted.
+write. A write that fails is repeated with the next, as a whole; callers of `flush` hear of it. The switch from a full
+or failed ledger is one compare-and-set, made when a complete snapshot is in the new one; the old one is then deleted.
+Once such a compare-and-set has an unknown outcome nothing goes to the old ledger any more: the record may name the new
+one, and what is written to the old one would be lost.
 
 Guarantees: what `flush` returned for survives the broker; `durable_mark_delete` is never ahead of what is stored; once
 another owner has opened the topic no write succeeds here (its ledger is fenced and its record has a higher epoch),
@@ -16,7 +19,6 @@ which ends the cursor with `on_fenced`.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
 
 from ..protocol import metadata_keys
 from ..protocol.errors import (
@@ -27,66 +29,26 @@ from ..protocol.errors import (
     MetadataError,
     NoSuchKey,
     OutcomeUnknown,
-    ProtocolError,
     StaleEpoch,
 )
 from ..protocol.message_id import Position
-from ..runtime.environment import Environment
-from ..runtime.settings import Settings
 from . import cursor_ledger
+from .cursor_ledger import CursorLog
+from .cursor_record import CursorHome, CursorRecord
 from .cursor_state import CursorState
-from .ledger_chain import LedgerChain
 from .ledger_writer import LedgerWriter
-from .ledgers import Ledgers
 from .metadata_cas import SETTLE_LIMIT_S, put_certain
-from .metadata_store import Guard, MetadataStore, pack, unpack
+from .metadata_store import Guard
 
 logger = logging.getLogger(__name__)
 
 INLINE_STATE_MAX_BYTES = 16 << 10
 """A state up to this size may lie in the metadata record."""
 CURSOR_LEDGER_SIZE_MAX_BYTES = 64 << 20
+SMALL_STATE_RANGES_MAX = 2000
+"""A state with no more ranges than that is packed on the loop, in less than a millisecond."""
 RETRY_DELAY_MIN_S = 1.0
 CLOSE_SETTLE_S = 2.0
-
-
-class CursorRecord(NamedTuple):
-    """The metadata record. `state` is the packed state when `ledger_id` is None, else None or an older one."""
-
-    epoch: int
-    ledger_id: int | None
-    state: bytes | None
-
-    def pack(self) -> bytes:
-        return pack({"epoch": self.epoch, "ledger": self.ledger_id, "state": self.state})
-
-    @staticmethod
-    def unpack(value: bytes) -> "CursorRecord":
-        """Raises MetadataError for anything that is no such record."""
-        try:
-            record = cast("Mapping[str, Any]", unpack(value))
-            ledger_id, state = record["ledger"], record["state"]
-            return CursorRecord(
-                int(record["epoch"]),
-                None if ledger_id is None else int(ledger_id),
-                # bytes() of a number would be as many zeros
-                None if state is None else memoryview(state).tobytes(),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise MetadataError(f"not the record of a cursor: {error!r}") from error
-
-
-class CursorHome(NamedTuple):
-    """Where the cursors of one managed ledger live."""
-
-    env: Environment
-    ledgers: Ledgers
-    metadata: MetadataStore
-    settings: Settings
-    topic_path: str
-    epoch: int
-    chain: LedgerChain
-    record_lock: asyncio.Lock
 
 
 class Cursor:
@@ -102,7 +64,9 @@ class Cursor:
         self._key = metadata_keys.cursor(home.topic_path, name)
         self._version: int | None = None
         self._record = CursorRecord(home.epoch, None, None)
-        self._writer: LedgerWriter | None = None
+        self._log: CursorLog | None = None
+        self._switch_due = False
+        """Whether the record may name another ledger than the present one."""
         self._dirty = False
         self._closed = False
         self._ended: MagnetarError | None = None
@@ -168,7 +132,7 @@ class Cursor:
 
     def put_property(self, name: str, value: str) -> None:
         """Set a property; it is written with the state."""
-        self._state.properties[name] = value
+        self._state.put_property(name, value)
         self._moved()
 
     async def reset(self, position: Position) -> None:
@@ -240,16 +204,19 @@ class Cursor:
             record = CursorRecord.unpack(value)
             if record.epoch > home.epoch:
                 raise StaleEpoch(f"cursor {name} of {home.topic_path} is owned under epoch {record.epoch}")
-            state = record.state
+            packed, deltas = record.state, list[bytes]()
             if record.ledger_id is not None:
                 metadata = await home.ledgers.recover(record.ledger_id)
                 found = await cursor_ledger.read_last(home.ledgers.reader(metadata), metadata.last_entry)
-                state = state if found is None else found
-            if state is None:
+                packed, deltas = found or (packed, deltas)
+            if packed is None:
                 raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
-            cursor = Cursor(home, name, CursorState.unpack(state, home.chain), durable=True)
-            inline = record.ledger_id is None or len(state) <= INLINE_STATE_MAX_BYTES
-            cursor._record = CursorRecord(home.epoch, None, state) if inline else record._replace(epoch=home.epoch)
+            state = CursorState.unpack(packed, home.chain, deltas)
+            cursor = Cursor(home, name, state, durable=True)
+            if deltas and state.range_count <= SMALL_STATE_RANGES_MAX:
+                packed, deltas = state.pack(), []
+            inline = record.ledger_id is None or (not deltas and len(packed) <= INLINE_STATE_MAX_BYTES)
+            cursor._record = CursorRecord(home.epoch, None, packed) if inline else record._replace(epoch=home.epoch)
             try:
                 cursor._version = await put_certain(home.env, home.metadata, key, cursor._record.pack(), version)
             except (BadVersion, NoSuchKey):
@@ -273,11 +240,11 @@ class Cursor:
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
         self._fail_waiters(AlreadyClosed(f"cursor {self.name} is closed"))
-        writer, self._writer = self._writer, None
         try:
-            if self._ended is None and (self._dirty or writer is not None):
-                await self._write_last(writer)
+            if self._ended is None and (self._dirty or self._log is not None):
+                await self._write_last()
         finally:
+            writer, self._log = self._writer, None
             if writer is not None:
                 await writer.abandon()
 
@@ -309,6 +276,11 @@ class Cursor:
             self._fail_waiters(error)
 
     # -- writing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _writer(self) -> LedgerWriter | None:
+        """Of the present cursor ledger, if any was written to."""
+        return None if self._log is None else self._log.writer
 
     def _check(self) -> None:
         if self._ended is not None:
@@ -374,66 +346,75 @@ class Cursor:
                 )
 
     async def _write(self) -> None:
-        mark, state = self._state.mark_delete, self._state.pack()
+        mark, log = self._state.mark_delete, self._usable_log()
         self._dirty = False
-        settings = self._home.settings
-        writer = self._writer
-        if (
-            writer is not None
-            and writer.ended is None
-            and writer.last_added + 1 < settings.cursor_ledger_entries_max
-            and writer.length < CURSOR_LEDGER_SIZE_MAX_BYTES
-            and not writer.should_move
-        ):
-            await cursor_ledger.append(writer, state)
-        else:
-            await self._switch_ledger(state)
+        try:
+            changes = self._state.take_changes() if log is not None else None
+            if log is not None and changes is not None and log.takes_delta(len(changes)):
+                await log.delta(changes)
+            else:
+                state = await self._packed()
+                if log is not None:
+                    await log.snapshot(state)
+                else:
+                    await self._switch_ledger(state)
+        except BaseException:
+            self._state.lose_changes()
+            raise
         self.durable_mark_delete = mark
+
+    async def _packed(self) -> bytes:
+        """The whole state as it is now; a large one is packed off the loop."""
+        whole = self._state.whole()
+        if whole.size <= SMALL_STATE_RANGES_MAX:
+            return whole.pack()
+        return await self._home.env.offload.run(whole.pack)
+
+    def _usable_log(self) -> CursorLog | None:
+        """The present ledger's, if that is to be written on."""
+        log, settings = self._log, self._home.settings
+        if (
+            log is None
+            or self._switch_due
+            or log.writer.ended is not None
+            or log.writer.last_added + 1 >= settings.cursor_ledger_entries_max
+            or log.writer.length >= CURSOR_LEDGER_SIZE_MAX_BYTES
+            or log.writer.should_move
+        ):
+            return None
+        return log
 
     async def _switch_ledger(self, state: bytes) -> None:
         """A new ledger with this state, then the compare-and-set, then the old one goes."""
-        old_writer, old_ledger = self._writer, self._record.ledger_id
+        old, old_ledger = self._writer, self._record.ledger_id
         writer = await self._home.ledgers.create()
+        log = CursorLog(writer)
         try:
-            await cursor_ledger.append(writer, state)
+            await log.snapshot(state)
+            self._switch_due = True
             await self._put(CursorRecord(self._home.epoch, writer.ledger_id, None), needs=writer.guard)
         except Exception as error:
             await writer.abandon()
             # After an unknown outcome the record may name it: whoever opens the cursor next sorts it out.
             if isinstance(error, MagnetarError) and not isinstance(error, OutcomeUnknown):
+                self._switch_due = False
                 await self._delete_unused(writer.ledger_id)
             raise
-        self._writer = writer
-        if old_writer is not None:
-            await old_writer.abandon()
+        self._log, self._switch_due = log, False
+        if old is not None:
+            await old.abandon()
         if old_ledger is not None:
             await self._delete_ledger(old_ledger)
 
-    async def _write_last(self, writer: LedgerWriter | None) -> None:
-        mark, state = self._state.mark_delete, self._state.pack()
-        old_ledger = self._record.ledger_id
-        if len(state) <= INLINE_STATE_MAX_BYTES:
-            try:
-                await self._put(CursorRecord(self._home.epoch, None, state), CLOSE_SETTLE_S)
-            except StaleEpoch:
-                raise
-            except MagnetarError as error:
-                # Into the ledger then. If the record was replaced all the same, it holds this very state.
-                logger.info("cursor %s is left to recovery: %s", self.name, error)
-            else:
-                self._dirty = False
-                self.durable_mark_delete = mark
-                if old_ledger is not None:
-                    await self._delete_ledger(old_ledger)
-                return
-        if self._dirty:
-            if writer is None:
-                await self._switch_ledger(state)
-                writer, self._writer = self._writer, None
-            else:
-                await cursor_ledger.append(writer, state)
+    async def _write_last(self) -> None:
+        mark = self._state.mark_delete
+        if self._state.range_count <= SMALL_STATE_RANGES_MAX and await self._write_inline():
             self._dirty = False
             self.durable_mark_delete = mark
+            return
+        if self._dirty:
+            await self._write()
+        writer, self._log = self._writer, None
         if writer is not None:
             try:
                 await writer.close()
@@ -441,6 +422,23 @@ class Cursor:
                 raise
             except MagnetarError as error:
                 logger.info("the ledger of cursor %s is left to recovery: %s", self.name, error)
+
+    async def _write_inline(self) -> bool:
+        """Put a small state into the record and delete the ledger. Returns whether that was done."""
+        state, old_ledger = self._state.pack(), self._record.ledger_id
+        if len(state) > INLINE_STATE_MAX_BYTES:
+            return False
+        try:
+            await self._put(CursorRecord(self._home.epoch, None, state), CLOSE_SETTLE_S)
+        except StaleEpoch:
+            raise
+        except MagnetarError as error:
+            # Into the ledger then. If the record was replaced all the same, it holds this very state.
+            logger.info("cursor %s is left to recovery: %s", self.name, error)
+            return False
+        if old_ledger is not None:
+            await self._delete_ledger(old_ledger)
+        return True
 
     async def _put(
         self, record: CursorRecord, settle_limit_s: float = SETTLE_LIMIT_S, *, needs: Guard | None = None

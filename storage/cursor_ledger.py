@@ -1,13 +1,20 @@
-"""How a cursor's state lies in its ledger: snapshots of one or more entries each, the last complete one counts.
+"""How a cursor's state lies in its ledger: snapshots, and behind each what changed since, one record for each write.
 
-    entry body = msgpack [part, parts, bytes]       parts of one snapshot follow each other, part counts from 0
+    part of a snapshot   msgpack [part, parts, bytes]     parts of one snapshot follow each other, counted from 0
+    delta                msgpack [base, number, changes, parts]
+                         base: entry of the snapshot's first part; number: from 0, without a gap; parts: the snapshot's
 
-A snapshot is complete when all its parts are there, and only then does it replace the one before: however many entries
-a state needs, it switches at once. Nothing of a state is ever cut off to make it fit.
+The state is the last snapshot of which all parts are there, with the deltas behind it applied in order. A snapshot
+counts from its last part on and not before: however many entries a state needs, it switches at once. What stands
+behind an incomplete snapshot is an error, for its writer had ended. Nothing is ever cut off to make it fit, and a
+record that is not the expected one is an error: reading returns a state that was written, or raises.
+
+A write costs as much as what changed. A snapshot is due when the deltas are as large as the one before them, so that
+snapshots cost no more than deltas do; both bounds limit what a recovery reads.
 """
 
 import asyncio
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..protocol.errors import MagnetarError, MetadataError, ProtocolError
 from .ledger_reader import LedgerReader
@@ -15,6 +22,49 @@ from .ledger_writer import LedgerWriter
 from .metadata_store import pack, unpack
 
 PART_SIZE_MAX_BYTES = 1 << 20
+DELTAS_MAX = 1000
+DELTAS_SIZE_MIN_BYTES = 64 << 10
+"""So much of deltas is allowed behind a small snapshot."""
+
+
+class Stored(NamedTuple):
+    """What a cursor ledger holds: a packed state and the packed changes since."""
+
+    snapshot: bytes
+    deltas: list[bytes]
+
+
+class CursorLog:
+    """The records of one cursor ledger that is being written. One write at a time; a failed one ends its use."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self.writer = writer
+        self._base = -1
+        self._parts = 0
+        self._snapshot_bytes = 0
+        self._deltas = 0
+        self._delta_bytes = 0
+
+    def takes_delta(self, size: int) -> bool:
+        """Whether changes of that size are better written as a delta than in a new snapshot."""
+        room = max(DELTAS_SIZE_MIN_BYTES, self._snapshot_bytes) - self._delta_bytes
+        return self._parts > 0 and self._deltas < DELTAS_MAX and size <= min(room, PART_SIZE_MAX_BYTES)
+
+    async def snapshot(self, state: bytes) -> None:
+        """Write a whole state; returns when all of it is durable. Raises what the writer's adds raise."""
+        base = self.writer.last_added + 1
+        self._parts = 0  # until it is complete there is nothing that a delta could rest on
+        parts = await append(self.writer, state)
+        self._base, self._parts, self._snapshot_bytes = base, parts, len(state)
+        self._deltas = self._delta_bytes = 0
+
+    async def delta(self, changes: bytes) -> None:
+        """Write what changed; durable when this returns. Raises like `snapshot`."""
+        parts, self._parts = self._parts, 0
+        await _add_all(self.writer, [pack([self._base, self._deltas, changes, parts])])
+        self._parts = parts
+        self._deltas += 1
+        self._delta_bytes += len(changes)
 
 
 def split(state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> list[bytes]:
@@ -23,10 +73,15 @@ def split(state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> list[bytes]
     return [pack([number, len(pieces), piece]) for number, piece in enumerate(pieces)]
 
 
-async def append(writer: LedgerWriter, state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> None:
-    """Write a snapshot; returns when all of it is durable. Raises what the writer's adds raise."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def append(writer: LedgerWriter, state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> int:
+    """Write a snapshot; returns the number of its parts when all are durable. Raises what the writer's adds raise."""
     bodies = split(state, part_size_max)
+    await _add_all(writer, bodies)
+    return len(bodies)
+
+
+async def _add_all(writer: LedgerWriter, bodies: list[bytes]) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def added(position: tuple[int, int] | None, error: MagnetarError | None, *, last: bool) -> None:
         if done.done():
@@ -42,29 +97,72 @@ async def append(writer: LedgerWriter, state: bytes, part_size_max: int = PART_S
     await done
 
 
-async def read_last(reader: LedgerReader, last_entry: int) -> bytes | None:
-    """The last complete snapshot of a closed cursor ledger, None when it has none.
+async def read_last(reader: LedgerReader, last_entry: int) -> Stored | None:
+    """What a closed cursor ledger holds in the end, None when it has no complete snapshot.
 
-    Raises what reading raises: an unreadable cursor is an error, never an empty one.
+    Raises what reading raises, and MetadataError: an unreadable cursor is an error, never an empty one.
     """
     end = last_entry
     while end >= 0:
-        part, parts, piece = _decode((await reader.read(end, end, 1))[0].body)
-        first = end - part
-        if part == parts - 1 and first >= 0:
-            pieces = [_decode(entry.body) for entry in await reader.read_all(first, end - 1)] if parts > 1 else []
-            if [found[:2] for found in pieces] != [(number, parts) for number in range(parts - 1)]:
-                raise MetadataError(f"the snapshot at {reader.ledger_id}:{first} is not what was written")
-            return b"".join(found[2] for found in pieces) + piece
+        record = _decode((await reader.read(end, end, 1))[0].body)
+        if isinstance(record, _Delta):
+            return await _read_from(reader, record.base, record.parts, end)
+        if record.part == record.parts - 1:
+            return await _read_from(reader, end - record.part, record.parts, end)
         end -= 1  # of a snapshot whose writing was broken off
     return None
 
 
-def _decode(body: bytes) -> tuple[int, int, bytes]:
+async def _read_from(reader: LedgerReader, first: int, parts: int, end: int) -> Stored:
+    """The snapshot of so many parts at `first`, and deltas up to `end`."""
+    last_part = first + parts - 1
+    if first < 0 or last_part > end:
+        raise MetadataError(f"a snapshot of {parts} parts cannot begin at {reader.ledger_id}:{first}")
+    pieces: list[bytes] = []
+    deltas: list[bytes] = []
+    for entry in await reader.read_all(first, end):
+        record, number = _decode(entry.body), entry.entry_id - first
+        if isinstance(record, _Part) and record[:2] == (number, parts):
+            pieces.append(record.piece)
+        elif isinstance(record, _Delta) and record[:3] == (first, number - parts, parts):
+            deltas.append(record.changes)
+        else:
+            raise MetadataError(f"entry {reader.ledger_id}:{entry.entry_id} is not the cursor's record of that place")
+    return Stored(b"".join(pieces), deltas)
+
+
+class _Part(NamedTuple):
+    part: int
+    parts: int
+    piece: bytes
+
+
+class _Delta(NamedTuple):
+    base: int
+    number: int
+    parts: int
+    changes: bytes
+
+
+def _decode(body: bytes) -> _Part | _Delta:
     try:
-        part, parts, piece = cast("list[Any]", unpack(body))
-        if not 0 <= int(part) < int(parts):
+        fields = cast("list[Any]", unpack(body))
+        if len(fields) == 4:
+            base, number, changes, parts = fields
+            record = _Delta(_count(base), _count(number), _count(parts), memoryview(changes).tobytes())
+            if not record.parts:
+                raise ValueError("a delta of a snapshot without parts")
+            return record
+        part, parts, piece = fields
+        record = _Part(_count(part), _count(parts), memoryview(piece).tobytes())
+        if record.part >= record.parts:
             raise ValueError(f"part {part} of {parts}")
-        return int(part), int(parts), bytes(piece)
+        return record
     except (TypeError, ValueError, OverflowError, ProtocolError) as error:
-        raise MetadataError(f"not a part of a cursor's snapshot: {error!r}") from error
+        raise MetadataError(f"not a record of a cursor's ledger: {error!r}") from error
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value

@@ -12,13 +12,11 @@ Invariants:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
 
-from ..protocol.errors import MetadataError, ProtocolError
 from ..protocol.message_id import Position
+from .cursor_changes import Batches, Changes, Whole, read_back
 from .entry_ranges import EntryRanges
 from .ledger_chain import LedgerChain
-from .metadata_store import pack, unpack
 
 WORD_BITS = 64
 _WORD_MASK = (1 << WORD_BITS) - 1
@@ -32,8 +30,8 @@ class CursorState:
         self.mark_delete = mark_delete
         self._chain = chain
         self._ranges: dict[int, EntryRanges] = {}
-        self._batches: dict[Position, tuple[int, int]] = {}
-        """Position → (batch size, bits of the messages that are not acknowledged)."""
+        self._batches: Batches = {}
+        self._changes = Changes()
 
     # -- questions -----------------------------------------------------------------------------------------------
 
@@ -107,6 +105,7 @@ class CursorState:
         if open_now == open_before:
             return False
         self._batches[position] = (batch_size, open_now)
+        self._changes.batch(position)
         return True
 
     def acknowledge_cumulative(self, position: Position) -> bool:
@@ -123,6 +122,7 @@ class CursorState:
         self.mark_delete = (position[0], position[1] - 1) if position[1] >= 0 else position
         self._ranges.clear()
         self._batches.clear()
+        self._changes.lose()
 
     def skip_missing(self) -> bool:
         """Forget ranges of ledgers that are no longer in the chain. Returns whether the mark moved."""
@@ -138,35 +138,44 @@ class CursorState:
 
     def pack(self) -> bytes:
         """The whole state; equal states give equal bytes."""
-        ranges: list[list[Any]] = []
-        for ledger_id in sorted(self._ranges):
-            flat: list[int] = []
-            for first, last in self._ranges[ledger_id]:
-                flat += (first, last - first)
-            ranges.append([ledger_id, flat])
-        batches = [
-            [position[0], position[1], size, bits.to_bytes((size + 7) // 8, "little")]
-            for position, (size, bits) in sorted(self._batches.items())
-        ]
-        return pack({"mark": list(self.mark_delete), "ranges": ranges, "batches": batches, "props": self.properties})
+        return Whole(self.mark_delete, sorted(self._ranges.items()), self._batches, self.properties).pack()
+
+    def whole(self) -> Whole:
+        """A copy of the state, to be packed and written; `changes` count from here on."""
+        self._changes.begin()
+        ranges = [(ledger_id, ranges.copy()) for ledger_id, ranges in sorted(self._ranges.items())]
+        return Whole(self.mark_delete, ranges, dict(self._batches), dict(self.properties))
+
+    def take_changes(self) -> bytes | None:
+        """What changed since `whole` or this was called last, packed; None when it is not known: write the whole."""
+        return self._changes.take(self.mark_delete, self._batches, self.properties)
+
+    def lose_changes(self) -> None:
+        """What was taken was perhaps not written: the whole is due."""
+        self._changes.lose()
+
+    def put_property(self, name: str, value: str) -> None:
+        """Set a property."""
+        self.properties[name] = value
+        self._changes.properties()
 
     @staticmethod
-    def unpack(value: bytes, chain: LedgerChain) -> "CursorState":
-        """The inverse of `pack`, as far as the chain has the entries: what is not there is not acknowledged.
-
-        Raises MetadataError for other bytes.
+    def unpack(value: bytes, chain: LedgerChain, deltas: Sequence[bytes] = ()) -> "CursorState":
+        """The inverse of `pack`, with changes applied, as far as the chain has the entries: what is not there is not
+        acknowledged. Raises MetadataError for other bytes.
         """
-        try:
-            record = cast("Mapping[str, Any]", unpack(value))
-            state = CursorState(chain, _position(record["mark"]), cast("Mapping[str, str]", record["props"]))
-            for ledger_id, flat in record["ranges"]:
-                for index in range(0, len(flat), 2):
-                    state._restore_range(int(ledger_id), int(flat[index]), int(flat[index + 1]))
-            for ledger_id, entry_id, size, bits in record["batches"]:
-                state._restore_batch((int(ledger_id), int(entry_id)), int(size), bytes(memoryview(bits)))
-        except (KeyError, TypeError, ValueError, OverflowError, IndexError, ProtocolError) as error:
-            raise MetadataError(f"not the state of a cursor: {error!r}") from error
+        found = read_back(value, list(deltas))
+        state = CursorState(chain, found.mark, found.properties)
+        for ledger_id, ranges in found.ranges.items():
+            info = chain.get(ledger_id)
+            if info is not None:
+                ranges.remove_from(info.entries)
+                if ranges:
+                    state._ranges[ledger_id] = ranges
         state._forget_up_to_mark()
+        for position, batch in found.batches.items():
+            if chain.contains(position) and not state.is_acknowledged(position):
+                state._batches[position] = batch
         state.skip_missing()
         return state
 
@@ -185,27 +194,13 @@ class CursorState:
                 return False  # it was named before, ahead of its turn: `_advance` will get there
             self.mark_delete = position  # the common case, in order
             return True
-        return self._add_range(ledger_id, entry_id, entry_id)
-
-    def _add_range(self, ledger_id: int, first: int, last: int) -> bool:
         ranges = self._ranges.get(ledger_id)
         if ranges is None:
             ranges = self._ranges[ledger_id] = EntryRanges()
-        return ranges.add(first, last)
-
-    def _restore_range(self, ledger_id: int, first: int, more: int) -> None:
-        if first < 0 or more < 0:
-            raise ValueError(f"a range of {more + 1} entries from {first}")
-        info = self._chain.get(ledger_id)
-        if info is not None and first < info.entries:
-            self._add_range(ledger_id, first, min(first + more, info.entries - 1))
-
-    def _restore_batch(self, position: Position, size: int, packed_bits: bytes) -> None:
-        bits = int.from_bytes(packed_bits, "little")
-        if len(packed_bits) != (size + 7) // 8 or not 0 < bits < 1 << size:
-            raise ValueError(f"{bits:#x} of a batch of {size} messages are open")
-        if self._chain.contains(position) and not self.is_acknowledged(position):
-            self._batches[position] = (size, bits)
+        if not ranges.add(entry_id, entry_id):
+            return False
+        self._changes.acknowledged(ledger_id, entry_id)
+        return True
 
     def _advance(self) -> None:
         """Let the mark swallow the ranges that begin right behind it."""
@@ -255,10 +250,3 @@ def bits_to_words(bits: int, size: int) -> list[int]:
         word = (bits >> (index * WORD_BITS)) & _WORD_MASK
         words.append(word - (1 << WORD_BITS) if word >> (WORD_BITS - 1) else word)
     return words
-
-
-def _position(value: Sequence[int]) -> Position:
-    ledger_id, entry_id = value
-    if type(ledger_id) is not int or type(entry_id) is not int or ledger_id < -1 or entry_id < -1:
-        raise ValueError(f"{ledger_id}:{entry_id} is no place")
-    return (ledger_id, entry_id)

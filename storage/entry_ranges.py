@@ -5,6 +5,8 @@ Two parallel lists and binary search: a cursor with ten thousand holes still ans
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
+from operator import gt, lt
 
 
 class EntryRanges:
@@ -16,6 +18,37 @@ class EntryRanges:
         self.count = 0
         self._firsts: list[int] = []
         self._lasts: list[int] = []
+
+    def extend(self, firsts: list[int], lasts: list[int]) -> None:
+        """Add ranges; fast when they are in order, do not touch, and lie behind what is here.
+
+        Raises ValueError for a range that ends before it begins, or ids below 0.
+        """
+        if not firsts:
+            return
+        if min(firsts) < 0 or any(map(gt, firsts, lasts)):
+            raise ValueError("no ranges of entries")
+        behind = not self._lasts or self._lasts[-1] + 1 < firsts[0]
+        if behind and all(map(lt, map((1).__add__, lasts), islice(firsts, 1, None))):
+            self._firsts += firsts
+            self._lasts += lasts
+            self.count += sum(lasts) - sum(firsts) + len(firsts)
+            return
+        for first, last in zip(firsts, lasts, strict=True):
+            self.add(first, last)
+
+    def copy(self) -> "EntryRanges":
+        """The same ranges, apart from these."""
+        ranges = EntryRanges()
+        ranges._firsts, ranges._lasts, ranges.count = self._firsts.copy(), self._lasts.copy(), self.count
+        return ranges
+
+    def pairs(self, start: int, count: int) -> list[int]:
+        """First entry and length less one of so many ranges from number `start` on, in one list."""
+        flat: list[int] = []
+        for first, last in zip(self._firsts[start : start + count], self._lasts[start : start + count], strict=True):
+            flat += (first, last - first)
+        return flat
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -50,6 +83,17 @@ class EntryRanges:
         self._lasts[low:high] = [last]
         self.count += last - first + 1 - covered
         return True
+
+    def remove_from(self, entry_id: int) -> None:
+        """Take away `entry_id` and all ids behind it."""
+        keep = bisect_left(self._firsts, entry_id)
+        for first, last in zip(self._firsts[keep:], self._lasts[keep:], strict=True):
+            self.count -= last - first + 1
+        del self._firsts[keep:]
+        del self._lasts[keep:]
+        if self._lasts and self._lasts[-1] >= entry_id:
+            self.count -= self._lasts[-1] - entry_id + 1
+            self._lasts[-1] = entry_id - 1
 
     def remove_up_to(self, entry_id: int) -> None:
         """Take away all ids up to and including `entry_id`."""

@@ -160,7 +160,7 @@ async def _take_ledger(data: bytes) -> None:
     except MetadataError:
         return
     whole = [b"".join(piece for _, _, piece in run) for run in _runs(bodies)]
-    if found is not None and found not in whole:
+    if found is not None and found.snapshot not in whole:
         raise Wrong(f"{found!r} was never written")
     if found is None and whole:
         raise Wrong(f"{whole[-1]!r} was written, and is passed over")

@@ -20,14 +20,15 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.files import File
 from magnetar.storage import group_commit
 from magnetar.storage.cursor import Cursor
+from magnetar.storage.cursor_changes import Whole
 from magnetar.storage.cursor_state import CursorState
+from magnetar.storage.entry_ranges import EntryRanges
 from magnetar.storage.journal_files import JournalFiles
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.ledger_recovery import LedgerRecovery
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord, OwnedRecord
-from magnetar.storage.metadata_store import pack
 from magnetar.storage.segment import Segment
 from magnetar.storage.segment_reader import RangeRead, SegmentReader
 
@@ -61,16 +62,16 @@ def _fill_journals_in_use(stack: ExitStack) -> None:
 
 
 def _store_cursors_ahead(stack: ExitStack) -> None:
-    packing = CursorState.pack
+    def ahead(mark: Position, ranges: list[tuple[int, EntryRanges]]) -> Position:
+        return max(mark, *((ledger_id, last) for ledger_id, one in ranges for _, last in one)) if ranges else mark
 
-    def packed(self: CursorState) -> bytes:
-        if not self._ranges:
-            return packing(self)
-        ledger_id = max(self._ranges)
-        last = max(last for _, last in self._ranges[ledger_id])
-        return pack({"mark": [ledger_id, last], "ranges": [], "batches": [], "props": self.properties})
+    packing = Whole.pack
 
-    replace(stack, CursorState, "pack", packed)
+    def packed(self: Whole) -> bytes:
+        return packing(self._replace(mark=ahead(self.mark, self.ranges), ranges=[]))
+
+    replace(stack, Whole, "pack", packed)
+    replace(stack, CursorState, "take_changes", lambda self: None)
 
 
 def _accept_a_stale_epoch(stack: ExitStack) -> None:

@@ -213,7 +213,7 @@ async def test_a_snapshot_that_was_cut_off_leaves_the_one_before_it(cluster, mon
     await adds.wait(3)
     metadata = await writer.close()
     reader = cluster.ledgers.reader(metadata)
-    assert await cursor_ledger.read_last(reader, metadata.last_entry) == b"complete " * 20
+    assert await cursor_ledger.read_last(reader, metadata.last_entry) == (b"complete " * 20, [])
     assert await cursor_ledger.read_last(reader, 1) is None
 
 

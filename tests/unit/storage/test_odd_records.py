@@ -38,4 +38,4 @@ async def test_a_whole_snapshot_is_found_behind_pieces_that_belong_to_nothing():
         async def read_all(self, first: int, last: int) -> list[LedgerEntry]:
             return [LedgerEntry(5, 0, number, -1, 0, bodies[number]) for number in range(first, last + 1)]
 
-    assert await read_last(Reader(), len(bodies) - 1) == b"a" * 70  # type: ignore[arg-type]
+    assert await read_last(Reader(), len(bodies) - 1) == (b"a" * 70, [])  # type: ignore[arg-type]

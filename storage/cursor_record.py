@@ -1,0 +1,51 @@
+"""The metadata record of a durable cursor, and what the cursors of one managed ledger have in common."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+from ..protocol.errors import MetadataError, ProtocolError
+from ..runtime.environment import Environment
+from ..runtime.settings import Settings
+from .ledger_chain import LedgerChain
+from .ledgers import Ledgers
+from .metadata_store import MetadataStore, pack, unpack
+
+
+class CursorRecord(NamedTuple):
+    """The metadata record. `state` is the packed state when `ledger_id` is None, else None or an older one."""
+
+    epoch: int
+    ledger_id: int | None
+    state: bytes | None
+
+    def pack(self) -> bytes:
+        return pack({"epoch": self.epoch, "ledger": self.ledger_id, "state": self.state})
+
+    @staticmethod
+    def unpack(value: bytes) -> "CursorRecord":
+        """Raises MetadataError for anything that is no such record."""
+        try:
+            record = cast("Mapping[str, Any]", unpack(value))
+            ledger_id, state = record["ledger"], record["state"]
+            return CursorRecord(
+                int(record["epoch"]),
+                None if ledger_id is None else int(ledger_id),
+                # bytes() of a number would be as many zeros
+                None if state is None else memoryview(state).tobytes(),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+            raise MetadataError(f"not the record of a cursor: {error!r}") from error
+
+
+class CursorHome(NamedTuple):
+    """Where the cursors of one managed ledger live."""
+
+    env: Environment
+    ledgers: Ledgers
+    metadata: MetadataStore
+    settings: Settings
+    topic_path: str
+    epoch: int
+    chain: LedgerChain
+    record_lock: asyncio.Lock
