@@ -2,18 +2,21 @@
 
 100-byte messages, batches of at most 1,000 messages, 10 ms, 128 KiB, equal limits on what may be pending, every message
 counted by its own callback. Runs alternate between the clients, each run in a process of its own, so that none inherits
-another's threads; the figure is the median of the ratios of neighbouring runs.
+another's threads; the figure is the median of the ratios of neighbouring runs. `send_many` on 64 partitions is compared
+with one partition, with equal limits on what may be pending in all.
 
-    python bench/client_rate.py pulsar://localhost:6650          # the comparison, printed
-    python bench/client_rate.py URL --one magnetar.send_async     # one run, as JSON
+    python bench/client_rate.py pulsar://localhost:6650 http://localhost:8080     # the comparison, printed
+    python bench/client_rate.py URL --one magnetar.send_async                    # one run, as JSON
 """
 
 import argparse
 import json
+import secrets
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
@@ -32,8 +35,11 @@ RUNS = 5
 WARM_UP_S = 0.5
 RUN_S = 2.0
 DRAIN_TIMEOUT_S = 60.0
-WAYS = ("pulsar.send_async", "magnetar.send_async", "magnetar.send_many")
+PARTITIONS = 64
+MANY_PARTITIONS = "magnetar.send_many.64"
+WAYS = ("pulsar.send_async", "magnetar.send_async", "magnetar.send_many", MANY_PARTITIONS)
 TARGETS = {"magnetar.send_async": 5.0, "magnetar.send_many": 15.0}
+MANY_PARTITIONS_TARGET = 0.75
 
 
 @dataclass
@@ -42,9 +48,9 @@ class Rates:
 
     by_way: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
 
-    def ratio(self, way: str) -> tuple[float, list[float]]:
-        """Median of our rate over the official client's, and the single ratios."""
-        return median_of_pairs(self.by_way[way], self.by_way["pulsar.send_async"])
+    def ratio(self, way: str, anchor: str = "pulsar.send_async") -> tuple[float, list[float]]:
+        """Median of the rate of one way over another's (the official client's), and the single ratios."""
+        return median_of_pairs(self.by_way[way], self.by_way[anchor])
 
 
 class Receipts:
@@ -66,14 +72,18 @@ class Receipts:
 
 
 def run(cluster: Any, report: Report) -> None:
-    """Both rows, against a running cluster."""
-    rates = compare(cluster.service_url)
+    """All rows, against a running cluster."""
+    rates = compare(cluster.service_url, cluster.admin_url)
     for way, target in TARGETS.items():
         figure, samples = rates.ratio(way)
         ours, theirs = median(rates.by_way[way]), median(rates.by_way["pulsar.send_async"])
         note = f"{ours:,.0f}/s over {theirs:,.0f}/s"
         name = f"publish rate, {way.partition('.')[2]}"
         report.rows.append(ratio(name, figure, target, better="higher", samples=samples, note=note))
+    figure, samples = rates.ratio(MANY_PARTITIONS, "magnetar.send_many")
+    many, one = median(rates.by_way[MANY_PARTITIONS]), median(rates.by_way["magnetar.send_many"])
+    name, note = f"send_many on {PARTITIONS} partitions ÷ on 1", f"{many:,.0f}/s over {one:,.0f}/s"
+    report.rows.append(ratio(name, figure, MANY_PARTITIONS_TARGET, better="higher", samples=samples, note=note))
     for way, found in rates.by_way.items():
         driver, _, method = way.partition(".")
         report.raw.append(
@@ -88,18 +98,28 @@ def run(cluster: Any, report: Report) -> None:
         )
 
 
-def compare(service_url: str, runs: int = RUNS, seconds: float = RUN_S) -> Rates:
+def compare(service_url: str, admin_url: str, runs: int = RUNS, seconds: float = RUN_S) -> Rates:
     """Run all ways in turn, `runs` times over."""
     rates = Rates()
-    for number in range(runs):
+    for _ in range(runs):
         for way in WAYS:
-            command = [sys.executable, __file__, service_url, "--one", way, "--seconds", str(seconds)]
-            command += ["--topic", f"bench-rate-{way.replace('.', '-')}-{number}"]
+            topic = f"bench-rate-{way.replace('.', '-')}-{secrets.token_hex(3)}"
+            if way == MANY_PARTITIONS:
+                _create_partitions(admin_url, topic)
+            command = [sys.executable, __file__, service_url, "--one", way, "--seconds", str(seconds), "--topic", topic]
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False)
             if done.returncode:
                 raise RuntimeError(f"{way} failed: {done.stderr[-2000:]}")
             rates.by_way[way].append(json.loads(done.stdout.splitlines()[-1])["rate"])
     return rates
+
+
+def _create_partitions(admin_url: str, topic: str) -> None:
+    url = f"{admin_url}/admin/v2/persistent/public/default/{topic}/partitions"
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, str(PARTITIONS).encode(), headers, method="PUT")
+    with urllib.request.urlopen(request, timeout=60):
+        pass
 
 
 def one_run(service_url: str, way: str, topic: str, seconds: float) -> dict[str, Any]:
@@ -121,9 +141,10 @@ def one_run(service_url: str, way: str, topic: str, seconds: float) -> dict[str,
         batching_max_publish_delay_ms=BATCH_DELAY_MS,
         batching_max_allowed_size_in_bytes=BATCH_BYTES,
         max_pending_messages=PENDING_MAX,
+        max_pending_messages_across_partitions=PENDING_MAX,
         block_if_queue_full=True,
     )
-    send = _many if method == "send_many" else _one_by_one
+    send = _one_by_one if method == "send_async" else _many
     try:
         send(producer, Receipts(), ok, WARM_UP_S)
         receipts = Receipts()
@@ -173,6 +194,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("service_url")
+    parser.add_argument("admin_url", nargs="?", help="needed for the comparison: creates topics with partitions")
     parser.add_argument("--one", choices=WAYS, help="only one run of this way, printed as JSON")
     parser.add_argument("--topic", default="bench-rate")
     parser.add_argument("--seconds", type=float, default=RUN_S, help="length of a run")
@@ -181,12 +203,16 @@ def main() -> None:
     if options.one:
         print(json.dumps(one_run(options.service_url, options.one, options.topic, options.seconds)))
         return
-    rates = compare(options.service_url, options.runs, options.seconds)
+    if options.admin_url is None:
+        parser.error("the comparison needs the admin URL")
+    rates = compare(options.service_url, options.admin_url, options.runs, options.seconds)
     for way, found in rates.by_way.items():
         print(f"{way:22}", "  ".join(f"{rate:>10,.0f}" for rate in found), f"  median {median(found):,.0f}/s")
     for way in TARGETS:
         figure, samples = rates.ratio(way)
         print(f"{way} / pulsar.send_async: {figure:.1f}  ({', '.join(f'{sample:.1f}' for sample in samples)})")
+    figure, samples = rates.ratio(MANY_PARTITIONS, "magnetar.send_many")
+    print(f"{PARTITIONS} partitions / 1: {figure:.2f}  ({', '.join(f'{sample:.2f}' for sample in samples)})")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ properties on, the pieces of that batch are encoded as they come.
 
 Invariants:
 - batches leave in the order in which their first messages came, and messages keep their order within a batch;
-- `pending` counts the messages that were accepted and not yet `release`d, and never exceeds `pending_max`;
+- `pending` counts the messages that were accepted and not yet `release`d, and never exceeds `pending_max`; with a pool
+  (`pending_pool`), that is what is borrowed from it at the moment, at most the limit that was given;
 - a message lies in the open batch only while `ticking` is set or the loop has been told to look (`_told`), so that no
   message can be forgotten there.
 
@@ -23,6 +24,7 @@ from ..protocol.commands import varint
 from ..protocol.errors import MagnetarError
 from .handover import Handover
 from .message_id import MessageId
+from .pending_pool import PendingPool
 from .results import Result
 
 SendCallback = Callable[[Result, MessageId], object]
@@ -143,11 +145,14 @@ class Outbox:
         batching: bool,
         messages_max: int,
         bytes_max: int,
+        pool: PendingPool | None = None,
     ) -> None:
         self.lock = handover.lock()
         self.space = handover.signal(self.lock)
         self.pending = 0
-        self.pending_max = pending_max
+        self.pending_max = 0 if pool is not None else pending_max
+        self.on_full: Callable[[], object] | None = None
+        """Called under the lock when a batch is closed because it is full."""
         self.waiting = 0
         """Callers that wait for space; changed under the lock."""
         self.ticking = False
@@ -160,6 +165,9 @@ class Outbox:
         self._batching = batching
         self._messages_max = messages_max
         self._bytes_max = bytes_max
+        self._pool = pool
+        self._limit = pending_max
+        self._borrowed = 0
         self._told = False
         self._sealed: list[Batch] = []
         self._open()
@@ -178,7 +186,7 @@ class Outbox:
     def add(self, content: bytes, callback: SendCallback) -> bool:
         """Accept a plain payload. False if there is no space, or nothing is accepted any more."""
         with self.lock:
-            if self.pending >= self.pending_max:
+            if self.pending >= self.pending_max and not self._borrow():
                 return False
             self.pending += 1
             if self._batching:
@@ -194,7 +202,7 @@ class Outbox:
                 callbacks = self._callbacks
                 callbacks.append(callback)
                 if len(callbacks) >= self._messages_max or size >= self._bytes_max:
-                    self._seal()
+                    self._seal_full()
                 elif self.ticking and not self._sealed:
                     return True
             else:
@@ -209,7 +217,7 @@ class Outbox:
         """Accept a message with attributes. False as in `add`."""
         piece = attributes.encode(content) if self._batching else content
         with self.lock:
-            if self.pending >= self.pending_max:
+            if self.pending >= self.pending_max and not self._borrow():
                 return False
             self.pending += 1
             if not self._batching:
@@ -230,7 +238,7 @@ class Outbox:
                 if attributes.sequence_id is not None:
                     self._numbered += 1
                 if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
-                    self._seal()
+                    self._seal_full()
                 elif self.ticking and not self._sealed:
                     return True
             if self._told:
@@ -239,25 +247,33 @@ class Outbox:
         self._wake(self._on_work)
         return True
 
-    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback) -> int:
-        """Accept plain payloads from `contents[start:]` on, as many as there is space for; returns how many."""
+    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback, one_batch: bool = False) -> int:
+        """Accept plain payloads from `contents[start:]` on, as many as there is space for; returns how many.
+
+        With `one_batch` no more than fill the open batch.
+        """
         with self.lock:
-            room = min(self.pending_max - self.pending, len(contents) - start)
-            if room <= 0:
+            wanted = len(contents) - start
+            if wanted > self.pending_max - self.pending:
+                self._borrow(wanted - (self.pending_max - self.pending))
+            end = start + min(self.pending_max - self.pending, wanted)
+            if end <= start:
                 return 0
-            self.pending += room
-            end = start + room
+            place = start
             if self._batching:
-                while start < end:
-                    start += self._extend_open(contents[start : min(end, start + self._messages_max)], callback)
+                closed = len(self._sealed)
+                while place < end and not (one_batch and place > start and len(self._sealed) > closed):
+                    place += self._extend_open(contents[place : min(end, place + self._messages_max)], callback)
             else:
                 for content in contents[start:end]:
                     self._seal_one(content, callback, None)
+                place = end
+            self.pending += place - start
             if self._told or (self.ticking and not self._sealed):
-                return room
+                return place - start
             self._told = True
         self._wake(self._on_work)
-        return room
+        return place - start
 
     def _extend_open(self, contents: Sequence[bytes], callback: SendCallback) -> int:
         """Put a first part of `contents` into the open batch, sealing when it is full; returns how many went in."""
@@ -283,8 +299,24 @@ class Outbox:
         self._callbacks.extend(repeat(callback, len(contents)))
         self._size += size
         if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
-            self._seal()
+            self._seal_full()
         return len(contents)
+
+    def _borrow(self, wanted: int = 0) -> bool:
+        """Have room for so many more messages, 0 for a few, or for less if the pool has less. To be called under the
+        lock."""
+        if self._pool is None or self.failure is not None:
+            return False
+        wanted = min(wanted or self._pool.step, self._limit - self._borrowed)
+        given = self._pool.borrow(self, wanted) if wanted > 0 else 0
+        self._borrowed += given
+        self.pending_max = self._borrowed
+        return given > 0
+
+    def _seal_full(self) -> None:
+        self._seal()
+        if self.on_full is not None:
+            self.on_full()
 
     def _seal_one(self, content: bytes, callback: SendCallback, attributes: Attributes | None) -> None:
         number = attributes.sequence_id if attributes is not None else None
@@ -348,8 +380,22 @@ class Outbox:
 
     def release(self, messages: int) -> None:
         """So many messages have their receipt or have failed: there is space for others."""
+        tell = None
         with self.lock:
             self.pending -= messages
+            if self._pool is not None:
+                tell = self._pool.give_back(self._borrowed - self.pending)
+                self._borrowed = self.pending
+                if self.failure is None:
+                    self.pending_max = self._borrowed
+            if self.waiting:
+                self.space.notify_all()
+        if tell is not None:
+            tell()
+
+    def look_again(self) -> None:
+        """See `pending_pool`."""
+        with self.lock:
             if self.waiting:
                 self.space.notify_all()
 
@@ -360,7 +406,7 @@ class Outbox:
 
     def has_room(self) -> bool:
         """Whether `add` would accept a message, or fail for good; to be called under the lock."""
-        return self.pending < self.pending_max or self.failure is not None
+        return self.pending < self.pending_max or self.failure is not None or self._borrow()
 
     def inherited(self, handover: Handover, failure: MagnetarError) -> None:
         """See `forking`: the lock may be held by a thread that is not here."""

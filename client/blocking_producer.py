@@ -187,7 +187,7 @@ class Producer(ProducerFacts, OpensLater):
         while start < count:
             accepted, outbox = self._producer.extend(payloads, start, callback or outcome)
             start += accepted
-            if start < count:
+            if not accepted:
                 self._wait_for_space(outbox, True)
         if callback is not None:
             return []

@@ -42,7 +42,7 @@ class KeyedOutbox(Outbox):
             return super().add_with(content, attributes, callback)
         key = attributes.ordering_key if attributes.ordering_key is not None else attributes.partition_key
         with self.lock:
-            if self.pending >= self.pending_max:
+            if self.pending >= self.pending_max and not self._borrow():
                 return False
             self.pending += 1
             number = attributes.sequence_id
@@ -69,7 +69,7 @@ class KeyedOutbox(Outbox):
             self._callbacks.append(callback)
             self._size += len(piece)
             if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
-                self._seal()
+                self._seal_full()
             elif self.ticking and not self._sealed:
                 return True
             if self._told:
@@ -78,10 +78,10 @@ class KeyedOutbox(Outbox):
         self._wake(self._on_work)
         return True
 
-    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback) -> int:
+    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback, one_batch: bool = False) -> int:
         """As in Outbox."""
         if not self._batching:
-            return super().extend(contents, start, callback)
+            return super().extend(contents, start, callback, one_batch)
         for index in range(start, len(contents)):
             if not self.add(contents[index], callback):
                 return index - start

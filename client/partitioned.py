@@ -1,11 +1,13 @@
 """The producer of a whole topic: one `PartitionProducer` for each partition, and the choice between them.
 
 An unpartitioned topic is the case of one. The delay timer is common to all partitions: at each boundary the open
-batches leave and the router turns to another partition.
+batches leave and the router turns to another partition; it also turns when a batch is full. All partitions share the
+bound on pending messages (`pending_pool`).
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
 from ..protocol.topics import TopicName
@@ -16,8 +18,12 @@ from .core import Core
 from .forking import inherited_error
 from .keyed_batching import KeyedOutbox
 from .outgoing_message import OutgoingMessage
+from .pending_pool import PendingPool
 from .producer import PartitionProducer
 from .routing import Router, make_router
+
+BATCHES_PENDING_MIN = 2
+"""A partition may have at least so many full batches pending: one is under way while the next one fills."""
 
 
 class TopicProducer:
@@ -39,12 +45,18 @@ class TopicProducer:
         core, configuration, topic = self._core, self.configuration, self.topic
         count = await core.lookup.partitions(topic.full)
         if count:
-            share = configuration.max_pending_messages_across_partitions // count
-            pending_max = max(1, min(configuration.max_pending_messages, share))
             self.router = make_router(configuration, core.environment.random, count)
-            self.producers = [self._make(topic.partition_topic(index), index, pending_max) for index in range(count)]
+            total = configuration.max_pending_messages_across_partitions
+            share = max(1, total // count)
+            if configuration.batching_enabled:
+                share = max(share, BATCHES_PENDING_MIN * configuration.batching_max_messages)
+            limit = min(configuration.max_pending_messages, share, total)
+            pool = PendingPool(core.handover, total, count)
+            self.producers = [self._make(topic.partition_topic(index), index, limit, pool) for index in range(count)]
+            for index, producer in enumerate(self.producers):
+                producer.outbox.on_full = partial(self.router.turn_from, index)
         else:
-            self.producers = [self._make(topic, topic.partition, configuration.max_pending_messages)]
+            self.producers = [self._make(topic, topic.partition, configuration.max_pending_messages, None)]
         try:
             await together([producer.open() for producer in self.producers])
         except BaseException:
@@ -54,9 +66,9 @@ class TopicProducer:
             raise
         self._core.opened[self] = None
 
-    def _make(self, topic: TopicName, partition: int, pending_max: int) -> PartitionProducer:
+    def _make(self, topic: TopicName, partition: int, limit: int, pool: PendingPool | None) -> PartitionProducer:
         make_outbox = KeyedOutbox if self.configuration.batching_type is BatchingType.KeyBased else Outbox
-        producer = PartitionProducer(self._core, topic, partition, self.configuration, pending_max, make_outbox)
+        producer = PartitionProducer(self._core, topic, partition, self.configuration, limit, make_outbox, pool)
         producer.on_open_batch = self._start_ticking
         return producer
 
@@ -82,11 +94,22 @@ class TopicProducer:
     def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback) -> tuple[int, Outbox]:
         """Queue plain messages from `contents[start:]` on: how many were accepted, and the outbox that was full then.
 
-        They go to the partition whose turn it is, or where each of them belongs if every message has to be asked for.
+        They go to the partition whose turn it is, no more of them than fill its batch, or where each of them belongs if
+        every message has to be asked for. A partition that has no room is passed over.
         """
-        if self.router is None or self.router.current >= 0:
-            outbox = self.choose(None, None, None, None, None)
+        router = self.router
+        if router is None:
+            outbox = self.producers[0].outbox
             return outbox.extend(contents, start, callback), outbox
+        if router.current >= 0:
+            for _ in self.producers:
+                current = router.current
+                outbox = self.producers[current].outbox
+                accepted = outbox.extend(contents, start, callback, one_batch=True)
+                if accepted or outbox.failure is not None:
+                    return accepted, outbox
+                router.turn_from(current)
+            return 0, self.producers[router.current].outbox
         outbox = self.producers[0].outbox
         for index in range(start, len(contents)):
             outbox = self.choose(contents[index], None, None, None, None)

@@ -49,6 +49,7 @@ from .connection import Connection
 from .core import Core
 from .entry_encoder import EntryEncoder
 from .message_id import MessageId, batch_ids
+from .pending_pool import PendingPool
 from .results import Result
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class PartitionProducer:
         configuration: ProducerConfiguration,
         pending_max: int,
         make_outbox: type[Outbox] = Outbox,
+        pool: PendingPool | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -94,6 +96,7 @@ class PartitionProducer:
             batching=configuration.batching_enabled,
             messages_max=configuration.batching_max_messages,
             bytes_max=configuration.batching_max_allowed_size_in_bytes,
+            pool=pool,
         )
         self.on_open_batch = self._tick_alone
         """Called when an open batch appeared and the delay timer has to start."""

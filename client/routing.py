@@ -1,7 +1,8 @@
 """Which partition a message goes to.
 
-Keyless messages of a round-robin producer stay on one partition until the batching delay has passed, so that batches
-fill; only without batching does every message turn. A key always decides by its hash, a custom router decides alone.
+Keyless messages of a round-robin producer stay on one partition until its batch is full or the batching delay has
+passed, as with the official C++ and Python clients; only without batching does every message turn. A key always decides
+by its hash, a custom router decides alone.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,9 @@ class Router(Protocol):
 
     def choose(self, message: OutgoingMessage) -> int: ...
     def turn(self) -> None: ...
+    def turn_from(self, partition: int) -> None:
+        """The batch of a partition is full, or it has no room: go on with the next one if it is this one's turn."""
+        ...
 
 
 def hash_function(scheme: HashingScheme) -> Callable[[str], int]:
@@ -55,6 +59,10 @@ class RoundRobin:
         if not self._every_message:
             self.current = (self.current + 1) % self._partitions
 
+    def turn_from(self, partition: int) -> None:
+        if self.current == partition:
+            self.turn()
+
 
 class SinglePartition:
     """One partition, drawn at random when the producer is made, for all its keyless messages."""
@@ -69,6 +77,9 @@ class SinglePartition:
         return self._hash(key) % self._partitions if key else self.current
 
     def turn(self) -> None:
+        """Nothing turns."""
+
+    def turn_from(self, partition: int) -> None:
         """Nothing turns."""
 
 
@@ -88,6 +99,9 @@ class Custom:
         return chosen
 
     def turn(self) -> None:
+        """Nothing turns."""
+
+    def turn_from(self, partition: int) -> None:
         """Nothing turns."""
 
 

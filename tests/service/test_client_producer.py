@@ -436,22 +436,6 @@ async def test_keys_choose_partitions_and_keep_their_order(broker: FakeBroker, c
     assert await client.get_topic_partitions("u") == ["persistent://public/default/u"]
 
 
-async def test_keyless_messages_stay_until_the_delay_has_passed(broker: FakeBroker, client: AsyncClient) -> None:
-    broker.partitions[TOPIC] = 2
-    producer = await client.create_producer("t", batching_max_publish_delay_ms=20, batching_max_messages=5)
-    for data in numbers(20):
-        producer.send_async(data)
-    await producer.flush()
-    sizes = sorted(len(stored(broker, f"{TOPIC}-partition-{index}")) for index in range(2))
-    assert sizes == [0, 20]
-    await asyncio.sleep(0.05)
-    for data in numbers(20):
-        producer.send_async(data)
-        await asyncio.sleep(0.004)
-    await producer.flush()
-    assert min(len(stored(broker, f"{TOPIC}-partition-{index}")) for index in range(2)) > 0
-
-
 async def test_a_custom_router(broker: FakeBroker, client: AsyncClient) -> None:
     broker.partitions[TOPIC] = 3
     producer = await client.create_producer(

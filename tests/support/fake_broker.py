@@ -145,6 +145,7 @@ class FakeBroker:
         self.message_size_max = 5 * 1024 * 1024
         self.corrupt = 0
         self.mute = False
+        self.mute_sends = False
         self.store = True
         self.next_producer = 0
         self.last_sequence_id = -1
@@ -306,6 +307,8 @@ class Connection(asyncio.Protocol):
         if command.producer_id not in self.producers:
             return
         broker = self.broker
+        if broker.mute_sends:
+            return
         if broker.send_errors:
             code = broker.send_errors.pop(0)
             self.write(send_error(command.producer_id, command.sequence_id, code, "the test wants it"))

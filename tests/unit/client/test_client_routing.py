@@ -28,6 +28,15 @@ def test_round_robin_turns_at_the_delay_boundary_only() -> None:
     assert chosen.choose(KEYLESS) == chosen.current == (first + 1) % 3
 
 
+def test_round_robin_turns_when_the_batch_whose_turn_it_is_is_full() -> None:
+    chosen = router(3, batching_enabled=True)
+    first = chosen.current
+    chosen.turn_from((first + 1) % 3)
+    assert chosen.current == first, "a keyed message filled a batch elsewhere"
+    chosen.turn_from(first)
+    assert chosen.current == (first + 1) % 3
+
+
 def test_round_robin_without_batching_turns_with_every_message() -> None:
     chosen = router(3, batching_enabled=False)
     assert chosen.current == -1

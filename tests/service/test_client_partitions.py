@@ -1,0 +1,107 @@
+"""A producer on many partitions: which one keyless messages go to, and the bound on pending messages that all share."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from client_calls import TOPIC, numbers
+from fake_broker import FakeBroker
+
+from magnetar.client.client import AsyncClient
+from magnetar.client.message import Entry
+from magnetar.client.results import Result
+from magnetar.protocol.entries import parse_entry
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    started = await FakeBroker().start()
+    yield started
+    await started.stop()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
+        yield made
+
+
+def stored(broker: FakeBroker, topic: str) -> list[bytes]:
+    """Every message of a topic, in order."""
+    found: list[bytes] = []
+    for entry_id, data in enumerate(broker.topic(topic).entries):
+        entry = Entry(topic, -1, 1, entry_id, *parse_entry(data))
+        found += [message.data() for message in entry.open(1 << 24)]
+    return found
+
+
+async def test_keyless_messages_go_on_to_the_next_partition_when_a_batch_is_full(
+    broker: FakeBroker, client: AsyncClient
+) -> None:
+    broker.partitions[TOPIC] = 4
+    producer = await client.create_producer("t", batching_max_publish_delay_ms=10_000, batching_max_messages=5)
+    for data in numbers(10):
+        producer.send_async(data)
+    await producer.send_many(numbers(18)[10:])
+    contents = [stored(broker, f"{TOPIC}-partition-{index}") for index in range(4)]
+    first = contents.index(numbers(5))
+    assert contents[first:] + contents[:first] == [
+        numbers(5), numbers(10)[5:], numbers(15)[10:], numbers(18)[15:],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("batched", [True, False])
+async def test_all_partitions_share_the_bound_on_pending_messages(
+    broker: FakeBroker, client: AsyncClient, batched: bool
+) -> None:
+    broker.partitions[TOPIC] = 8
+    broker.mute_sends = True
+    producer = await client.create_producer(
+        "t",
+        max_pending_messages_across_partitions=400,
+        batching_enabled=batched,
+        batching_max_messages=50,
+        send_timeout_millis=0,
+    )
+    refused: list[Result] = []
+    for number in range(600):
+        producer.send_async(b"%d" % number, lambda result, _: refused.append(result))
+    pending = 600 - len(refused)
+    assert set(refused) == {Result.ProducerQueueIsFull} and 400 * 7 // 8 <= pending <= 400
+    keyed = [one.outbox.pending for one in producer._producer.producers]
+    assert sum(keyed) == pending and max(keyed) <= 100
+    broker.mute_sends = False
+    broker.drop_connections()
+    await producer.flush()
+    assert [one.outbox.pending for one in producer._producer.producers] == [0] * 8
+    await producer.send_many(numbers(800))
+
+
+async def test_senders_that_wait_go_on_when_another_partition_gives_room_back(
+    broker: FakeBroker, client: AsyncClient
+) -> None:
+    broker.partitions[TOPIC] = 3
+    producer = await client.create_producer(
+        "t", max_pending_messages_across_partitions=6, batching_max_messages=2, block_if_queue_full=True
+    )
+    keys = [f"key-{number % 7}" for number in range(200)]
+    async with asyncio.timeout(20):
+        await asyncio.gather(
+            *[producer.send(b"x", partition_key=key) for key in keys], producer.send_many(numbers(200))
+        )
+
+
+async def test_keyless_messages_stay_until_the_delay_has_passed(broker: FakeBroker, client: AsyncClient) -> None:
+    broker.partitions[TOPIC] = 2
+    producer = await client.create_producer("t", batching_max_publish_delay_ms=20, batching_max_messages=500)
+    for data in numbers(20):
+        producer.send_async(data)
+    await producer.flush()
+    sizes = sorted(len(stored(broker, f"{TOPIC}-partition-{index}")) for index in range(2))
+    assert sizes == [0, 20]
+    await asyncio.sleep(0.05)
+    for data in numbers(20):
+        producer.send_async(data)
+        await asyncio.sleep(0.004)
+    await producer.flush()
+    assert min(len(stored(broker, f"{TOPIC}-partition-{index}")) for index in range(2)) > 0
