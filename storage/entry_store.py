@@ -34,7 +34,7 @@ from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
 from .group_commit import Journal, Responder
-from .journal_files import create_journal_file
+from .journal_files import create_journal_file, first_journal_share
 from .ledger_states import IdRanges, LedgerState
 from .records import FILE_HEADER_SIZE
 from .replay import load_store, rebuild_index
@@ -42,9 +42,6 @@ from .segment import COMPACTED_SUFFIX, JOURNAL_SUFFIX, Segment, SegmentState
 from .segment_index import Rows, TableLine, encode_index
 
 logger = logging.getLogger(__name__)
-
-FIRST_JOURNAL_SHARE_MIN = 0.25
-"""The first journal after a start is at least this part of a full one: see `group_commit.py`."""
 
 
 class EntryStore:
@@ -95,7 +92,7 @@ class EntryStore:
             on_fatal=on_fatal,
         )
         self.reads = EntryReads(env, self.damage, self.rebuild_soon)
-        self._first_bytes = int(segment_bytes * env.random.uniform(FIRST_JOURNAL_SHARE_MIN, 1.0))
+        self._first_bytes = int(segment_bytes * first_journal_share(directory, env.random))
         self.journal = Journal(
             env.files,
             self._write_lane,

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..protocol.errors import DiskFull
+from ..runtime.environment import Chance
 from ..runtime.files import File, Files
 from ..runtime.offload import Lane
 from .records import FILE_HEADER_SIZE, encode_file_header
@@ -27,6 +28,9 @@ from .segment import Segment
 
 FILL_PIECE_BYTES = 256 << 10
 _ZEROS = bytes(FILL_PIECE_BYTES)
+
+FIRST_SHARE_MIN = 0.25
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 PreparedCallback = Callable[[Segment, File | None, BaseException | None], None]
 
@@ -112,6 +116,18 @@ class JournalFiles:
     def _hand_over(self, making: _Making) -> None:
         del self._making[making.segment.file_id]
         self._on_prepared(making.segment, making.file, None)
+
+
+def first_journal_share(directory: str, random: Chance) -> float:
+    """How long the first journal after a start is, as a part of a full one: at least `FIRST_SHARE_MIN`.
+
+    Bookies that are numbered, by the names of their directories, get shares far apart from each other: multiples of
+    the golden ratio never come near each other soon. Others get a random one.
+    """
+    name = directory.rstrip("/").rpartition("/")[2]
+    number = name[len(name.rstrip("0123456789")) :]
+    place = int(number) * _GOLDEN_RATIO % 1 if 0 < len(number) <= 9 else random.uniform(0, 1)
+    return FIRST_SHARE_MIN + (1 - FIRST_SHARE_MIN) * place
 
 
 def create_journal_file(files: Files, segment: Segment, size: int, filled: int = 0) -> File:

@@ -2,15 +2,22 @@
 
 import asyncio
 
+import pytest
 from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of, make_env
 from faulty_files import FaultyFiles
 from inline_offload import InlineLane
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import DiskFull
+from magnetar.runtime.environment import SeededChance
 from magnetar.storage import group_commit
-from magnetar.storage.entry_store import FIRST_JOURNAL_SHARE_MIN
-from magnetar.storage.journal_files import FILL_PIECE_BYTES, JournalFiles, create_journal_file
+from magnetar.storage.journal_files import (
+    FILL_PIECE_BYTES,
+    FIRST_SHARE_MIN,
+    JournalFiles,
+    create_journal_file,
+    first_journal_share,
+)
 from magnetar.storage.records import FILE_HEADER_SIZE
 from magnetar.storage.segment import JOURNAL_SUFFIX, Segment, SegmentState
 
@@ -243,7 +250,7 @@ async def test_bookies_with_the_same_entries_fill_their_first_journals_at_differ
             assert await bookie.add(1, n, body_of(1, n, 5_000)) == S.OK
             n += 1
         (first,) = bookie.store.entries.segments.values()
-        assert SIZE * FIRST_JOURNAL_SHARE_MIN * 0.9 < first.end <= SIZE
+        assert SIZE * FIRST_SHARE_MIN * 0.9 < first.end <= SIZE
         ends.add(first.end)
         await bookie.store.close()
     assert len(ends) == 4
@@ -258,3 +265,20 @@ async def test_a_created_file_is_filled_up_to_the_offset_that_was_asked_for():
         (FILE_HEADER_SIZE, FILL_PIECE_BYTES),
         (FILE_HEADER_SIZE + FILL_PIECE_BYTES, 100 - FILE_HEADER_SIZE),
     ]
+
+
+@pytest.mark.parametrize("bookies", [3, 5, 8])
+def test_numbered_bookies_get_first_journals_of_lengths_far_apart(bookies):
+    random = SeededChance(1)
+    for first in (1, 7, 100):
+        shares = [first_journal_share(f"/data/bookie-{first + n}", random) for n in range(bookies)]
+        assert all(FIRST_SHARE_MIN <= share <= 1 for share in shares)
+        gaps = [abs(one - other) for at, one in enumerate(shares) for other in shares[:at]]
+        assert min(gaps) > 0.4 * (1 - FIRST_SHARE_MIN) / bookies
+
+
+@pytest.mark.parametrize("directory", ["/data", "/", "/data/bookie-", "/data/bookie-" + "9" * 5000])
+def test_bookies_without_a_number_get_random_lengths(directory):
+    random = SeededChance(1)
+    shares = {first_journal_share(directory, random) for _ in range(10)}
+    assert len(shares) == 10 and all(FIRST_SHARE_MIN <= share <= 1 for share in shares)
