@@ -23,6 +23,8 @@ class AsyncConsumer(ConsumerFacts):
         self._core = core
         self._consumer = consumer
         self._inbox = consumer.inbox
+        self._inbox.defers = True
+        self._preparing = asyncio.Lock()
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises Timeout if none comes in time, AlreadyClosed, or why the subscription ended.
@@ -116,11 +118,22 @@ class AsyncConsumer(ConsumerFacts):
         """Send waiting acknowledgements and close. May be called twice."""
         await self._consumer.close()
 
+    async def _prepare(self) -> None:
+        """Have a thread open the large entry that is next; one at a time, whoever waits."""
+        async with self._preparing:
+            entry = self._inbox.unprepared()
+            if entry is not None:
+                size_max = self._core.configuration.decompressed_size_max_bytes
+                await self._core.environment.offload.run(entry.prepare, size_max)
+
     async def _arrival(self) -> None:
         """Until there may be a message. Raises why there will be none."""
         inbox = self._inbox
         if inbox.failure is not None:
             raise inbox.failure
+        if inbox.unprepared() is not None:
+            await self._prepare()
+            return
         if not inbox.is_empty():
             return
         signal = inbox.arrival

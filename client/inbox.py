@@ -43,6 +43,8 @@ class Inbox:
         self.messages: deque[Message] = deque()
         self.failure: MagnetarError | None = None
         """Why nothing will come any more."""
+        self.defers = False
+        """Whether a large entry is left alone until it is prepared, because the callers are on an event loop."""
         self._entries: deque[Entry] = deque()
         self._undelivered: tuple[object, MagnetarError] | None = None
         """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
@@ -137,6 +139,8 @@ class Inbox:
         if self.messages or self._undelivered is not None:
             return None
         while self._entries:
+            if self.unprepared() is not None:
+                return None
             entry = self._entries.popleft()
             source = cast(Source, entry.source)
             if entry.generation == source.generation:
@@ -146,6 +150,13 @@ class Inbox:
                     self._undelivered = (source, error)
                     return None
         return None
+
+    def unprepared(self) -> Entry | None:
+        """The entry that everybody waits for until it is prepared."""
+        if not self.defers or self.messages or not self._entries:
+            return None
+        entry = self._entries[0]
+        return entry if entry.is_large and entry.generation == cast(Source, entry.source).generation else None
 
     def has_more(self) -> bool:
         """Whether `take` may return a message or raise; to be called under the lock."""
