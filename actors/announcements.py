@@ -16,16 +16,14 @@ DATA_BYTES_MAX = 64 << 10
 def check_registration(node_id: str, host: object, port: object, data: object) -> None:
     """Raise ProtocolError unless this is where and how a member can be reached.
 
-    Of `data` a broker's `url` and `rpc` ([host, port]) and a bookie's `instance` and `writable` are known; the rest is
-    handed on as it is, if it is small.
+    Of `data` a broker's `url` and `rpc` ([host, port]), a bookie's `instance`, `writable` and `ledgers_end` are known;
+    the rest is handed on as it is, if it is small.
     """
     if not _is_address([host, port]):
         raise ProtocolError(f"{node_id} registers with an impossible address: {host!r:.100}, {port!r:.100}")
     if not isinstance(data, dict):
         raise ProtocolError(f"{node_id} registers without a description of itself")
-    _check(
-        node_id, "registration", data, {"url": _is_text, "rpc": _is_address, "instance": _is_text, "writable": _is_bool}
-    )
+    _check(node_id, "registration", data, _DATA)
     if len(pack(data)) > DATA_BYTES_MAX:
         raise ProtocolError(f"the registration of {node_id} is too long")
 
@@ -87,5 +85,21 @@ def _is_scrub(value: object) -> bool:
     )
 
 
-_DATA = {"url": _is_text, "rpc": _is_address, "instance": _is_text, "writable": _is_bool}
-_REPORT = {"writable": _is_bool, "limbo": _is_text, "disk": _is_disk, "scrub": _is_scrub}
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+_DATA = {
+    "url": _is_text,
+    "rpc": _is_address,
+    "instance": _is_text,
+    "writable": _is_bool,
+    "ledgers_end": _is_count,
+}
+_REPORT = {
+    "writable": _is_bool,
+    "limbo": _is_text,
+    "disk": _is_disk,
+    "scrub": _is_scrub,
+    "unknown_ledgers": _is_count,
+}

@@ -51,7 +51,8 @@ class Coordinator(Protocol):
     @property
     def metadata(self) -> MetadataStore: ...
     async def start(self) -> None: ...
-    async def register(self, host: str, port: int, data: dict[str, Any]) -> None: ...
+    async def register(self, host: str, port: int, data: Callable[[], dict[str, Any]]) -> None: ...
+    async def renew_ledger(self, ledger_id: int, version: int) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -104,6 +105,7 @@ class BookieService(RpcService):
         self._scrubber: Scrubber | None = None
         self._collecting = asyncio.Lock()
         self._usage = DiskUsage(0, 0, 0)
+        self._unknown_ledgers = 0
         self._tasks = Tasks()
         self._closed = False
 
@@ -159,9 +161,7 @@ class BookieService(RpcService):
         self._report()
         host, port = await self._server.start(self._host, self._port)
         self._coordinator.on_session_lost.append(self._session_lost)
-        await self._coordinator.register(
-            host, port, {"instance": self._cookie.instance, "writable": self._accepts_new_ledgers}
-        )
+        await self._coordinator.register(host, port, self._describe)
         self._tasks.spawn(self._watch_disk(), "watch-disk")
         self._tasks.spawn(self._collect_regularly(), "collect-garbage")
         if self._settings.scrub_interval_s:
@@ -216,6 +216,7 @@ class BookieService(RpcService):
             "limbo_reason": store.limbo,
             "failed": "" if store.failed is None else str(store.failed),
             "ledgers": len(store.entries.ledgers),
+            "unknown_ledgers": self._unknown_ledgers,
             "tombstones": store.entries.tombstones.count,
             "segments": len(segments),
             "segment_bytes": sum(segment.end for segment in segments),
@@ -286,12 +287,22 @@ class BookieService(RpcService):
     def _accepts_new_ledgers(self) -> bool:
         return self.store.writable and not self.store.limbo
 
+    def _describe(self) -> dict[str, Any]:
+        """What each registration says."""
+        assert self._cookie is not None
+        return {
+            "instance": self._cookie.instance,
+            "writable": self._accepts_new_ledgers,
+            "ledgers_end": self.store.entries.ledgers_end,
+        }
+
     def _report(self) -> None:
         """What the next heartbeat carries."""
         self._coordinator.report = {
             "writable": self._accepts_new_ledgers,
             "limbo": self.store.limbo,
             "scrub": self._scrub_report(),
+            "unknown_ledgers": self._unknown_ledgers,
             "disk": {
                 "used": self._usage.used_bytes,
                 "total": self._usage.total_bytes,
@@ -347,7 +358,14 @@ class BookieService(RpcService):
         """Bury deleted ledgers, then compact. Raises what the metadata and the disk raise, and EntryCorrupt."""
         assert self._compactor is not None
         async with self._collecting:
-            collected = await collect_garbage(self.store, self._coordinator.metadata, self.identity.cluster_id)
+            identity = self.identity
+            link = self._coordinator
+            collected = await collect_garbage(
+                self.store, link.metadata, link.renew_ledger, identity.cluster_id, identity.node_id
+            )
+            if collected.ledgers_unknown != self._unknown_ledgers:
+                self._unknown_ledgers = collected.ledgers_unknown
+                self._report()
             settings = self._settings
             compacted = await self._compactor.run(
                 settings.major_compaction_threshold if major else settings.minor_compaction_threshold
@@ -355,6 +373,8 @@ class BookieService(RpcService):
         return {
             "ledgers_seen": collected.ledgers_seen,
             "ledgers_deleted": collected.ledgers_deleted,
+            "ledgers_given_up": collected.ledgers_given_up,
+            "ledgers_unknown": collected.ledgers_unknown,
             "segments_removed": compacted.segments_removed,
             "segments_written": compacted.segments_written,
             "bytes_freed": compacted.bytes_freed,

@@ -24,7 +24,6 @@ from typing import Any
 from ..protocol.errors import (
     ClusterError,
     CookieMismatch,
-    DiskFull,
     MetadataError,
     NotAllowedError,
     ProtocolError,
@@ -42,6 +41,7 @@ from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.cluster_identity import read_cluster_id
+from ..storage.ledger_ids import LedgerIds
 from ..storage.metadata_epoch import EpochMetadataStore, take_office
 from ..storage.metadata_remote import MetadataRpc
 from ..storage.metadata_store import MetadataStore
@@ -49,6 +49,7 @@ from .announcements import check_registration, check_report, damage_found, listi
 from .auditor import Auditor
 from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX
 from .coordinator_topics import TopicsRpc
+from .disk_report import disk_report
 from .member_calls import MemberCalls
 from .membership import Membership, Session
 from .permissions import COORDINATOR_METHODS, COORDINATOR_OPERATIONS, check_writable
@@ -102,6 +103,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         self.unexpected_errors = 0
         """What the tasks of this coordinator caught that is no error of ours; each went on."""
         self._store: EpochMetadataStore
+        self.ledger_ids: LedgerIds
         self._server: RpcServer
         self.membership: Membership
         self.placement: Placement
@@ -124,6 +126,8 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         env, settings = self._env, self.settings
         self._store = await take_office(self._metadata)
         self._store.on_superseded = self._superseded
+        self.ledger_ids = LedgerIds(env, self._store)
+        await self.ledger_ids.load()
         identity = Identity(self._cluster_id, ROLE_COORDINATOR, COORDINATOR_ID, str(self._store.epoch))
         self.membership = Membership(settings.session_timeout_s, self._tick_interval_s)
         self.registry = TopicRegistry(env, self._store, settings)
@@ -231,7 +235,9 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     ) -> dict[str, Any]:
         """Begin a session. Answers the lists that it will be kept informed of by pushes.
 
-        Raises NotAllowedError, ProtocolError (a malformed registration), CookieMismatch, StaleEpoch.
+        A bookie is listed only after no ledger id that it knows can be given out any more (see `ledger_ids`).
+
+        Raises NotAllowedError, ProtocolError (a malformed registration), CookieMismatch, StaleEpoch, MetadataError.
         """
         peer = connection.peer
         if role != peer.role:
@@ -239,6 +245,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
         check_registration(peer.node_id, host, port, data)
         if role == ROLE_BOOKIE:
             await self._check_cookie(peer.node_id, data)
+            await self.ledger_ids.known(data.get("ledgers_end") or 0, peer.node_id)
         if connection.closed or not self._in_office:
             raise StaleEpoch("too late to register")
         session = Session(role, peer.node_id, peer.incarnation, host, port, data, connection)
@@ -431,6 +438,9 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
     def metadata_store(self) -> MetadataStore:
         return self._store
 
+    def ledger_id_source(self) -> LedgerIds:
+        return self.ledger_ids
+
     def check_metadata_writer(self, connection: RpcConnection, keys: Sequence[str]) -> None:
         """Members write what is theirs. A broker whose session has ended writes nothing: its successor may be at work
         already.
@@ -476,7 +486,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
                 "port": self.address[1],
                 "started_ms": self._started_ms,
                 "in_grace": self.membership.in_grace,
-                "disk": await self._disk(),
+                "disk": await disk_report(self._env, self._directory),
             },
             "members": members,
             "registered_bookies": await self.registered_bookies(),
@@ -485,14 +495,5 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             "deleting": self.deletions.under_way,
             "unexpected_errors": self.unexpected_errors + self.placement.unexpected_errors,
             "auditor": self.auditor.status(),
+            "restored_ledgers": [list(one) for one in self.ledger_ids.restored.ranges],
         }
-
-    async def _disk(self) -> dict[str, int]:
-        if not self._directory:
-            return {}
-        try:
-            usage = await self._env.offload.run(self._env.files.disk_usage, self._directory)
-        except (OSError, DiskFull) as error:
-            logger.debug("the coordinator's disk cannot be looked at: %s", error)
-            return {}
-        return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes}

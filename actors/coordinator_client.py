@@ -115,11 +115,19 @@ class CoordinatorClient:
         self._tasks.spawn(self._run(), f"coordinator-client-{self.identity.node_id}")
         await self._wait(self._connected, timeout_s)
 
-    async def register(self, host: str, port: int, data: dict[str, Any] | None = None, timeout_s: float = 30.0) -> None:
-        """Become a member: `host` and `port` of the main socket, `data` for others to see.
+    async def register(
+        self,
+        host: str,
+        port: int,
+        data: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Become a member: `host` and `port` of the main socket, `data` for others to see, or what gives it.
 
         A broker's `data` holds `url` (`pulsar://host:port`) and `rpc` ([host, port] of its internal RPC), a bookie's
-        `instance` (of its cookie) and `writable`. Returns when the lists and all assignments are here; repeated after
+        `instance` (of its cookie), `writable` and `ledgers_end` (see `ledger_ids`).
+
+        Returns when the lists and all assignments are here; repeated after
         each reconnect. Raises StaleEpoch (this incarnation was declared over), CookieMismatch, CoordinatorUnavailable.
         """
         self._registration = {"role": self.identity.role, "host": host, "port": port, "data": data or {}}
@@ -151,6 +159,10 @@ class CoordinatorClient:
             raise CoordinatorUnavailable(f"the coordinator did not answer {method}: {error}") from error
         finally:
             self._permits.release()
+
+    async def renew_ledger(self, ledger_id: int, version: int) -> None:
+        """A bookie's: see `ledger_records.renew`. Raises like `call`."""
+        await self.call("renew_ledger", ledger=ledger_id, version=version)
 
     async def close(self) -> None:
         """End the session and the connection."""
@@ -234,7 +246,8 @@ class CoordinatorClient:
     async def _register(self, connection: RpcConnection) -> None:
         assert self._registration is not None
         before = {topic: assignment["epoch"] for topic, assignment in self.assignments.items()}
-        answer = await connection.call("register", **self._registration)
+        data = self._registration["data"]
+        answer = await connection.call("register", **{**self._registration, "data": data() if callable(data) else data})
         self._take_epoch(int(answer["epoch"]))
         self._take_bookies(answer["bookies"])
         self._take_brokers(answer["brokers"])

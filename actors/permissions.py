@@ -52,6 +52,7 @@ COORDINATOR_METHODS: Mapping[str, Roles] = {
     "metadata_get_many": BROKER | frozenset({ROLE_BOOKIE}),
     "metadata_list": BROKER | frozenset({ROLE_BOOKIE}),
     "metadata_write_many": BROKER | frozenset({ROLE_BOOKIE}),
+    "renew_ledger": frozenset({ROLE_BOOKIE}),
     "metadata_allocate": BROKER | frozenset({ROLE_BOOKIE}),
 }
 

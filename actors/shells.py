@@ -135,6 +135,10 @@ class CoordinatorActor:
         service = await self._running()
         return {**await service.status(), "processes": self._supervisor.status()}
 
+    async def accept_lost_ledgers(self) -> list[list[int]]:
+        """Give up the ledgers that restored metadata does not know; returns the (first, end) ranges of their ids."""
+        return [list(one) for one in (await (await self._running()).ledger_ids.accept()).ranges]
+
     async def stop_cluster(self) -> None:
         """Stop admin, brokers, bookies, then the coordinator's service; the caller then kills this actor."""
         self._stopping = True

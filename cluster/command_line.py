@@ -1,4 +1,4 @@
-"""The command `magnetar`: start, status, stop, settings.
+"""The command `magnetar`: start, status, stop, accept-lost-ledgers, settings.
 
 Every mistake of the operator ends in one clear line and exit status 1, never in a traceback.
 """
@@ -124,6 +124,17 @@ def stop(data_dir: DataDirectory = None) -> None:
 
     with clear_errors():
         console.print(stop_on_ray(data_dir or default_data_directory()), highlight=False)
+
+
+@app.command()
+def accept_lost_ledgers(data_dir: DataDirectory = None) -> None:
+    """Give up the ledgers that restored metadata does not know. Bookies then delete them; there is no way back."""
+    from .ray_cluster import find_on_ray
+
+    with clear_errors():
+        ranges = find_on_ray(data_dir or default_data_directory()).accept_lost_ledgers()
+        ids = ", ".join(f"{first} to {end - 1}" for first, end in ranges) or "none"
+        console.print(f"given up: ledgers with ids {ids}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -64,6 +64,11 @@ class _Services:
             raise ClusterError("the cluster was stopped")
         return {**await self._coordinator.status(), "processes": self._supervisor.status()}
 
+    async def accept_lost_ledgers(self) -> list[list[int]]:
+        if self._coordinator is None:
+            raise ClusterError("the cluster was stopped")
+        return [list(one) for one in (await self._coordinator.ledger_ids.accept()).ranges]
+
     async def close(self) -> None:
         """Close all: admin, brokers, bookies, coordinator, metadata."""
         await self._supervisor.stop_all()
@@ -104,6 +109,11 @@ class EmbeddedCluster(Cluster):
             "admin_url": self.admin_url,
             "data_directory": str(self._directory.path),
         }
+
+    def accept_lost_ledgers(self) -> list[list[int]]:
+        if self._services is None:
+            raise ClusterError("the cluster was stopped")
+        return self._run(self._services.accept_lost_ledgers(), STOP_TIMEOUT_S)
 
     def stop(self) -> None:
         if self._stopped:

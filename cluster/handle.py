@@ -33,6 +33,10 @@ class Cluster(ABC):
         """What runs: actors, addresses, epochs, topics, disks (plain values; `magnetar status` prints them)."""
 
     @abstractmethod
+    def accept_lost_ledgers(self) -> list[list[int]]:
+        """Give up the ledgers that restored metadata does not know; returns the (first, end) ranges of their ids."""
+
+    @abstractmethod
     def stop(self) -> None:
         """Stop everything in good order and wait for it. A second call does nothing."""
 

@@ -51,6 +51,10 @@ class RayCluster(Cluster):
             "data_directory": str(self._directory.path),
         }
 
+    def accept_lost_ledgers(self) -> list[list[int]]:
+        ranges: list[list[int]] = ask(_coordinator().accept_lost_ledgers.remote(), ANSWER_TIMEOUT_S)
+        return ranges
+
     def how_to_join(self) -> str:
         """What another program puts into its environment to reach the cluster through Ray."""
         token = "" if self._session.kind == "joined" else " RAY_AUTH_MODE=token"

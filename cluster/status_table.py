@@ -65,6 +65,7 @@ def _lines(status: Mapping[str, Any]) -> list[str]:
     lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
     lines += _copies(status.get("auditor", {}))
     lines += _damage(status["members"])
+    lines += _restored(status)
     missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
     if missing:
         lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
@@ -77,6 +78,25 @@ def _lines(status: Mapping[str, Any]) -> list[str]:
     if "ray" in status:
         lines.append(f"ray        {status['ray']['address']} ({status['ray']['kind']})")
     return lines
+
+
+def _restored(status: Mapping[str, Any]) -> list[str]:
+    """What the metadata does not know because it was restored from an older state, and what can be done."""
+    unknown = {
+        member["id"]: member["report"]["unknown_ledgers"]
+        for member in status["members"]
+        if member["report"].get("unknown_ledgers")
+    }
+    ranges = status.get("restored_ledgers", [])
+    if not unknown and not ranges:
+        return []
+    ids = ", ".join(f"{first} to {end - 1}" for first, end in ranges) or "not yet known"
+    held = ", ".join(f"{bookie} {count}" for bookie, count in unknown.items()) or "none so far"
+    return [
+        f"[yellow]restored   the metadata is older than its ledgers; ids in doubt: {ids}[/yellow]",
+        f"[yellow]           ledgers kept without a record: {held}[/yellow]",
+        "[yellow]           restore a newer backup, or give them up: `magnetar accept-lost-ledgers`[/yellow]",
+    ]
 
 
 def _copies(auditor: Mapping[str, Any]) -> list[str]:

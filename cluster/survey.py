@@ -42,9 +42,7 @@ def ray_machines(host: str, data_directory: str) -> list[Machine]:
     looks: dict[str, Any] = {}
     for node in nodes[1:]:
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        looks[node["NodeID"]] = remote(find_cookies, num_cpus=0, scheduling_strategy=strategy).remote(
-            data_directory
-        )
+        looks[node["NodeID"]] = remote(find_cookies, num_cpus=0, scheduling_strategy=strategy).remote(data_directory)
     try:
         cookies = dict(zip(looks, ask(list(looks.values()), SURVEY_TIMEOUT_S), strict=True))
     except RayError as error:

@@ -12,6 +12,7 @@
 | `topics/<topic path>` | one topic, partitioned or plain, with its number of partitions |
 | `assignments/<topic path>` | the broker that owns a partition, with epoch |
 | `tenants/<tenant>`, `namespaces/<tenant>/<namespace>` | policies |
+| `restored/ledgers` | ledger ids that were in use when the metadata was restored from an older state |
 | `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
 
 A topic path is `TopicName.path`: `persistent/<tenant>/<namespace>/<percent-encoded local name>`. Free text inside a
@@ -25,6 +26,7 @@ from .errors import ProtocolError
 
 CLUSTER = "cluster"
 COORDINATOR_EPOCH = "coordinator/epoch"
+RESTORED_LEDGERS = "restored/ledgers"
 
 COUNTERS_PREFIX = "counters/"
 BOOKIES_PREFIX = "bookies/"

@@ -28,7 +28,8 @@ The bookie as a whole:
     any → FAILED              a write or sync failed: nothing is served any more, `on_fatal` tells the shell
 
 Guarantees: a fence is durable before it is answered, and the answer covers every add that was accepted before it; in
-limbo absence is answered UNKNOWN, and all ledgers known are fenced; a tombstoned ledger never takes an entry again.
+limbo absence is answered UNKNOWN, and all ledgers known are fenced; absence in a ledger that was given up is answered
+UNKNOWN, too; a tombstoned ledger never takes an entry again.
 After limbo, ledgers below the fence floor of which nothing is known stay closed to ordinary adds, because their
 fences may have been among what was lost.
 """
@@ -310,7 +311,7 @@ class BookieStore:
             responder.respond(request_id, BookieStatus.IO_ERROR)
         elif state is not None and state.nonce != nonce:
             responder.respond(request_id, BookieStatus.FOREIGN)
-        elif self.entries.limbo:
+        elif self.entries.limbo or (state is not None and state.given_up):
             responder.respond(request_id, BookieStatus.UNKNOWN)
         elif state is None:
             responder.respond(request_id, BookieStatus.NO_SUCH_LEDGER)
@@ -341,7 +342,7 @@ class BookieStore:
                 responder.respond(request_id, BookieStatus.FOREIGN)
             else:
                 bytes_max = min(wanted.bytes_max, self._settings.bookie_read_bytes_max)
-                gapless = bool(self.entries.limbo)
+                gapless = bool(self.entries.limbo) or state.given_up
                 self._reads.read(state, wanted.first, wanted.last, bytes_max, gapless, done)
 
         if wanted.fence:
@@ -423,6 +424,7 @@ class BookieStore:
             raise NoSuchLedger(f"this bookie holds nothing of ledger {ledger_id}")
         if state.nonce != nonce:
             raise ForeignLedger(f"this bookie holds another ledger with the id {ledger_id}", ledger_id=ledger_id)
+        state.touched = True  # the auditor, which is about to copy what is not here
         if intact_only:
             return await self._reads.intact_ranges(state, first, last)
         return await self._reads.held_ranges(state, first, last)

@@ -21,7 +21,7 @@ from ..runtime.rpc_messages import pack, unpack
 from .ledger_states import IdRanges
 
 CHECKPOINT_NAME = "checkpoint"
-_MAGIC = b"MGNTRCK1"
+_MAGIC = b"MGNTRCK2"
 _HEAD_SIZE = len(_MAGIC) + 4
 
 
@@ -38,6 +38,8 @@ class Checkpoint:
     """Unsealed journals that existed, by file id."""
     fenced: dict[int, int] = field(default_factory=dict[int, int])
     """Nonce by ledger id."""
+    given_up: list[int] = field(default_factory=list[int])
+    """Fenced ledgers whose entries were dropped."""
     tombstones: IdRanges = field(default_factory=IdRanges)
     limbo: str = ""
     """Why the bookie is in limbo; empty when it is not."""
@@ -53,6 +55,7 @@ class Checkpoint:
                 "replay_from": self.replay_from,
                 "segments": self.segments,
                 "journals": self.journals,
+                "given_up": _encode_ids(self.given_up),
                 "fenced": _encode_ids([number for pair in self.fenced.items() for number in pair]),
                 "tombstones": _encode_ids(ranges),
                 "limbo": self.limbo,
@@ -88,6 +91,7 @@ class Checkpoint:
             [(_number(file_id), _text(kind), _number(end)) for file_id, kind, end in fields["segments"]],
             [_number(file_id) for file_id in fields["journals"]],
             dict(zip(fences[::2], fences[1::2], strict=True)),
+            _decode_ids(fields["given_up"]),
             IdRanges(runs),
             _text(fields["limbo"]),
             _number(fields["fence_floor"]),

@@ -8,12 +8,16 @@ the spot would let bookies take all their data for garbage.
 from ..protocol import metadata_keys
 from ..protocol.errors import ClusterError, KeyExists
 from ..protocol.topics import DEFAULT_NAMESPACE, DEFAULT_TENANT
-from .metadata_store import MetadataStore, pack, unpack
+from .metadata_store import MetadataStore, Versioned, pack, unpack
 
 
 async def read_cluster_id(store: MetadataStore) -> str | None:
     """The cluster's id, or None in a store that holds no cluster."""
-    record = await store.get(metadata_keys.CLUSTER)
+    return cluster_id_of(await store.get(metadata_keys.CLUSTER))
+
+
+def cluster_id_of(record: Versioned | None) -> str | None:
+    """The cluster's id in its record, None when there is no record."""
     return str(unpack(record.value)["id"]) if record is not None else None
 
 

@@ -83,7 +83,7 @@ class Compactor:
         done = Compacted()
         async with self._running:
             # Not by bytes: LOST records have none, but must stay while their ledger lives, or it is "no such entry".
-            dead = [segment for segment in self._sealed() if not any(map(self._lives, segment.table))]
+            dead = [segment for segment in self._sealed() if not any(self._live(segment))]
             if dead:
                 await self._store.replace(dead, [])
                 done.segments_removed += len(dead)
@@ -95,8 +95,9 @@ class Compactor:
     def _sealed(self) -> list[Segment]:
         return [segment for segment in self._store.segments.values() if segment.sealed]
 
-    def _lives(self, ledger_id: int) -> bool:
-        return ledger_id in self._store.ledgers
+    def _live(self, segment: Segment) -> Iterator[bool]:
+        """Of each ledger in a segment, whether its entries are wanted."""
+        return (self._store.lives(segment, ledger_id) for ledger_id in segment.table)
 
     def _choose(self, threshold: float) -> list[Segment]:
         # A compacted file in which every ledger lives would be written again as it is, for ever.
@@ -104,7 +105,7 @@ class Compactor:
             segment
             for segment in self._sealed()
             if segment.live_bytes < threshold * (segment.end - FILE_HEADER_SIZE - _overhead(segment))
-            and (segment.kind == JOURNAL_SUFFIX or not all(map(self._lives, segment.table)))
+            and (segment.kind == JOURNAL_SUFFIX or not all(self._live(segment)))
         ]
         if wasteful:
             return wasteful[:SEGMENTS_PER_ROUND_MAX]
@@ -113,7 +114,8 @@ class Compactor:
 
     async def _rewrite(self, victims: list[Segment], done: Compacted) -> None:
         loop = asyncio.get_running_loop()
-        live = sorted({ledger_id: None for segment in victims for ledger_id in segment.table if self._lives(ledger_id)})
+        lives = self._store.lives
+        live = sorted({one: None for segment in victims for one in segment.table if lives(segment, one)})
         copy = _Copy(self._files, victims, live, self._store.segment_bytes)
         written: list[tuple[Segment, dict[int, TableLine]]] = []
         finished = False

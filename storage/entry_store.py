@@ -128,6 +128,9 @@ class EntryStore:
             if ledger_id not in self.tombstones:
                 state = self.ledgers[ledger_id] = LedgerState(ledger_id, nonce)
                 state.fenced = state.fence_durable = True
+        for ledger_id in checkpoint.given_up:
+            if ledger_id in self.ledgers:
+                self.ledgers[ledger_id].given_up = True
         for segment in loaded.segments:
             self._adopt(segment)
         self.damage.notes.keep(self.ledgers)
@@ -244,6 +247,35 @@ class EntryStore:
         for segment in state.segments if state is not None else ():
             segment.live_bytes -= segment.ledger_bytes(ledger_id)
 
+    def give_up(self, state: LedgerState) -> bool:
+        """Drop a closed ledger's entries, which lie elsewhere. False, and nothing happens, while some are in a journal
+        that is not sealed.
+
+        Nothing is made durable: as long as the segments are there a start brings the entries back. The checkpoint that
+        removes the segments says that they were given up.
+        """
+        if not all(segment.sealed for segment in state.segments):
+            return False
+        state.fenced = True
+        state.given_up = True
+        for segment in state.segments:
+            segment.live_bytes -= segment.ledger_bytes(state.ledger_id)
+        state.segments = []
+        state.rows = state.rows_segment = None
+        state.last_entry = state.lac = -1
+        self.damage.forget(state.ledger_id)
+        return True
+
+    def lives(self, segment: Segment, ledger_id: int) -> bool:
+        """Whether a segment's entries of a ledger are wanted."""
+        state = self.ledgers.get(ledger_id)
+        return state is not None and (not state.given_up or segment in state.segments)
+
+    @property
+    def ledgers_end(self) -> int:
+        """The first ledger id above all that this bookie has heard of: those held, fenced and deleted."""
+        return max(max(self.ledgers, default=-1) + 1, self.tombstones.end, self.fence_floor)
+
     # -- the set of segments -------------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
@@ -270,6 +302,7 @@ class EntryStore:
             [(segment.file_id, segment.kind, segment.end) for segment in sealed],
             [segment.file_id for segment in unsealed if segment.file is not None],
             {state.ledger_id: state.nonce for state in self.ledgers.values() if state.fenced},
+            [state.ledger_id for state in self.ledgers.values() if state.given_up],
             IdRanges(list(self.tombstones)),
             self.limbo,
             self.fence_floor,
@@ -381,7 +414,7 @@ class EntryStore:
     def _count_live_bytes(self, segment: Segment) -> None:
         """Bytes of entries in a sealed segment whose ledgers are known."""
         segment.live_bytes = sum(
-            line.entry_bytes for ledger_id, line in segment.table.items() if ledger_id in self.ledgers
+            line.entry_bytes for ledger_id, line in segment.table.items() if self.lives(segment, ledger_id)
         )
 
     def rebuild_soon(self, segment: Segment) -> None:

@@ -1,4 +1,4 @@
-"""Garbage collection of a bookie: put tombstones on ledgers that the metadata no longer knows.
+"""Garbage collection of a bookie: tombstones on ledgers that were deleted, and copies that nobody asks for given up.
 
 Data is deleted here and nowhere else, so everything doubtful means "keep":
 
@@ -6,24 +6,54 @@ Data is deleted here and nowhere else, so everything doubtful means "keep":
   never pass for "all ledgers are deleted";
 - local ledgers are listed before the metadata is asked, so a ledger created meanwhile is not among them;
 - each ledger is asked for by its own key; any error ends the round, nothing it found is used;
+- the counter of ledger ids and the ids marked as restored are read *after* the ledgers, with one question. A ledger
+  that the metadata does not know goes only if its id is below that counter and not restored: else the metadata is
+  older than the ledger (see `ledger_ids`). An older state that came in before the ledgers were asked for is seen by
+  its counter, or, if the coordinator has raised that by then, by the mark which was stored before;
+- a ledger of which the metadata knows another one with the same id, but not the same nonce, stays in the same way;
 - between the answer and the tombstone lies no await. A ledger that got a recovery copy, a fence or its first entry
-  since it was listed is kept this time: that is the lock a collection shares with re-replication.
+  since it was listed, or of which the auditor asked what is held, is kept this time: that is the lock a collection
+  shares with re-replication.
 
 A tombstone is final, since ledger ids are never used twice. Giving the space back is compaction's part.
+
+**Copies that are given up.** A bookie that left an ensemble keeps what it was sent. It gives its entries of a ledger up
+when the record is CLOSED and names it in no fragment. Nobody reads or recovers such a copy: a CLOSED record never opens
+again, a recovery that is still at work loses its compare-and-set against it, and of ledgers that are OPEN or
+IN_RECOVERY nothing is given up, because their ensembles may be ahead of the record. There remains the auditor, which
+copies to a bookie *before* it names that bookie in the record. So the record is first written again as it is, which
+gives it a new version, and entries go only if the ledger was not touched since before that:
+
+- an auditor that read the record before has an old version, and its compare-and-set fails, whenever it comes;
+- one that reads it afterwards asks what is held: before the entries go, and then the ledger was touched and they stay,
+  or after it, and then it copies all of them.
+
+The ledger stays known, fenced and *given up* (`ledger_states`): a writer that slept is refused as before, and absence
+means nothing here any more, so that no recovery of an older record, from a backup, takes it for a denial.
+
+After the metadata was restored its records may name bookies that have given their copies up since, and not those that
+were given them instead. So nothing is given up while the metadata is older than a ledger held here or restored ids are
+not settled, and never of a ledger that is older than losses which were accepted.
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from ..protocol import metadata_keys
-from ..protocol.errors import CookieMismatch, MetadataError
+from ..protocol.errors import BadVersion, CookieMismatch, MetadataError, NoSuchKey
 from .bookie import BookieStore
-from .cluster_identity import read_cluster_id
-from .metadata_store import MetadataStore
+from .cluster_identity import cluster_id_of, read_cluster_id
+from .ledger_ids import RestoredIds, counter_of
+from .ledger_metadata import LedgerMetadata
+from .ledger_states import LedgerState
+from .metadata_store import MetadataStore, Versioned
 
 logger = logging.getLogger(__name__)
 
 KEYS_PER_QUESTION_MAX = 500
+
+Renew = Callable[[int, int], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -32,36 +62,127 @@ class Collected:
 
     ledgers_seen: int
     ledgers_deleted: int
+    ledgers_given_up: int = 0
+    ledgers_unknown: int = 0
+    """Kept although the metadata does not know them: it is older than they are."""
 
 
-async def collect_garbage(store: BookieStore, metadata: MetadataStore, cluster_id: str) -> Collected:
-    """One round. Raises CookieMismatch (the metadata is of another cluster), MetadataError and what the RPC raises,
-    DiskFull, StorageFailed; ledgers buried until then stay buried."""
+@dataclass
+class _Verdicts:
+    """What the answers about a page of ledgers mean."""
+
+    doomed: list[int] = field(default_factory=list[int])
+    unnamed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Ledger, and version of its record."""
+    unknown: int = 0
+
+
+async def collect_garbage(
+    store: BookieStore, metadata: MetadataStore, renew: Renew, cluster_id: str, bookie_id: str
+) -> Collected:
+    """One round. `renew(ledger id, version)` writes a record again as it is (`ledger_records.renew`).
+
+    Raises CookieMismatch (the metadata is of another cluster), MetadataError and what the RPC raises, DiskFull,
+    StorageFailed; ledgers buried until then stay buried.
+    """
     ledgers = store.entries.ledgers
     local = sorted(ledgers)
     for ledger_id in local:
         ledgers[ledger_id].touched = False
-    deleted = 0
+    deleted = given_up = unknown = 0
     for start in range(0, len(local), KEYS_PER_QUESTION_MAX):
         asked = local[start : start + KEYS_PER_QUESTION_MAX]
         await _check_cluster(metadata, cluster_id)
         answers = await metadata.get_many([metadata_keys.ledger(ledger_id) for ledger_id in asked])
         if len(answers) != len(asked):
             raise MetadataError(f"asked for {len(asked)} ledgers, got {len(answers)} answers")
-        await _check_cluster(metadata, cluster_id)
-        doomed: list[int] = []
-        for ledger_id, answer in zip(asked, answers, strict=True):
-            state = ledgers.get(ledger_id)
-            if answer is None and state is not None and not state.touched:
-                doomed.append(ledger_id)
-        if doomed:
-            logger.info("%s: burying %d deleted ledgers", store.entries.directory, len(doomed))
-            await store.bury(doomed)
-            deleted += len(doomed)
-    return Collected(len(local), deleted)
+        counter, restored = await _read_bounds(metadata, cluster_id)
+        held = dict(zip(asked, answers, strict=True))
+        verdicts = _judge(ledgers, held, counter, restored, store.entries.ledgers_end, bookie_id)
+        unknown += verdicts.unknown
+        if verdicts.doomed:
+            logger.info("%s: burying %d deleted ledgers", store.entries.directory, len(verdicts.doomed))
+            await store.bury(verdicts.doomed)
+            deleted += len(verdicts.doomed)
+        for record in verdicts.unnamed:
+            given_up += await _give_up(store, renew, *record)
+    if unknown:
+        logger.error(
+            "%s: %d ledgers are kept that the metadata does not know although they are not older than it: it was "
+            "restored from an older state. Restore a newer one, or give them up with `magnetar accept-lost-ledgers`",
+            store.entries.directory,
+            unknown,
+        )
+    return Collected(len(local), deleted, given_up, unknown)
+
+
+def _judge(
+    ledgers: dict[int, LedgerState],
+    answers: dict[int, Versioned | None],
+    counter: int,
+    restored: RestoredIds,
+    ledgers_end: int,
+    bookie_id: str,
+) -> _Verdicts:
+    found = _Verdicts()
+    may_be_older = bool(restored.ranges) or ledgers_end > counter
+    for ledger_id, answer in answers.items():
+        state = ledgers.get(ledger_id)
+        if state is None or state.touched:
+            continue
+        if answer is None:
+            if ledger_id >= counter or ledger_id in restored:
+                found.unknown += 1
+            else:
+                found.doomed.append(ledger_id)
+        elif state.record_version != answer.version:
+            metadata = LedgerMetadata.unpack(answer.value)
+            if metadata.nonce != state.nonce:
+                if ledger_id < restored.accepted_end:
+                    found.doomed.append(ledger_id)
+                else:
+                    found.unknown += 1
+            elif metadata.closed and bookie_id not in metadata.bookies:
+                if state.segments and not may_be_older and ledger_id >= restored.accepted_end:
+                    found.unnamed.append((ledger_id, answer.version))
+            elif metadata.closed:
+                state.record_version = answer.version  # it stays as it is until the record changes
+    return found
+
+
+async def _give_up(store: BookieStore, renew: Renew, ledger_id: int, version: int) -> bool:
+    """Drop the entries of a closed ledger that names this bookie no longer, unless somebody works with it."""
+    try:
+        await renew(ledger_id, version)
+    except (BadVersion, NoSuchKey) as error:
+        logger.debug("ledger %d is in use: %s", ledger_id, error)
+        return False
+    state = store.entries.ledgers.get(ledger_id)
+    if state is None or state.touched or not store.entries.give_up(state):
+        return False
+    logger.info("%s: ledger %d lies on other bookies now: its entries are given up", store.entries.directory, ledger_id)
+    return True
 
 
 async def _check_cluster(metadata: MetadataStore, cluster_id: str) -> None:
-    found = await read_cluster_id(metadata)
+    _compare(await read_cluster_id(metadata), cluster_id)
+
+
+async def _read_bounds(metadata: MetadataStore, cluster_id: str) -> tuple[int, RestoredIds]:
+    """The counter of ledger ids and the restored ids of one moment, and the cluster's id again."""
+    keys = [
+        metadata_keys.CLUSTER,
+        metadata_keys.counter(metadata_keys.LEDGER_COUNTER),
+        metadata_keys.RESTORED_LEDGERS,
+    ]
+    answers = await metadata.get_many(keys)
+    if len(answers) != len(keys):
+        raise MetadataError(f"asked for {len(keys)} records, got {len(answers)} answers")
+    cluster, counter, restored = answers
+    _compare(cluster_id_of(cluster), cluster_id)
+    return counter_of(counter), RestoredIds.unpack(restored)
+
+
+def _compare(found: str | None, cluster_id: str) -> None:
     if found != cluster_id:
         raise CookieMismatch(f"the metadata is of cluster {found}, this bookie of {cluster_id}: nothing is collected")

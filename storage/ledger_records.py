@@ -8,7 +8,17 @@ from ..protocol.errors import NoSuchKey, NoSuchLedger, OutcomeUnknown
 from ..runtime.environment import Environment
 from .ledger_metadata import LedgerMetadata
 from .metadata_cas import SETTLE_LIMIT_S, delete_certain, put_certain
-from .metadata_store import MetadataStore
+from .metadata_store import MetadataStore, no_such_key
+
+
+async def renew(store: MetadataStore, ledger_id: int, version: int) -> int:
+    """Write a ledger's record again as it is, and return the new version: a change that somebody else has prepared from
+    that version fails from then on. Raises BadVersion, NoSuchKey, MetadataUnavailable, OutcomeUnknown."""
+    key = metadata_keys.ledger(ledger_id)
+    found = await store.get(key)
+    if found is None:
+        raise no_such_key(key)
+    return await store.put(key, found.value, version)  # BadVersion unless what was read has that version
 
 
 class LedgerRecord(NamedTuple):

@@ -7,6 +7,8 @@ A ledger on one bookie:
 
 A state is of one ledger for good: `nonce` says which, in case two were given the same id (`protocol.bookie_wire`).
 
+A ledger whose record names this bookie no longer is *given up* (see `garbage_collection`): it stays known and fenced.
+
 And the bookie as a whole: NORMAL ⇄ IN LIMBO (data was lost: see `bookie.py`). Fences and tombstones are records of
 the journal first, and part of every checkpoint from then on, so that neither restart nor compaction forgets them.
 """
@@ -24,10 +26,12 @@ class LedgerState:
     __slots__ = (
         "fence_durable",
         "fenced",
+        "given_up",
         "lac",
         "last_entry",
         "ledger_id",
         "nonce",
+        "record_version",
         "rows",
         "rows_segment",
         "segments",
@@ -47,7 +51,13 @@ class LedgerState:
         """Its rows in the active segment `rows_segment`."""
         self.rows_segment: Segment | None = None
         self.touched = True
-        """A recovery add or the first add came since garbage collection last looked."""
+        """A recovery add, the first add, a fence or a question about what is held came since garbage collection last
+        looked."""
+        self.record_version = -1
+        """Of its record in the metadata when that was found to be CLOSED and to name this bookie."""
+        self.given_up = False
+        """Its entries were dropped because its record did not name this bookie any more. What is held was copied here
+        since, or came back with a restart; what is absent may have been here."""
 
     def extend(self, segment: Segment, last_entry: int, lac: int) -> None:
         """A segment met at start or made by compaction holds entries of this ledger."""
@@ -80,6 +90,11 @@ class IdRanges:
     def count(self) -> int:
         """Number of ids. No `__len__`: `list` would reserve memory for as many runs."""
         return sum(last - first + 1 for first, last in self)
+
+    @property
+    def end(self) -> int:
+        """The first id above all of them, 0 for none."""
+        return self._lasts[-1] + 1 if self._lasts else 0
 
     def add(self, item: int) -> None:
         at = bisect_right(self._firsts, item)

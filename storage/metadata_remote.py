@@ -10,6 +10,7 @@ because the coordinator may have carried it out. Nothing is retried here.
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from ..protocol import metadata_keys
 from ..protocol.errors import (
     MagnetarError,
     MetadataUnavailable,
@@ -22,6 +23,8 @@ from ..protocol.errors import (
 )
 from ..protocol.metadata_keys import counter as counter_key
 from ..runtime.rpc import RpcConnection
+from .ledger_ids import LedgerIds
+from .ledger_records import renew
 from .metadata_store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result
 
 CALL_TIMEOUT_S = 10.0
@@ -100,8 +103,13 @@ class RemoteMetadataStore:
 class MetadataRpc:
     """The serving side, mixed into the coordinator's RPC service.
 
-    `metadata_store()` gives the store; `check_metadata_writer(connection, keys)` may raise to refuse a peer's writes.
+    `metadata_store()` gives the store, `ledger_id_source()` the ids of new ledgers;
+    `check_metadata_writer(connection, keys)` may raise to refuse a peer's writes.
     """
+
+    def ledger_id_source(self) -> LedgerIds | None:
+        """Who gives out the ids of new ledgers; None: the store's counter, as it is."""
+        return None
 
     def metadata_store(self) -> MetadataStore:
         raise NotImplementedError
@@ -136,12 +144,19 @@ class MetadataRpc:
         results = await self.metadata_store().write_many(changes, _guard(guard))
         return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
 
+    async def rpc_renew_ledger(self, connection: RpcConnection, ledger: int, version: int) -> int:
+        """See `ledger_records.renew`: all that a bookie may do to a ledger's record."""
+        return await renew(self.metadata_store(), _number(ledger), _number(version))
+
     async def rpc_metadata_allocate(
         self, connection: RpcConnection, counter: str, count: int, guard: list[Any] | None
     ) -> int:
         self.check_metadata_writer(connection, [counter_key(_text(counter))])
         if _number(count) > ALLOCATED_MAX:
             raise ProtocolError(f"{count} numbers are not given out at a time")
+        ids = self.ledger_id_source() if counter == metadata_keys.LEDGER_COUNTER and guard is None else None
+        if ids is not None:
+            return await ids.allocate(count)
         return await self.metadata_store().allocate(_text(counter), count, _guard(guard))
 
 

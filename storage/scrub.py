@@ -166,7 +166,7 @@ class Scrubber:
             await self._check(ledger_id, entry_id)
         if not step.lost or step.index_damaged:  # building the index again finds what is lost
             return
-        for ledger_id in [ledger_id for ledger_id in segment.ledger_ids() if ledger_id in self._store.ledgers]:
+        for ledger_id in [ledger_id for ledger_id in segment.ledger_ids() if self._store.lives(segment, ledger_id)]:
             try:
                 lost = await self._lost_of(segment, ledger_id, step.lost)
             except EntryCorrupt:

@@ -27,6 +27,8 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import STATUS_DISCONNECTED, Identity, rpc_connect
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
+from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.storage.ledger_records import renew
 from magnetar.storage.metadata_memory import MemoryMetadataStore
 from magnetar.storage.metadata_store import pack
 
@@ -50,7 +52,10 @@ class LocalCoordinator:
         return None
 
     async def register(self, host, port, data):
-        self.registered = (host, port, data)
+        self.registered = (host, port, data())
+
+    async def renew_ledger(self, ledger_id, version):
+        await renew(self.metadata, ledger_id, version)
 
     async def close(self):
         self.closed = True
@@ -239,8 +244,10 @@ async def test_a_partly_lost_directory_is_refused(cluster, tmp_path, missing):
 async def test_garbage_goes_when_its_ledger_is_deleted_and_only_then(cluster, tmp_path):
     service = await cluster.bookie()
     client = await cluster.connect(service)
+    await cluster.metadata.allocate(metadata_keys.LEDGER_COUNTER, 100)
     for ledger_id in (1, 2, 3):
-        await cluster.metadata.put(metadata_keys.ledger(ledger_id), b"x", None)
+        record = LedgerMetadata(ledger_id, 1, 1, 1, (Fragment(0, ("bookie-1",)),))
+        await cluster.metadata.put(metadata_keys.ledger(ledger_id), record.pack(), None)
         await client.add_many(ledger_id, range(60), size=40_000)
     kept = set((tmp_path / "bookie-1").glob("*.journal"))
     done = await client.connection.call("collect_garbage", major=True)

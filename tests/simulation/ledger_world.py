@@ -19,6 +19,7 @@ from magnetar.runtime.rpc import Identity
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
+from magnetar.storage.ledger_records import renew
 from magnetar.storage.ledgers import Ledgers
 from magnetar.storage.metadata_epoch import take_office
 
@@ -182,6 +183,9 @@ class Link:
     async def register(self, host: str, port: int, data: dict[str, Any]) -> None:
         self._address = (host, port)
         self._world.list_bookie(self)
+
+    async def renew_ledger(self, ledger_id: int, version: int) -> None:
+        await renew(self.metadata, ledger_id, version)
 
     async def close(self) -> None:
         self._world.unlist(self.process)

@@ -4,8 +4,9 @@
   acknowledges it, and once; a fenced ledger takes ordinary adds no more.
 - I1: what a writer acknowledges has been accepted by an ack quorum of the bookies that the *stored* record names for
   it, at that moment. (That it was durable there is what the simulated power loss finds out.)
-- I9: no bookie buries a ledger that the metadata knows; a compaction leaves out no entry of a ledger that is alive;
-  and at the end, after a collection on every bookie, `missing_copies`.
+- I9: no bookie buries a ledger that the metadata knows, nor gives one up whose record at that moment is not CLOSED or
+  names it; a compaction leaves out no entry of a ledger that is alive; and at the end, after a collection on every
+  bookie, `missing_copies`.
 
 `install` puts wrappers around production methods for the time of one run; production code has no hooks for this.
 """
@@ -73,7 +74,7 @@ class StoreWatch:
 
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
-        append_entry, replace = EntryStore.append_entry, EntryStore.replace
+        append_entry, replace, give_up = EntryStore.append_entry, EntryStore.replace, EntryStore.give_up
         bury, confirm = BookieStore.bury, LedgerWriter._confirm
 
         def appending(store: EntryStore, state: LedgerState, payload: bytes, head: bytes, *rest: Any) -> None:
@@ -84,6 +85,12 @@ class StoreWatch:
         async def burying(store: BookieStore, ledger_ids: Sequence[int]) -> None:
             self._buries(ledger_ids)
             await bury(store, ledger_ids)
+
+        def giving_up(store: EntryStore, state: LedgerState) -> bool:
+            gone = give_up(store, state)
+            if gone:
+                self._gives_up(state.ledger_id)
+            return gone
 
         async def replacing(
             store: EntryStore, old: list[Segment], new: list[tuple[Segment, dict[int, TableLine]]]
@@ -98,6 +105,7 @@ class StoreWatch:
         for owner, name, wrapper in (
             (EntryStore, "append_entry", appending),
             (EntryStore, "replace", replacing),
+            (EntryStore, "give_up", giving_up),
             (BookieStore, "bury", burying),
             (LedgerWriter, "_confirm", confirming),
         ):
@@ -125,13 +133,28 @@ class StoreWatch:
             if metadata_keys.ledger(ledger_id) in self._records.by_key and ledger_id not in self._deleted:
                 self._history.violated(f"I9: {who()} buries ledger {ledger_id}, which the metadata knows")
 
+    def _gives_up(self, ledger_id: int) -> None:
+        if is_dead():
+            return
+        self._history.counts["ledgers given up"] += 1
+        found = self._records.by_key.get(metadata_keys.ledger(ledger_id))
+        stored = LedgerMetadata.unpack(found.value) if found is not None else None
+        if stored is not None and (not stored.closed or who() in stored.bookies):
+            self._history.violated(f"I9: {who()} gives ledger {ledger_id} up, which says {stored}")
+
     def _compacts(self, store: EntryStore, old: list[Segment], tables: list[dict[int, TableLine]]) -> None:
         """The spans of ids of every living ledger are still there. (Rows in between are counted at the end.)"""
         for ledger_id in {ledger_id: None for segment in old for ledger_id in segment.table}:
             if ledger_id not in store.ledgers or metadata_keys.ledger(ledger_id) not in self._records.by_key:
                 continue
-            before = [segment.table[ledger_id] for segment in old if ledger_id in segment.table]
+            before = [
+                segment.table[ledger_id]
+                for segment in old
+                if ledger_id in segment.table and store.lives(segment, ledger_id)
+            ]
             after = [table[ledger_id] for table in tables if ledger_id in table]
+            if not before:
+                continue
             span = (min(line.first for line in before), max(line.last for line in before))
             found = (min((line.first for line in after), default=0), max((line.last for line in after), default=-1))
             if found[0] > span[0] or found[1] < span[1]:

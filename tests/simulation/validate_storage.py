@@ -166,7 +166,7 @@ def validate_store(store: BookieStore) -> Iterator[str]:
         if segment.synced_end > segment.end:
             yield f"{segment} is synced up to {segment.synced_end}"
         if segment.sealed:
-            live = sum(line.entry_bytes for one, line in segment.table.items() if one in entries.ledgers)
+            live = sum(line.entry_bytes for one, line in segment.table.items() if entries.lives(segment, one))
             if live != segment.live_bytes:
                 yield f"{segment} has {live} bytes alive, {segment.live_bytes} are counted"
 

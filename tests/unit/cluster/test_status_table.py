@@ -117,3 +117,12 @@ def test_settings_are_listed_by_their_outside_names() -> None:
     assert isinstance(console.file, io.StringIO)
     assert "maxMessageSize" in console.file.getvalue()
     assert "5242880" in console.file.getvalue()
+
+
+def test_metadata_older_than_its_ledgers_says_what_is_kept_and_what_to_do() -> None:
+    keeping = member("bookie-2", "bookie", report={"unknown_ledgers": 3})
+    text = shown(members=[member("bookie-1", "bookie"), keeping], restored_ledgers=[[101, 1049000]])
+    assert "101 to 1048999" in line(text, "restored")
+    assert "bookie-2 3" in line(text, "kept without a record") and "bookie-1" not in line(text, "kept without a record")
+    assert "magnetar accept-lost-ledgers" in text
+    assert "restored" not in shown()

@@ -122,7 +122,7 @@ def test_a_checkpoint_of_another_make_is_corrupt_however_good_its_checksum(field
 
 def test_a_checkpoint_comes_back_and_every_flipped_byte_is_noticed():
     made = Checkpoint(
-        "i", 9, 8, [(1, ".journal", 50)], [8], {3: 7, 1 << 63: (1 << 64) - 1}, IdRanges([(4, 9)]), "why", 17
+        "i", 9, 8, [(1, ".journal", 50)], [8], {3: 7, 1 << 63: (1 << 64) - 1}, [3], IdRanges([(4, 9)]), "why", 17
     )
     data = made.encode()
     again = Checkpoint.decode(data)

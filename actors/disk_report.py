@@ -1,0 +1,20 @@
+"""How full a disk is, for `status`."""
+
+import logging
+
+from ..protocol.errors import DiskFull
+from ..runtime.environment import Environment
+
+logger = logging.getLogger(__name__)
+
+
+async def disk_report(env: Environment, directory: str) -> dict[str, int]:
+    """`used`, `total` and `free` bytes of the disk that holds a directory; empty when there is none to look at."""
+    if not directory:
+        return {}
+    try:
+        usage = await env.offload.run(env.files.disk_usage, directory)
+    except (OSError, DiskFull) as error:
+        logger.debug("the disk of %s cannot be looked at: %s", directory, error)
+        return {}
+    return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes}

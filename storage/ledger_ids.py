@@ -1,0 +1,178 @@
+"""Giving out ledger ids, when the metadata may be older than the ledgers.
+
+The counter of ledger ids lies in the metadata. When that is restored from a backup, or its PostgreSQL fails over to an
+asynchronous replica, the counter goes back, while bookies hold ledgers with the ids that it would give out again. Three
+things keep those ledgers apart from new ones, and safe from garbage collection:
+
+- Bookies say at each registration which ids they know (the *end*: the first id above all of them). `LedgerIds` raises
+  the counter to that end and by `GAP` beyond it, before the bookie is listed, and hands out no id before a bookie has
+  spoken. It also compares what the counter gives with what it gave before, for a database that fails over under it.
+- Before the counter rises, the ids that it jumps over are stored as *restored*. No bookie collects a ledger with such
+  an id that the metadata does not know, until an operator accepts that it is lost (`accept`). The order matters: once
+  the counter is above a ledger that the metadata does not know, that ledger would pass for a deleted one.
+- A bookie that registers later may know ids beyond the gap, or its ids may have been given out again before anybody
+  knew. Then two ledgers have one id; their nonces differ, and no bookie holds both (`protocol.bookie_wire`).
+
+An id and what a bookie's garbage collection does with a ledger of that id:
+
+    the metadata knows the ledger                            keeps it (or gives its copy up, see `garbage_collection`)
+    the metadata knows one with another nonce                keeps it, until its loss is accepted
+    unknown, and at or above the counter                     keeps it: the metadata is older, and nobody noticed yet
+    unknown, and restored                                    keeps it, until its loss is accepted
+    unknown otherwise                                        deletes it
+
+The record, changed by compare-and-set: ranges of restored ids, and below which id losses were accepted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ..protocol import metadata_keys
+from ..protocol.errors import BadVersion, MetadataError, MetadataUnavailable, ProtocolError
+from ..runtime.environment import Environment
+from .metadata_cas import put_certain
+from .metadata_store import MetadataStore, Versioned, pack, unpack
+
+logger = logging.getLogger(__name__)
+
+GAP = 1 << 20
+"""Ids that are skipped beyond the highest one known, for bookies that have not registered yet and for blocks of ids
+that brokers took from the newer metadata."""
+LEDGER_IDS_MAX = 1 << 62
+RANGES_MAX = 1000
+"""Of restored ids; further ones are joined with the last, which only keeps more."""
+
+
+@dataclass(frozen=True)
+class RestoredIds:
+    """The record. `ranges` are (first, end), ascending and apart, `end` excluded; loss is accepted below
+    `accepted_end`."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    accepted_end: int = 0
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return any(first <= ledger_id < end for first, end in self.ranges)
+
+    @property
+    def first(self) -> int | None:
+        """The lowest restored id, None when there is none."""
+        return self.ranges[0][0] if self.ranges else None
+
+    def joined(self, first: int, end: int) -> "RestoredIds":
+        """With one more range."""
+        merged: list[tuple[int, int]] = []
+        for low, high in sorted([*self.ranges, (first, end)]):
+            if merged and (low <= merged[-1][1] or len(merged) == RANGES_MAX):
+                merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+            else:
+                merged.append((low, high))
+        return RestoredIds(tuple(merged), self.accepted_end)
+
+    def pack(self) -> bytes:
+        return pack({"ranges": [list(one) for one in self.ranges], "accepted_end": self.accepted_end})
+
+    @staticmethod
+    def unpack(record: Versioned | None) -> "RestoredIds":
+        """Of a record, or of none. Raises MetadataError for anything else."""
+        if record is None:
+            return RestoredIds()
+        try:
+            fields = cast("Mapping[str, Any]", unpack(record.value))
+            ranges = tuple((int(first), int(end)) for first, end in fields["ranges"])
+            return RestoredIds(ranges, int(fields["accepted_end"]))
+        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+            raise MetadataError(f"not the record of restored ledger ids: {error!r}") from error
+
+
+def counter_of(record: Versioned | None) -> int:
+    """The first ledger id that was not given out. Raises MetadataError for a record that is none."""
+    try:
+        return int(unpack(record.value)["next"]) if record is not None else 1
+    except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+        raise MetadataError(f"not the counter of ledger ids: {error!r}") from error
+
+
+class LedgerIds:
+    """The coordinator's side; see the module. `store` is the coordinator's own, guarded by its epoch."""
+
+    def __init__(self, env: Environment, store: MetadataStore) -> None:
+        self.restored = RestoredIds()
+        """As it was read or written last."""
+        self._env = env
+        self._store = store
+        self._end = 0
+        self._heard = False
+        self._lock = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read what was restored before. Raises MetadataError."""
+        self.restored = RestoredIds.unpack(await self._store.get(metadata_keys.RESTORED_LEDGERS))
+
+    async def known(self, end: int, by: str) -> None:
+        """A bookie knows ledgers with ids below `end`. When this returns, none of them is given out any more.
+
+        Raises ProtocolError for an impossible id, MetadataUnavailable, OutcomeUnknown.
+        """
+        if not 0 <= end < LEDGER_IDS_MAX:
+            raise ProtocolError(f"{by} says that it knows ledgers below {end}, which is no ledger id")
+        async with self._lock:
+            self._end = max(self._end, end)
+            counter = counter_of(await self._store.get(metadata_keys.counter(metadata_keys.LEDGER_COUNTER)))
+            if counter < end:
+                logger.error(
+                    "%s holds ledgers below %d and the metadata has given out ids below %d only: it was restored from "
+                    "an older state. Ledgers that it does not know are kept; see `magnetar status`",
+                    by,
+                    end,
+                    counter,
+                )
+                await self._raise(counter)
+            self._heard = True
+
+    async def allocate(self, count: int) -> int:
+        """The first of `count` ids that no ledger has. Raises MetadataUnavailable, OutcomeUnknown (ask again)."""
+        if not self._heard:
+            raise MetadataUnavailable("no bookie has registered yet: which ledger ids are in use is not known")
+        async with self._lock:
+            while True:
+                first = await self._store.allocate(metadata_keys.LEDGER_COUNTER, count)
+                if first >= self._end:
+                    self._end = first + count
+                    return first
+                logger.error("the counter of ledger ids went back to %d: the metadata is older than it was", first)
+                await self._raise(first)
+
+    async def accept(self) -> RestoredIds:
+        """An operator gives up what the metadata does not know: bookies delete it from now on. Returns what that was.
+
+        Raises MetadataUnavailable, OutcomeUnknown.
+        """
+        async with self._lock:
+            counter = counter_of(await self._store.get(metadata_keys.counter(metadata_keys.LEDGER_COUNTER)))
+            record = await self._store.get(metadata_keys.RESTORED_LEDGERS)
+            before = RestoredIds.unpack(record)
+            await self._put(RestoredIds((), max(before.accepted_end, counter)), record)
+            logger.warning("ledgers of which older metadata knows nothing are given up: %s", before.ranges)
+            return before
+
+    async def _raise(self, counter: int) -> None:
+        """Jump over what is known. The mark is durable first."""
+        end = max(self._end, counter) + GAP
+        while True:
+            record = await self._store.get(metadata_keys.RESTORED_LEDGERS)
+            try:
+                await self._put(RestoredIds.unpack(record).joined(counter, end), record)
+                break
+            except BadVersion:
+                continue  # this coordinator is being replaced, and the next one has written it
+        first = await self._store.allocate(metadata_keys.LEDGER_COUNTER, end - counter)
+        logger.warning("ledger ids %d to %d are not given out, the next one is %d", counter, end - 1, first)
+
+    async def _put(self, restored: RestoredIds, record: Versioned | None) -> None:
+        version = None if record is None else record.version
+        await put_certain(self._env, self._store, metadata_keys.RESTORED_LEDGERS, restored.pack(), version)
+        self.restored = restored
