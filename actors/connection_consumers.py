@@ -1,6 +1,13 @@
 """What a client's consumers say: SUBSCRIBE, FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, SEEK, GET_LAST_MESSAGE_ID,
-UNSUBSCRIBE, CLOSE_CONSUMER."""
+UNSUBSCRIBE, CLOSE_CONSUMER, CONSUMER_STATS.
 
+Answers are those of Pulsar's broker 4.2.4, with two exceptions, both for the sake of a client that would wait in vain.
+An acknowledgement with receipt of a consumer that is not there is refused at once; Pulsar does not answer it. A seek
+that fails because the topic is moving is refused with ServiceNotReady, so that it is tried again, and not with
+UnknownError.
+"""
+
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,17 +16,21 @@ from ..protocol.commands import encode
 from ..protocol.errors import (
     BrokerMetadataError,
     ConsumerNotFound,
+    CumulativeAcknowledgementNotAllowedError,
     MagnetarError,
     NotAllowedError,
     ServiceUnitNotReady,
+    UnknownError,
     server_error_code,
 )
-from ..protocol.message_id import MessageId, Position, position_of, signed64
+from ..protocol.message_id import MessageId, Position, position_of, signed64, unsigned64
 from ..protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
     CommandAckResponse,
     CommandCloseConsumer,
+    CommandConsumerStats,
+    CommandConsumerStatsResponse,
     CommandFlow,
     CommandGetLastMessageId,
     CommandGetLastMessageIdResponse,
@@ -40,6 +51,8 @@ from .topic import SubscriptionStart
 logger = logging.getLogger(__name__)
 
 PERMITS_MAX = 1 << 31
+SUBSCRIPTION_PROPERTIES_MAX_BYTES = 16 << 10
+"""Pulsar has no bound of its own here. They stand in the metadata store and in every snapshot of the cursor."""
 
 
 class Attached(NamedTuple):
@@ -67,6 +80,7 @@ class ConsumerCommands:
             BaseCommand.GET_LAST_MESSAGE_ID: self.last_message_id,
             BaseCommand.UNSUBSCRIBE: self.unsubscribe,
             BaseCommand.CLOSE_CONSUMER: self.close,
+            BaseCommand.CONSUMER_STATS: self.stats,
         }
 
     # -- SUBSCRIBE -----------------------------------------------------------------------------------------------
@@ -93,7 +107,7 @@ class ConsumerCommands:
     async def _subscribe(self, command: CommandSubscribe) -> bytes | None:
         connection, host = self._connection, self._connection.host
         name = TopicName.parse(command.topic)
-        _check(command)
+        _check(command, host.settings.consumer_metadata_max_chars)
         topic = await host.topics.get(name, create=command.force_topic_creation)
         start_id = command.start_message_id if command.HasField("start_message_id") else None
         subscription = await topic.subscription(
@@ -156,7 +170,11 @@ class ConsumerCommands:
             if command.ack_type == CommandAck.Cumulative:
                 if len(command.message_id) != 1:
                     raise NotAllowedError("a cumulative acknowledgement names one message")
-                subscription.acknowledge_cumulative(consumer, _done_up_to(command.message_id[0]))
+                try:
+                    subscription.acknowledge_cumulative(consumer, _done_up_to(command.message_id[0]))
+                except CumulativeAcknowledgementNotAllowedError as error:
+                    # No client sends that. Pulsar leaves it out and gives the receipt all the same.
+                    logger.warning("an acknowledgement of consumer %s is ignored: %s", consumer.name, error)
             else:
                 subscription.acknowledge(
                     consumer, [(item.ledgerId, item.entryId) for item in command.message_id if not any(item.ack_set)]
@@ -205,6 +223,10 @@ class ConsumerCommands:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def seek(self, command: CommandSeek) -> None:
+        if not command.HasField("message_id") and not command.HasField("message_publish_time"):
+            error = BrokerMetadataError("Message id and message publish time were not present")
+            self._connection.error(command.request_id, error)
+            return
         attached = self._find(command)
         if attached is None:
             return
@@ -212,12 +234,9 @@ class ConsumerCommands:
         if command.HasField("message_id"):
             position = position_of(command.message_id)
             moving = subscription.host.seek(subscription, position=position)
-        elif command.HasField("message_publish_time"):
-            moving = subscription.host.seek(subscription, publish_time_ms=command.message_publish_time)
         else:
-            self._connection.error(command.request_id, NotAllowedError("a seek without target"))
-            return
-        self._start(command, _then_success(moving, command.request_id), "seek")
+            moving = subscription.host.seek(subscription, publish_time_ms=command.message_publish_time)
+        self._start(command, _sought(moving, command.request_id), "seek")
 
     def last_message_id(self, command: CommandGetLastMessageId) -> None:
         attached = self._find(command)
@@ -235,6 +254,28 @@ class ConsumerCommands:
                 consumer_mark_delete_position=mark_delete.to_data(),
             )
         )
+
+    def stats(self, command: CommandConsumerStats) -> None:
+        """Figures of one consumer and its subscription; the same as those that `stats` of the topic shows."""
+        response = CommandConsumerStatsResponse(request_id=command.request_id)
+        attached = self.consumers.get(command.consumer_id)
+        if attached is None:
+            response.error_code = ServerError.ConsumerNotFound
+            response.error_message = f"Consumer {command.consumer_id} not found"
+        else:
+            consumer, subscription = attached
+            figures = consumer.stats(asyncio.get_running_loop().time())
+            for name in ("msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate"):
+                setattr(response, name, figures[name])
+            for name in ("consumerName", "address", "connectedSince"):
+                setattr(response, name, figures[name])
+            response.availablePermits = unsigned64(figures["availablePermits"])
+            response.unackedMessages = figures["unackedMessages"]
+            response.blockedConsumerOnUnackedMsgs = figures["blockedConsumerOnUnackedMsgs"]
+            response.type = subscription.type_name
+            response.msgRateExpired = 0.0
+            response.msgBacklog = subscription.cursor.backlog_entries
+        self._connection.write(encode(response))
 
     def unsubscribe(self, command: CommandUnsubscribe) -> None:
         attached = self._find(command)
@@ -296,8 +337,13 @@ class ConsumerCommands:
         return True
 
 
-def _check(command: CommandSubscribe) -> None:
-    """Raise NotAllowedError for what no subscription can be."""
+def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
+    """Raise NotAllowedError for what no subscription can be, BrokerMetadataError for what is too large to be kept."""
+    if sum(len(item.key) + len(item.value) for item in command.metadata) > metadata_max_chars:
+        raise BrokerMetadataError(f"metadata has a max size of {metadata_max_chars} bytes")
+    if sum(item.ByteSize() for item in command.subscription_properties) > SUBSCRIPTION_PROPERTIES_MAX_BYTES:
+        limit = SUBSCRIPTION_PROPERTIES_MAX_BYTES
+        raise BrokerMetadataError(f"the properties of subscription {command.subscription} exceed {limit} bytes")
     if not command.subscription:
         raise NotAllowedError("a subscription needs a name")
     if command.subType not in DISPATCHERS:
@@ -312,8 +358,13 @@ def _done_up_to(data: Any) -> Position:
     return (ledger_id, entry_id - 1) if any(data.ack_set) else (ledger_id, entry_id)
 
 
-async def _then_success(work: Any, request_id: int) -> bytes:
-    await work
+async def _sought(moving: Any, request_id: int) -> bytes:
+    try:
+        await moving
+    except ServiceUnitNotReady:
+        raise
+    except MagnetarError as error:
+        raise UnknownError(f"Error when resetting subscription: {error}") from error
     return encode(CommandSuccess(request_id=request_id))
 
 

@@ -112,8 +112,6 @@ class ProducerCommands:
         try:
             metadata, _ = parse_entry(entry)
             messages = message_count(metadata)
-            if messages != command.num_messages:
-                raise ProtocolError(f"{messages} messages in an entry said to hold {command.num_messages}")
             if len(entry) > self._entry_size_max:
                 raise MessageTooBig(f"an entry of {len(entry)} bytes is above the limit of {self._entry_size_max}")
         except (ChecksumError, ProtocolError, MessageTooBig) as error:

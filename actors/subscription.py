@@ -427,6 +427,13 @@ class Subscription:
             self._recall.cancel()
             self._recall = None
 
+    @property
+    def type_name(self) -> str:
+        """The subscription type as Pulsar writes it, empty without a consumer."""
+        if self._dispatcher is None:
+            return ""
+        return CommandSubscribe.SubType.Name(self._dispatcher.subscription_type)  # type: ignore[arg-type]
+
     # -- figures -------------------------------------------------------------------------------------------------
 
     def stats(self, now_s: float) -> dict[str, Any]:
@@ -447,7 +454,7 @@ class Subscription:
             "msgInReplay": dispatcher.replay_size if dispatcher is not None else 0,
             "unackedMessages": sum(member.unacked_messages for member in members),
             "blockedSubscriptionOnUnackedMsgs": dispatcher is not None and dispatcher.blocked,
-            "type": CommandSubscribe.SubType.Name(dispatcher.subscription_type) if dispatcher is not None else "",  # type: ignore[arg-type]
+            "type": self.type_name,
             "isDurable": self.durable,
             "subscriptionProperties": dict(self.cursor.properties),
             "consumers": consumers,

@@ -159,6 +159,13 @@ class Settings(ClientLimits):
         minimum=0,
         maximum=1 << 31,
     )
+    consumer_metadata_max_chars: int = _setting(
+        "maxConsumerMetadataSize",
+        1024,
+        "Characters that the names and values of a consumer's metadata may have together.",
+        minimum=0,
+        maximum=1 << 20,
+    )
     pending_publishes_max_per_connection: int = _setting(
         "maxPendingPublishRequestsPerConnection",
         1000,

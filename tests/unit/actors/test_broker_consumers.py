@@ -14,11 +14,13 @@ from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
     CommandCloseConsumer,
+    CommandConsumerStats,
     CommandGetLastMessageId,
     CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     CommandSubscribe,
     CommandUnsubscribe,
+    KeyValue,
     MessageIdData,
     ServerError,
 )
@@ -175,8 +177,9 @@ async def test_cumulative_acknowledgement_and_its_limits():
         beyond = await peer.request(CommandAck(consumer_id=1, ack_type=1, message_id=ids(50), request_id=0))
         assert beyond.error == ServerError.NotAllowedError
         await peer.subscribe(TOPIC, "shared", 2, subType=SHARED)
-        refused = await peer.request(CommandAck(consumer_id=2, ack_type=1, message_id=ids(0), request_id=0))
-        assert refused.error == ServerError.NotAllowedError and refused.consumer_id == 2
+        ignored = await peer.request(CommandAck(consumer_id=2, ack_type=1, message_id=ids(0), request_id=0))
+        assert not ignored.HasField("error") and ignored.consumer_id == 2  # as Pulsar does
+        assert (await cursor(front, "shared")).mark_delete_position == (1, -1)
         await peer.close()
 
 
@@ -315,7 +318,79 @@ async def test_a_seek_without_target_or_consumer_is_an_error():
         peer = await filled(front, 0)
         assert (await peer.request(CommandSeek(consumer_id=1, request_id=0))).error == ServerError.MetadataError
         await peer.subscribe(TOPIC, "s")
-        assert (await peer.request(CommandSeek(consumer_id=1, request_id=0))).error == ServerError.NotAllowedError
+        assert (await peer.request(CommandSeek(consumer_id=1, request_id=0))).error == ServerError.MetadataError
+        await peer.close()
+
+
+async def test_a_failed_seek_is_an_unknown_error_as_pulsars(monkeypatch):
+    async with broker_front() as front:
+        peer = await filled(front, 3)
+        await peer.subscribe(TOPIC, "s")
+
+        async def fail(position):
+            raise BrokerPersistenceError("no bookie")
+
+        monkeypatch.setattr(await cursor(front), "reset", fail)
+        seek = CommandSeek(consumer_id=1, request_id=0, message_id=MessageIdData(ledgerId=1, entryId=2))
+        refused = await peer.request(seek)
+        assert refused.error == ServerError.UnknownError
+        assert refused.message == "Error when resetting subscription: no bookie"
+        await peer.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"metadata": [KeyValue(key="k" * 512, value="v" * 512)]}, None),
+        ({"metadata": [KeyValue(key="k" * 512, value="v" * 513)]}, ServerError.MetadataError),
+        ({"metadata": [KeyValue(key=f"{n}", value="v" * 99) for n in range(11)]}, ServerError.MetadataError),
+        ({"subscription_properties": [KeyValue(key="k", value="v" * 16_000)]}, None),
+        ({"subscription_properties": [KeyValue(key="k", value="v" * 17_000)]}, ServerError.MetadataError),
+    ],
+)
+async def test_metadata_and_properties_of_a_consumer_are_bounded(fields, error):
+    async with broker_front() as front:
+        peer = await filled(front, 0)
+        options = {"topic": TOPIC, "subscription": "s", "subType": SHARED, "consumer_id": 1, "request_id": 7}
+        peer.send(CommandSubscribe(**options, **fields))
+        answer = await peer.answer(7)
+        assert getattr(answer, "error", None) == error
+        assert bool(front.topics.loaded and front.topic.subscriptions) == (error is None)
+        await peer.close()
+
+
+async def test_figures_of_one_consumer():
+    async with broker_front() as front:
+        peer = await filled(front, 4, messages=2)
+        await peer.subscribe(TOPIC, "s", subType=SHARED, consumer_name="me")
+        peer.flow(5)
+        await peer.messages(3)
+        peer.write(ack(1, [(1, 0)]))
+        stats = await peer.request(CommandConsumerStats(consumer_id=1, request_id=0))
+        assert not stats.HasField("error_code")
+        assert (stats.consumerName, stats.type, stats.unackedMessages, stats.msgBacklog) == ("me", "Shared", 4, 3)
+        assert stats.availablePermits == (1 << 64) - 1 and not stats.blockedConsumerOnUnackedMsgs
+        assert stats.address and stats.connectedSince
+        missing = await peer.request(CommandConsumerStats(consumer_id=5, request_id=0))
+        assert missing.error_code == ServerError.ConsumerNotFound
+        await peer.subscribe(TOPIC, "exclusive", 2)
+        peer.flow(5, consumer_id=2)
+        await peer.messages(3)
+        stats = await peer.request(CommandConsumerStats(consumer_id=2, request_id=0))
+        assert (stats.type, stats.unackedMessages) == ("Exclusive", 0)  # Pulsar counts them for Shared only
+        await peer.close()
+
+
+async def test_an_entry_may_hold_another_number_of_messages_than_its_command_says():
+    async with broker_front() as front:
+        peer = await filled(front, 0)
+        for index, said in enumerate((1, 5)):
+            peer.send_entry(entry(b"abc", sequence_id=index, messages=3), index, producer_id=9, messages=said)
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=1)
+        await peer.subscribe(TOPIC, "s", subType=SHARED)
+        peer.flow(4)
+        await peer.messages(2)
+        assert topic_stats(front.topic)["subscriptions"]["s"]["unackedMessages"] == 6
         await peer.close()
 
 
