@@ -58,7 +58,9 @@ RETRY_MAX_S = 5.0
 START_DELAY_INITIAL_S = 0.1
 START_DELAY_MAX_S = 2.0
 RETURN_SPREAD_MAX_S = 1.0
-ROLLOVER_SETTLE_S = 3600.0
+CREATE_SETTLE_S = 5.0
+"""How long the record's lock is kept for an answer that was lost. What is then still in doubt is settled by the next
+who takes the lock."""
 
 
 class ChainWriterState(enum.Enum):
@@ -210,7 +212,7 @@ class ChainWriter:
                 return
             if recover:
                 await self._recover_chain()
-            writer, info = await self._create_next(ROLLOVER_SETTLE_S)
+            writer, info = await self._create_next()
         except (StaleEpoch, LedgerFenced) as error:
             self._terminal(error)
         except Exception as error:
@@ -256,9 +258,10 @@ class ChainWriter:
         info = self._chain.get(stored.ledger_id)
         return info is not None and info.closed
 
-    async def _create_next(self, settle_limit_s: float) -> tuple[LedgerWriter, LedgerInfo]:
+    async def _create_next(self) -> tuple[LedgerWriter, LedgerInfo]:
         """A new ledger, stored as the last of the chain. It is not yet in the chain in memory."""
         async with self._record_lock:
+            await self._owned.settle(CREATE_SETTLE_S)
             record = self._owned.record
             above = max(
                 self._chain.last_ledger_id,
@@ -278,7 +281,7 @@ class ChainWriter:
                 )
 
             try:
-                await self._owned.change(with_new, needs=writer.guard, settle_limit_s=settle_limit_s)
+                await self._owned.change(with_new, needs=writer.guard, settle_limit_s=CREATE_SETTLE_S)
             except OutcomeUnknown:
                 await writer.abandon()
                 raise
@@ -441,7 +444,7 @@ class ChainWriter:
         backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
         while self.state is ChainWriterState.WRITING and self._rollover_due_in_s() == 0:
             try:
-                return await self._create_next(ROLLOVER_SETTLE_S)
+                return await self._create_next()
             except (StaleEpoch, LedgerFenced) as error:
                 self._terminal(error)
             except MagnetarError as error:

@@ -20,10 +20,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..protocol import metadata_keys
-from ..protocol.errors import AlreadyClosed, ConditionFailed, MagnetarError, StaleEpoch, SubscriptionNotFound
+from ..protocol.errors import (
+    AlreadyClosed,
+    ConditionFailed,
+    MagnetarError,
+    StaleEpoch,
+    SubscriptionNotFound,
+)
 from ..protocol.message_id import EARLIEST_POSITION, Position
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
@@ -36,13 +42,13 @@ from .cursor import Cursor, CursorHome
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
 from .ledger_chain import LedgerChain, LedgerInfo
-from .ledger_metadata import LedgerMetadata
 from .ledger_writer import AddCallback
 from .ledger_writer_state import PendingEntry
 from .ledgers import Ledgers
-from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
+from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord, holding
 from .metadata_store import MetadataStore, list_all
 from .pins import Pins
+from .read_plan import ReadPlan
 from .trim_timer import TrimTimer
 from .trimming import trimmable
 
@@ -53,18 +59,6 @@ PIN_LOOK_MIN_S = 0.1
 PIN_LOOK_MAX_S = 60.0
 
 Created = TypeVar("Created")
-
-
-class ReadPlan(NamedTuple):
-    """A bulk read: acknowledged entries `first`…`last` (inclusive), the ledgers that hold them, and their pin.
-
-    `first` > `last` when there is nothing; then `ledgers` is empty and there is no pin.
-    """
-
-    first: Position
-    last: Position
-    ledgers: tuple[LedgerMetadata, ...]
-    pin: str | None
 
 
 class ManagedLedger:
@@ -92,6 +86,7 @@ class ManagedLedger:
         self._ledgers = ledgers
         self._metadata = metadata
         self._owned = owned
+        owned.on_adopted = self._adopted
         self._chain = chain
         self._cache = cache
         self._record_lock = asyncio.Lock()
@@ -266,7 +261,7 @@ class ManagedLedger:
         state = CursorState(self._chain, EARLIEST_POSITION, properties)
         state.reset(self._initial(initial))
         cursor = Cursor(self._home, name, state, durable=True)
-        async with self._record_lock:  # the trim must not take what it starts with
+        async with holding(self._owned, self._record_lock):  # the trim must not take what it starts with
             found = self.cursors.get(name)
             if found is not None:
                 return found
@@ -326,7 +321,7 @@ class ManagedLedger:
                 if cursor.durable_mark_delete < cursor.mark_delete_position
             )
         )
-        async with self._record_lock:
+        async with holding(self._owned, self._record_lock):
             pinned = await self._pins.pinned()
             gone = self._would_trim(in_memory=False, pinned=pinned.ledger_ids)
             if pinned.ends_in_s is not None and len(self._would_trim(in_memory=False)) > len(gone):
@@ -334,11 +329,8 @@ class ManagedLedger:
                 self._trim_timer.within_s(min(max(pinned.ends_in_s, PIN_LOOK_MIN_S), PIN_LOOK_MAX_S))
             if gone:
                 await self._owned.change(lambda record: self._without(record, gone))
-                self._chain.remove(gone)
+                self._forget(gone)
         if gone:
-            self._reads.forget(gone)
-            for cursor in self.cursors.values():
-                cursor.ledgers_trimmed()
             await self._finish_deleting()
         return gone
 
@@ -350,7 +342,7 @@ class ManagedLedger:
 
     def _without(self, record: ManagedLedgerRecord, gone: list[int]) -> ManagedLedgerRecord:
         kept = tuple(info for info in fresh_infos(record, self._chain) if info.ledger_id not in gone)
-        return replace(record, ledgers=kept, deleting=(*record.deleting, *gone))
+        return replace(record, ledgers=kept, deleting=tuple(dict.fromkeys((*record.deleting, *gone))))
 
     async def _finish_deleting(self) -> None:
         """Delete the ledgers that left the chain, then forget them. What fails is left to the next trim or owner."""
@@ -358,7 +350,7 @@ class ManagedLedger:
         try:
             for ledger_id in deleting:
                 await self._ledgers.delete(ledger_id)
-            async with self._record_lock:
+            async with holding(self._owned, self._record_lock):
                 await self._owned.change(
                     lambda record: replace(
                         record,
@@ -395,7 +387,7 @@ class ManagedLedger:
     async def pin(self, ledger_ids: list[int], ttl_s: float) -> str:
         """Keep ledgers from being trimmed for `ttl_s` seconds or until `unpin`; returns the pin's id."""
         self._check()
-        async with self._record_lock:
+        async with holding(self._owned, self._record_lock):
             return await self._created_beside(self._pins.add(ledger_ids, ttl_s, self._owned.guard))
 
     async def prolong_pin(self, pin_id: str, ttl_s: float) -> bool:
@@ -415,7 +407,7 @@ class ManagedLedger:
         Raises StaleEpoch, MetadataUnavailable.
         """
         self._check()
-        async with self._record_lock:
+        async with holding(self._owned, self._record_lock):
             last = self._chain.last_confirmed if end is None else min(end, self._chain.last_confirmed)
             first = self._chain.ceiling(start)
             if first is None or first > last:
@@ -454,6 +446,19 @@ class ManagedLedger:
                 raise outcome
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _adopted(self) -> None:
+        """A write of ours that was in doubt had happened: what it took from the chain is gone."""
+        named = {info.ledger_id for info in self._owned.record.ledgers}
+        gone = [info.ledger_id for info in self._chain.infos if info.ledger_id not in named]
+        if gone:
+            self._forget(gone)
+
+    def _forget(self, gone: list[int]) -> None:
+        self._chain.remove(gone)
+        self._reads.forget(gone)
+        for cursor in self.cursors.values():
+            cursor.ledgers_trimmed()
 
     def _check(self) -> None:
         if self._ended is not None:

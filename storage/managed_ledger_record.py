@@ -8,20 +8,39 @@ A record that is not there refuses nobody. So a topic is taken over only while i
 epoch: a broker that slept while the topic moved on and was deleted does not bring its record back. And what the owner
 creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
 
+A write whose outcome stays unknown leaves a doubt: it may have landed, may still land, or never will. `settle` ends it
+by a compare-and-set on the version from before: when that succeeds the doubtful write cannot land any more; when it
+finds the doubtful value stored, one version on, that was ours, and is taken over (`on_adopted` hears of it). Nothing is
+decided by the record, and nothing created beside it, before the doubt has ended.
+
 `deleting` names ledgers that left the chain but whose deletion is not known to be complete; whoever owns the topic
 repeats it.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ..protocol import metadata_keys
-from ..protocol.errors import BadVersion, ConditionFailed, MetadataError, NoSuchKey, ProtocolError, StaleEpoch
+from ..protocol.errors import (
+    BadVersion,
+    ConditionFailed,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+    OutcomeUnknown,
+    ProtocolError,
+    StaleEpoch,
+)
 from ..runtime.environment import Environment
 from .ledger_chain import LedgerInfo
 from .metadata_cas import SETTLE_LIMIT_S, put_certain
 from .metadata_store import Guard, MetadataStore, pack, unpack
+
+RECORD_WAIT_S = 10.0
+"""How long a subscriber, a pin or a trim waits while others change the record, before it fails."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,8 @@ class OwnedRecord:
         self.name = name
         self.epoch = epoch
         self.record = ManagedLedgerRecord(epoch)
+        self.on_adopted: Callable[[], None] = lambda: None
+        self._doubtful: list[ManagedLedgerRecord] = []
         self._key = metadata_keys.managed_ledger(name)
         self._env = env
         self._store = store
@@ -101,6 +122,7 @@ class OwnedRecord:
 
         Raises StaleEpoch when a later owner was here, or the topic is assigned under another epoch, or not at all.
         """
+        self._doubtful = []
         if self._assignment_key is None:
             found = await self._store.get(self._key)
         else:
@@ -145,12 +167,35 @@ class OwnedRecord:
         Raises StaleEpoch when it is no longer ours, MetadataUnavailable or ConditionFailed (nothing changed),
         OutcomeUnknown.
         """
-        try:
+        while True:
             changed = transform(self.record)
-            await self._put(replace(changed, epoch=self.epoch, ledgers=_copies(changed.ledgers)), settle_limit_s, needs)
-        except (BadVersion, NoSuchKey):
-            raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch) from None
-        return self.record
+            wanted = replace(changed, epoch=self.epoch, ledgers=_copies(changed.ledgers))
+            try:
+                await self._put(wanted, settle_limit_s, needs)
+            except (BadVersion, NoSuchKey):
+                if not await self._adopt():
+                    raise StaleEpoch(f"{self.name} has another owner now", epoch=self.epoch) from None
+            else:
+                return self.record
+
+    async def settle(self, settle_limit_s: float = SETTLE_LIMIT_S) -> None:
+        """End a doubt, if there is one. See the module. Raises like `change`: the doubt then stays."""
+        if self._doubtful:
+            await self.change(lambda record: record, settle_limit_s=settle_limit_s)
+
+    async def _adopt(self) -> bool:
+        """Take over what is stored if it is what a doubtful write of ours wanted."""
+        if not self._doubtful or self._version is None:
+            return False
+        found = await self._store.get(self._key)
+        if found is None or found.version != self._version + 1:
+            return False
+        for record in self._doubtful:
+            if record.pack() == found.value:
+                self.record, self._version, self._doubtful = record, found.version, []
+                self.on_adopted()
+                return True
+        return False
 
     async def names(self, ledger_id: int) -> bool:
         """Whether the record as it is stored now, whoever wrote it, names a ledger. Raises MetadataUnavailable."""
@@ -172,16 +217,39 @@ class OwnedRecord:
             return
 
     async def _put(self, record: ManagedLedgerRecord, settle_limit_s: float, needs: Guard | None = None) -> None:
-        self._version = await put_certain(
-            self._env,
-            self._store,
-            self._key,
-            record.pack(),
-            self._version,
-            needs=needs,
-            settle_limit_s=settle_limit_s,
-        )
+        try:
+            self._version = await put_certain(
+                self._env,
+                self._store,
+                self._key,
+                record.pack(),
+                self._version,
+                needs=needs,
+                settle_limit_s=settle_limit_s,
+            )
+        except OutcomeUnknown:
+            self._doubtful.append(record)
+            raise
         self.record = record
+        self._doubtful = []
+
+
+@asynccontextmanager
+async def holding(owned: OwnedRecord, lock: asyncio.Lock) -> AsyncGenerator[None]:
+    """Nobody else changes the record meanwhile, and what is stored is known.
+
+    Raises MetadataUnavailable when the lock is not free in time, and what settling a doubt raises.
+    """
+    try:
+        async with asyncio.timeout(RECORD_WAIT_S):
+            await lock.acquire()
+    except TimeoutError:
+        raise MetadataUnavailable(f"{owned.name} waits for the metadata store; try again") from None
+    try:
+        await owned.settle(RECORD_WAIT_S)
+        yield
+    finally:
+        lock.release()
 
 
 def _epoch_of(assignment: bytes) -> int:

@@ -1,0 +1,118 @@
+"""The record of a chain after a write whose answer was lost: nobody waits for long, and the doubt ends well."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from fake_bookies import Adds, FakeCluster, until
+from managed_ledger_kit import NAME, append, bodies, open_, read_all
+
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
+from magnetar.storage import chain_writer, managed_ledger_record
+from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.metadata_cas import put_certain
+from magnetar.storage.metadata_store import Guard, Write, WriteResult
+
+RECORD = metadata_keys.managed_ledger(NAME)
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
+    monkeypatch.setattr(chain_writer, "CREATE_SETTLE_S", 0.1)
+    monkeypatch.setattr(managed_ledger_record, "RECORD_WAIT_S", 0.3)
+    cluster = FakeCluster(
+        3, add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
+    )
+    yield cluster
+    await cluster.close()
+
+
+class Doubt:
+    """From the next write of the record on its answers are lost: the first one lands as `lands` says, others never."""
+
+    def __init__(self, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, lands: str) -> None:
+        self.lands = lands
+        self.late: list[tuple[Sequence[Write], Guard | None]] = []
+        self.over = False
+        self._store = cluster.metadata
+        self._write_many = cluster.metadata.write_many
+        monkeypatch.setattr(cluster.metadata, "write_many", self._lose)
+
+    async def _lose(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+        if self.over or writes[0].key != RECORD:
+            return await self._write_many(writes, guard)
+        if not self.late:
+            self.late.append((writes, guard))
+            if self.lands == "at once":
+                await self._write_many(writes, guard)
+        raise OutcomeUnknown("the answer was lost")
+
+    async def end(self) -> None:
+        """The store is back."""
+        if self.lands == "late":
+            await self._write_many(*self.late[0])
+        self.over = True
+
+
+@pytest.mark.parametrize("lands", ["at once", "late", "never"])
+async def test_a_subscriber_does_not_wait_for_an_answer_that_never_comes_and_is_served_afterwards(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, lands: str
+) -> None:
+    managed = await open_(cluster)
+    fenced: list[object] = []
+    managed.on_fenced.append(fenced.append)
+    doubt, adds = Doubt(cluster, monkeypatch, lands), Adds()
+    managed.append(b"lost", adds.callback)  # its first ledger is put into the record
+    await until(lambda: doubt.late)
+    for attempt in (managed.open_cursor("s", "earliest"), managed.pin([1], 60.0), managed.plan((-1, -1))):
+        try:
+            async with asyncio.timeout(2):
+                await attempt
+        except (OutcomeUnknown, MetadataUnavailable):
+            continue  # an empty plan asks for nothing
+    assert isinstance((await _first_outcome(adds)), OutcomeUnknown)
+    await doubt.end()
+    await managed.open_cursor("s", "earliest")
+    adds = await append(managed, bodies(3))
+    assert not adds.errors and not fenced
+    assert [body for _, body in await read_all(managed)] == bodies(3)
+    await managed.close()
+    managed = await open_(cluster, epoch=2)
+    assert [body for _, body in await read_all(managed)] == bodies(3)
+    await managed.close()
+
+
+async def _first_outcome(adds: Adds) -> object:
+    await adds.wait(1)
+    return adds.outcomes[0]
+
+
+@pytest.mark.parametrize("lands", ["at once", "late", "never"])
+async def test_a_trim_in_doubt_is_known_before_anything_is_pinned(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, lands: str
+) -> None:
+    monkeypatch.setattr("magnetar.storage.managed_ledger_record.put_certain", _impatient)
+    managed = await open_(cluster)
+    cursor = await managed.open_cursor("s", "earliest")
+    await append(managed, bodies(10))
+    await until(lambda: len(managed.ledger_infos) == 2)
+    await append(managed, bodies(2, 10))
+    old = managed.ledger_infos[0].ledger_id
+    cursor.acknowledge_cumulative(managed.last_confirmed)
+    await cursor.flush()
+    doubt = Doubt(cluster, monkeypatch, lands)
+    with pytest.raises(OutcomeUnknown):
+        await managed.trim()
+    await doubt.end()
+    plan = await managed.plan((-1, -1))
+    record = ManagedLedgerRecord.unpack(cluster.metadata.records.by_key[RECORD].value)
+    named = [info.ledger_id for info in record.ledgers]
+    planned = [ledger.ledger_id for ledger in plan.ledgers]
+    assert (old in planned) == (old in named) == (lands == "never")
+    assert [info.ledger_id for info in managed.ledger_infos] == named
+    await managed.close()
+
+
+async def _impatient(*arguments: object, settle_limit_s: float, **options: object) -> int:
+    return await put_certain(*arguments, settle_limit_s=min(settle_limit_s, 0.1), **options)  # type: ignore[arg-type]
