@@ -158,7 +158,7 @@ async def test_what_was_not_delivered_comes_again_with_the_next_subscription(
     last = await consumer.receive(2000)
     await broker.until(lambda: acknowledged(broker) == {0})
     broker.drop_connections()
-    await broker.until(lambda: broker.count("SUBSCRIBE") == 2)
+    await broker.until(lambda: broker.count("SUBSCRIBE") == 2 and consumer.is_connected())
     await consumer.acknowledge_cumulative(last)
     await consumer.close()
     assert acknowledged(broker) == {0, 2, 3}, "before the error came again"
