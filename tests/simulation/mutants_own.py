@@ -45,6 +45,7 @@ def _answer_before_the_sync(stack: ExitStack) -> None:
 
 
 def _fill_journals_in_use(stack: ExitStack) -> None:
+    """Checksums tell what the zeros destroyed, so that no bookie denies it: its ledgers can never be recovered."""
     waiting = JournalFiles.hurry
 
     def hurry(self: JournalFiles, segment: Segment) -> None:
@@ -195,7 +196,7 @@ def _load_while_deleting(stack: ExitStack) -> None:
 
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
-    Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I1", _fill_journals_in_use),
+    Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I8", _fill_journals_in_use),
     Mutant("cursor ahead", "a cursor is stored without its holes", "I7", _store_cursors_ahead),
     Mutant("stale epoch", "a superseded owner writes its chain over the next one's", "I2", _accept_a_stale_epoch),
     Mutant("early trim", "ledgers are trimmed before the cursors' places are stored", "I9", _trim_before_cursors_move),
