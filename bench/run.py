@@ -4,7 +4,8 @@
 
 The cluster has 2 brokers and 3 bookies, synced 3/3/2, and lies below `--directory` (by default a temporary directory in
 bench/results, so that it is on the disk of the checkout and not in memory). Idle goes first, because nobody may have
-used the cluster yet; the kills go last. A benchmark that fails is reported and does not keep the others from running.
+used the cluster yet; the kills go last, and behind them starting and stopping other clusters. A benchmark that fails is
+reported and does not keep the others from running.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import consume_rate
 import entry_cost
 import failover
 import idle
+import lifecycle
 import plot
 import publish
 import spark_read
@@ -49,13 +51,14 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "spark": lambda: spark_read.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),
         "failover": lambda: failover.run(cluster, report),
+        "lifecycle": lambda: lifecycle.run(directory, report),
     }
 
 
 def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = "idle publish cpu steady client consume spark topics failover"
+    names = "idle publish cpu steady client consume spark topics failover lifecycle"
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()
