@@ -46,6 +46,7 @@ class MemberPlan:
     keys: NodeKeys
     settings: Settings
     node: NodePlan
+    log_directory: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,15 @@ class ClusterPlan:
         """Everybody's keys."""
         return RootKeys(self.secret)
 
+    @property
+    def log_directory(self) -> str:
+        """Where every process keeps its log, on its own machine."""
+        return log_directory(self.data_directory)
+
     def member(self, node: NodePlan) -> MemberPlan:
         """What the process of that node is handed."""
-        return MemberPlan(self.cluster_id, self.keys.node(node.role, node.node_id), self.settings, node)
+        keys = self.keys.node(node.role, node.node_id)
+        return MemberPlan(self.cluster_id, keys, self.settings, node, self.log_directory)
 
     @property
     def service_urls(self) -> list[str]:
@@ -87,3 +94,8 @@ class ClusterPlan:
         """`http://host:port` of the admin; empty without one."""
         urls = [f"http://{node.public_host}:{node.port}" for node in self.nodes if node.role == ROLE_ADMIN]
         return urls[0] if urls else ""
+
+
+def log_directory(data_directory: str) -> str:
+    """Where the processes of a cluster on Ray keep their logs. They stay when the cluster is stopped."""
+    return f"{data_directory}/logs"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.logs import log_to_stderr
+from ..runtime.logs import log_to_file, log_to_stderr
 from ..runtime.tasks import Tasks
 from ..storage.metadata_store import MetadataStore
 from . import assembly
@@ -34,9 +34,12 @@ START_RETRY_INITIAL_S = 0.1
 START_RETRY_MAX_S = 5.0
 
 
-def _begin_process() -> None:
-    """Logs go to the worker's log file in Ray's session directory; the garbage collector is told to take its time."""
+def _begin_process(log_directory: str, node_id: str) -> None:
+    """Logs go to a file that outlives the cluster's stop, and to the worker's in Ray's session directory; the garbage
+    collector is told to take its time.
+    """
     log_to_stderr()
+    log_to_file(f"{log_directory}/{node_id}.log")
     # Entries are many short-lived objects in no cycles. Looking for cycles after every 700 of them, Python's default,
     # takes a quarter of a busy broker's time.
     gc.freeze()
@@ -47,7 +50,7 @@ class MemberActor:
     """A bookie, broker or admin as a Ray actor."""
 
     def __init__(self, plan: MemberPlan) -> None:
-        _begin_process()
+        _begin_process(plan.log_directory, plan.node.node_id)
         self._env = Environment.real()
         self._member = Member(self._env, plan, locate_coordinator)
 
@@ -77,7 +80,7 @@ class CoordinatorActor:
     """The coordinator as a Ray actor, and the supervisor of all others."""
 
     def __init__(self, plan: ClusterPlan) -> None:
-        _begin_process()
+        _begin_process(plan.log_directory, plan.coordinator.node_id)
         self._plan = plan
         self._env = Environment.real()
         self._service: CoordinatorService | None = None

@@ -123,7 +123,7 @@ def stop(data_dir: DataDirectory = None) -> None:
     from .ray_cluster import stop_on_ray
 
     with clear_errors():
-        console.print(stop_on_ray(data_dir or default_data_directory()), highlight=False)
+        console.print(stop_on_ray(data_dir or default_data_directory()), highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -13,6 +13,7 @@ import os
 import threading
 from typing import Any
 
+from ..actors.plan import log_directory
 from ..actors.ray_launcher import actor_options, launch_ahead
 from ..protocol.errors import ClusterError
 from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
@@ -49,6 +50,7 @@ class RayCluster(Cluster):
             "admin_url": self.admin_url,
             "ray": {"address": self._session.address, "kind": self._session.kind},
             "data_directory": str(self._directory.path),
+            "log_directory": log_directory(str(self._directory.path)),
         }
 
     def accept_lost_ledgers(self) -> list[list[int]]:
@@ -135,9 +137,10 @@ def stop_on_ray(data_directory: str | os.PathLike[str]) -> str:
         session = RaySession.from_record(run["ray"])
         _end_session(session)
         directory.clear_run()
-        return f"the cluster did not answer ({error}); what was left of it is cleared away"
+        where = log_directory(str(directory.path))
+        return f"the cluster did not answer ({error}); what was left of it is cleared away, logs are in {where}"
     with cluster:
-        return f"stopped cluster {cluster.cluster_id}"
+        return f"stopped cluster {cluster.cluster_id}; logs are in {log_directory(str(directory.path))}"
 
 
 def _import_ahead() -> None:

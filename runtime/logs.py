@@ -7,9 +7,16 @@ exception's text may hold a name, too.
 """
 
 import logging
+import logging.handlers
+import os
 import re
+from io import TextIOWrapper
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+FILE_SIZE_MAX_BYTES = 16 << 20
+FILES_KEPT = 3
+"""Older files of a process, beside the one that it writes."""
+
 CONTINUED = "  | "
 """In front of every line that is not the first one of its record."""
 
@@ -48,3 +55,25 @@ def log_to_stderr(level: int = logging.INFO, text: str = FORMAT) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter(text))
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def log_to_file(path: str, text: str = FORMAT) -> None:
+    """Have this process write its log to `path`, too, which only its user may read.
+
+    The file is renamed to `path.1` when it has `FILE_SIZE_MAX_BYTES`, and the oldest of `FILES_KEPT` is removed. A file
+    that cannot be written keeps nobody from working: the log says so on standard error.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        handler = _PrivateRotatingFile(path, maxBytes=FILE_SIZE_MAX_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+    except OSError as error:
+        logging.getLogger(__name__).warning("no log is kept in %s: %s", path, error)
+        return
+    handler.setFormatter(LineFormatter(text))
+    logging.getLogger().addHandler(handler)
+
+
+class _PrivateRotatingFile(logging.handlers.RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, errors="backslashreplace")

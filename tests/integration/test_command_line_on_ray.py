@@ -72,6 +72,10 @@ def test_detached_cluster_outlives_its_command_and_ends_whole(
         bystander.kill()
     assert stopped.returncode == 0, stopped.stderr
     assert found["cluster_id"] in stopped.stdout
+    logs = Path(found["log_directory"])
+    assert f"logs are in {logs}" in stopped.stdout.replace("\n", " ")
+    assert "serves" in (logs / "bookie-1.log").read_text()
+    assert {"admin.log", "broker-1.log", "coordinator.log"} <= {path.name for path in logs.iterdir()}
     assert not any(process.alive for process in everything), "its Ray is gone"
     assert not Path(directory).exists()
 
