@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ..protocol.commands import send_error, send_receipt
 from ..protocol.entries import is_batch, parse_metadata
 from ..protocol.errors import (
+    BrokerPersistenceError,
     ConsumerBusy,
     LedgerFenced,
     MagnetarError,
@@ -209,8 +210,13 @@ class Topic:
         """The ledger's answer to one append, in the order of appends."""
         producer = publish.producer
         if position is None:
+            error = error if error is not None else NoSuchEntry("an append without position")
+            if not producer.failed and not producer.closed and not isinstance(error, TERMINAL_ERRORS):
+                # As in Pulsar: the cause goes out before the producer is sent away, so that its client can tell it.
+                code = server_error_code(BrokerPersistenceError(str(error)))
+                producer.connection.write(send_error(producer.producer_id, publish.sequence_id, code, str(error)))
             producer.failed = True
-            self._publish_failed(error if error is not None else NoSuchEntry("an append without position"))
+            self._publish_failed(error)
         else:
             self._remember(position, publish.messages)
             producer.published.add(publish.messages, publish.size_bytes)

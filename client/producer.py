@@ -113,6 +113,8 @@ class PartitionProducer:
         self._failure: MagnetarError | None = None
         self._reconnecting = False
         self._refusals: Backoff | None = None
+        self._last_refusal: MagnetarError | None = None
+        """Why the broker stored nothing when it was last asked; None once it stored something."""
         """The pauses before beginning anew; None since the last receipt."""
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -354,7 +356,7 @@ class PartitionProducer:
                 self._connection.close(ProtocolError("a receipt came before that of an earlier message"))
             return
         self._inflight.popleft()
-        self._refusals = None
+        self._refusals = self._last_refusal = None
         if batch.last_sequence_id > self.last_sequence_id:
             self.last_sequence_id = batch.last_sequence_id
         callbacks = batch.callbacks
@@ -377,8 +379,10 @@ class PartitionProducer:
         if is_retriable(error) and connection is not None:
             # What was sent behind it may have been stored: begin anew from this entry, so that order holds.
             logger.info("broker refused an entry for %s for now: %s", self.topic.full, error)
+            self._last_refusal = error
             connection.producers.pop(self._producer_id, None)
             self._connection = None
+            self._reconnecting = True
             self._core.tasks.spawn(self._start_over(connection), f"register producer on {self.topic.full} again")
         elif isinstance(error, TopicTerminated) or error.server_error == 25:
             self.fail(error)
@@ -386,13 +390,16 @@ class PartitionProducer:
             self._end(self._inflight.popleft(), error)
 
     async def _start_over(self, connection: Connection) -> None:
-        if not connection.closed:
-            await self._say_goodbye(connection)
-        # A registration that succeeds says nothing about storing: while the topic cannot store, only receipts end
-        # the growing of the pauses.
-        if self._refusals is None:
-            self._refusals = Backoff(self._core.environment.random, REFUSED_PAUSE_INITIAL_S, REFUSED_PAUSE_MAX_S)
-        await asyncio.sleep(self._refusals.next_delay_s() or 0.0)
+        try:
+            if not connection.closed:
+                await self._say_goodbye(connection)
+            # A registration that succeeds says nothing about storing: while the topic cannot store, only receipts end
+            # the growing of the pauses.
+            if self._refusals is None:
+                self._refusals = Backoff(self._core.environment.random, REFUSED_PAUSE_INITIAL_S, REFUSED_PAUSE_MAX_S)
+            await asyncio.sleep(self._refusals.next_delay_s() or 0.0)
+        finally:
+            self._reconnecting = False
         self._reconnect()
 
     # ---- Ends ----
@@ -404,6 +411,8 @@ class PartitionProducer:
             text = (
                 f"no receipt for a message to {self.topic.full} within {self._timeout_s:g} s; it may have been stored"
             )
+            if self._last_refusal is not None:
+                text += f". The broker's last error: {self._last_refusal}"
             self._end(self._inflight.popleft(), Timeout(text))
         if self._inflight:
             self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)

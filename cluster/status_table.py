@@ -69,10 +69,14 @@ def _lines(status: Mapping[str, Any]) -> list[str]:
     missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
     if missing:
         lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
+    full = [member["id"] for member in status["members"] if member["report"].get("disk", {}).get("full")]
+    if full:
+        lines.append(f"[yellow]disk full  {', '.join(sorted(full))}: takes no new entries until there is room[/yellow]")
     for process in status.get("processes", ()):
         if process["state"] != "running" and process["problem"]:
             lines.append(f"[yellow]problem    {process['node_id']}: {escape(process['problem'])}[/yellow]")
-    for label, key in (("service", "service_url"), ("admin", "admin_url"), ("data", "data_directory")):
+    places = ("service", "service_url"), ("admin", "admin_url"), ("data", "data_directory"), ("logs", "log_directory")
+    for label, key in places:
         if status.get(key):
             lines.append(f"{label:<10} {status[key]}")
     if "ray" in status:
@@ -150,8 +154,10 @@ def _state(member: Mapping[str, Any] | None, process: Mapping[str, Any]) -> str:
     if member is None:
         # The admin has no session: it asks, and nothing depends on it.
         return "running" if process.get("role") in (ROLE_ADMIN, ROLE_COORDINATOR) else "[yellow]no session[/yellow]"
-    if member["report"].get("writable") is False:
-        return "[yellow]read-only[/yellow]"
+    report = member["report"]
+    if report.get("writable") is False:
+        why = "limbo" if report.get("limbo") else "disk full" if report.get("disk", {}).get("full") else ""
+        return f"[yellow]read-only{f': {why}' if why else ''}[/yellow]"
     return "running"
 
 

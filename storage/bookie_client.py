@@ -179,6 +179,14 @@ class BookieClient:
             info.id for info in self.directory.bookies.values() if info.writable and not self.is_suspect(info.id)
         )
 
+    def unusable(self) -> list[str]:
+        """For each bookie that new ledgers cannot use now, why not."""
+        return [
+            f"{info.id} {_why_not_writable(info)}" if not info.writable else f"{info.id} did not answer"
+            for info in sorted(self.directory.bookies.values())
+            if not info.writable or self.is_suspect(info.id)
+        ]
+
     def is_suspect(self, bookie_id: str) -> bool:
         """Whether the last try to reach it failed."""
         channel = self._channels.get(bookie_id)
@@ -351,3 +359,7 @@ class BookieClient:
                 self._start_connecting(channel)
         for listener in list(self.on_usable):
             listener()
+
+
+def _why_not_writable(info: BookieInfo) -> str:
+    return "is in limbo: it lost data" if info.limbo else "is read-only: its disk is full"

@@ -20,15 +20,23 @@ class Placement(NamedTuple):
     under_replicated: bool
 
 
-def place(random: Chance, usable: Iterable[str], ensemble_size: int, write_quorum: int, ack_quorum: int) -> Placement:
+def place(
+    random: Chance,
+    usable: Iterable[str],
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    unusable: Sequence[str] = (),
+) -> Placement:
     """Choose the ensemble of a new ledger among the usable bookies.
 
-    Raises NotEnoughBookies when fewer than `ack_quorum` are usable.
+    Raises NotEnoughBookies when fewer than `ack_quorum` are usable; `unusable` says why the others are not.
     """
     candidates = sorted(usable)
     if len(candidates) < ack_quorum:
+        others = "; ".join(unusable) or "no other bookie is alive"
         raise NotEnoughBookies(
-            f"a ledger needs {ack_quorum} bookies for its ack quorum and only {len(candidates)} can be used",
+            f"a ledger needs {ack_quorum} bookies for its ack quorum and only {len(candidates)} can be used: {others}",
             usable=len(candidates),
             ack_quorum=ack_quorum,
         )

@@ -58,6 +58,7 @@ class Ledgers:
             settings.ensemble_size,
             settings.write_quorum,
             settings.ack_quorum,
+            self.client.unusable(),
         )
         metadata = LedgerMetadata(
             ledger_id=await self._take_id(above),

@@ -324,7 +324,10 @@ async def test_after_a_failed_write_nothing_later_is_acknowledged_and_the_produc
         front.ledger.release()
         await one.expect(BaseCommand.CLOSE_PRODUCER)
         await two.expect(BaseCommand.CLOSE_PRODUCER)
-        assert [frame.command.send_receipt.sequence_id for frame in one.received] == [0]
+        receipt, refusal = (frame.command for frame in one.received)
+        assert receipt.send_receipt.sequence_id == 0
+        assert (refusal.type, refusal.send_error.sequence_id) == (BaseCommand.SEND_ERROR, 1)
+        assert (refusal.send_error.error, refusal.send_error.message) == (2, "the disk")
         assert [frame.command.send_receipt.sequence_id for frame in two.received] == [0]
         success = await one.producer(TOPIC)
         assert success.producer_name

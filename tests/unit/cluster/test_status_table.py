@@ -126,3 +126,17 @@ def test_metadata_older_than_its_ledgers_says_what_is_kept_and_what_to_do() -> N
     assert "bookie-2 3" in line(text, "kept without a record") and "bookie-1" not in line(text, "kept without a record")
     assert "magnetar accept-lost-ledgers" in text
     assert "restored" not in shown()
+
+
+def test_a_bookie_whose_disk_is_full_is_read_only_and_says_why() -> None:
+    report = {"writable": False, "limbo": "", "disk": {"used": 95, "free": 5, "full": True}}
+    text = shown(members=[member("bookie-1", "bookie", report=report)])
+    assert "read-only: disk full" in line(text, "bookie-1 ")
+    assert "bookie-1" in line(text, "disk full  ")
+
+
+def test_a_bookie_in_limbo_is_read_only_and_says_why() -> None:
+    report = {"writable": False, "limbo": "an empty disk", "disk": {"used": 5, "free": 95, "full": False}}
+    text = shown(members=[member("bookie-1", "bookie", report=report)])
+    assert "read-only: limbo" in line(text, "bookie-1 ")
+    assert "disk full" not in text
