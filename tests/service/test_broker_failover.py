@@ -30,6 +30,7 @@ class Publisher(threading.Thread):
         self.acknowledged = []
         self.gap_s = 0.0
         self.failure = None
+        client.subscribe(topic, "keep").close()  # else a topic that has moved trims what nobody is subscribed to
         self._producer = client.create_producer(topic, send_timeout_millis=30_000)
         self._ended = threading.Event()
 
