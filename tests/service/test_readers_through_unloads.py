@@ -49,8 +49,10 @@ def numbers(count, start=0):
 
 
 def publish(cluster, topic, batched):
-    """Thirty messages, in three batches or one by one; their ids."""
+    """Thirty messages, in three batches or one by one; their ids. A durable subscription keeps them: a reader does not,
+    and a topic that is loaded again is trimmed."""
     connected = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    connected.subscribe(topic, "keeper").close()
     ids: list[pulsar.MessageId] = []
 
     def sent(result, message_id):

@@ -10,6 +10,7 @@ from itertools import pairwise
 from magnetar.protocol import metadata_keys
 from magnetar.protocol.message_id import Position
 from magnetar.storage.bookie import BookieStore
+from magnetar.storage.chain_reads import PLACES_MAX, READERS_MAX
 from magnetar.storage.chain_writer import ChainWriterState
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.cursor_state import CursorState
@@ -64,6 +65,11 @@ def validate_chain(chain: LedgerChain) -> Iterator[str]:
 
 def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> Iterator[str]:
     """The chain in memory, the record as its owner knows it, and the ledgers' own records."""
+    cache, reads = ledger._cache, ledger._reads
+    if cache.size_bytes > cache.size_max_bytes:
+        yield f"the cache holds {cache.size_bytes} bytes of at most {cache.size_max_bytes}"
+    if len(reads._latest) > PLACES_MAX or len(reads._readers) > READERS_MAX:
+        yield f"{len(reads._latest)} places and {len(reads._readers)} readers are kept for {ledger.name}"
     chain, owned, writer = ledger._chain, ledger._owned, ledger._writer
     for problem in validate_chain(chain):
         yield f"{ledger.name}: {problem}"
