@@ -75,14 +75,6 @@ class Settings(ClientLimits):
         maximum=60,
         hostile=0.01,
     )
-    ledger_id_block: int = _setting(
-        "ledgerIdBlockSize",
-        100,
-        "Ledger ids reserved at a time; a crash burns the rest.",
-        minimum=1,
-        maximum=1_000_000,
-        hostile=1,
-    )
     reads_under_way_max: int = _setting(
         "managedLedgerMaxReadsInFlight", 8, "Range reads under way for one reader.", minimum=1, maximum=1024, hostile=1
     )

@@ -7,9 +7,10 @@ Data is deleted here and nowhere else, so everything doubtful means "keep":
 - local ledgers are listed before the metadata is asked, so a ledger created meanwhile is not among them;
 - each ledger is asked for by its own key; any error ends the round, nothing it found is used;
 - the counter of ledger ids and the ids marked as restored are read *after* the ledgers, with one question. A ledger
-  that the metadata does not know goes only if its id is below that counter and not restored: else the metadata is
-  older than the ledger (see `ledger_ids`). An older state that came in before the ledgers were asked for is seen by
-  its counter, or, if the coordinator has raised that by then, by the mark which was stored before;
+  that the metadata does not know goes only if that counter is above all ids that were ever heard of here, and its own
+  is not restored: else the metadata may be older than the ledger (see `ledger_ids`). An older state that came in before
+  the ledgers were asked for is seen by its counter, or, if the coordinator has raised that by then, by the mark which
+  was stored before;
 - a ledger of which the metadata knows another one with the same id, but not the same nonce, stays in the same way;
 - between the answer and the tombstone lies no await. A ledger that got a recovery copy, a fence or its first entry
   since it was listed, or of which the auditor asked what is held, is kept this time: that is the lock a collection
@@ -125,13 +126,13 @@ def _judge(
     bookie_id: str,
 ) -> _Verdicts:
     found = _Verdicts()
-    may_be_older = bool(restored.ranges) or ledgers_end > counter
+    newer_here = ledgers_end > counter
     for ledger_id, answer in answers.items():
         state = ledgers.get(ledger_id)
         if state is None or state.touched:
             continue
         if answer is None:
-            if ledger_id >= counter or ledger_id in restored:
+            if newer_here or ledger_id in restored:
                 found.unknown += 1
             else:
                 found.doomed.append(ledger_id)
@@ -143,7 +144,7 @@ def _judge(
                 else:
                     found.unknown += 1
             elif metadata.closed and bookie_id not in metadata.bookies:
-                if state.segments and not may_be_older and ledger_id >= restored.accepted_end:
+                if state.segments and not (newer_here or restored.ranges) and ledger_id >= restored.accepted_end:
                     found.unnamed.append((ledger_id, answer.version))
             elif metadata.closed:
                 state.record_version = answer.version  # it stays as it is until the record changes

@@ -7,9 +7,10 @@ things keep those ledgers apart from new ones, and safe from garbage collection:
 - Bookies say at each registration which ids they know (the *end*: the first id above all of them). `LedgerIds` raises
   the counter to that end and by `GAP` beyond it, before the bookie is listed, and hands out no id before a bookie has
   spoken. It also compares what the counter gives with what it gave before, for a database that fails over under it.
-- Before the counter rises, the ids that it jumps over are stored as *restored*. No bookie collects a ledger with such
-  an id that the metadata does not know, until an operator accepts that it is lost (`accept`). The order matters: once
-  the counter is above a ledger that the metadata does not know, that ledger would pass for a deleted one.
+- Before the counter rises, the ids that it jumps over are stored as *restored*, and with them those up to `GAP` below
+  it, which may have been taken and not used yet when the backup was made. No bookie collects a ledger with such an id
+  that the metadata does not know, until an operator accepts that it is lost (`accept`). The order matters: once the
+  counter is above a ledger that the metadata does not know, that ledger would pass for a deleted one.
 - A bookie that registers later may know ids beyond the gap, or its ids may have been given out again before anybody
   knew. Then two ledgers have one id; their nonces differ, and no bookie holds both (`protocol.bookie_wire`).
 
@@ -17,7 +18,7 @@ An id and what a bookie's garbage collection does with a ledger of that id:
 
     the metadata knows the ledger                            keeps it (or gives its copy up, see `garbage_collection`)
     the metadata knows one with another nonce                keeps it, until its loss is accepted
-    unknown, and at or above the counter                     keeps it: the metadata is older, and nobody noticed yet
+    unknown, and the counter is not above all ids held       keeps it: the metadata is older, and nobody noticed yet
     unknown, and restored                                    keeps it, until its loss is accepted
     unknown otherwise                                        deletes it
 
@@ -39,8 +40,8 @@ from .metadata_store import MetadataStore, Versioned, pack, unpack
 logger = logging.getLogger(__name__)
 
 GAP = 1 << 20
-"""Ids that are skipped beyond the highest one known, for bookies that have not registered yet and for blocks of ids
-that brokers took from the newer metadata."""
+"""Ids that are skipped beyond the highest one known, for bookies that have not registered yet and for ids that brokers
+took from the newer metadata; and ids below the restored counter that are in doubt, too."""
 LEDGER_IDS_MAX = 1 << 62
 RANGES_MAX = 1000
 """Of restored ids; further ones are joined with the last, which only keeps more."""
@@ -165,7 +166,7 @@ class LedgerIds:
         while True:
             record = await self._store.get(metadata_keys.RESTORED_LEDGERS)
             try:
-                await self._put(RestoredIds.unpack(record).joined(counter, end), record)
+                await self._put(RestoredIds.unpack(record).joined(max(0, counter - GAP), end), record)
                 break
             except BadVersion:
                 continue  # this coordinator is being replaced, and the next one has written it

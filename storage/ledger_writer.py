@@ -58,8 +58,6 @@ OVERLOADED_RETRY_S = 0.05
 
 _FATAL_STATUSES = frozenset({BookieStatus.CONFLICT, BookieStatus.BAD_REQUEST, BookieStatus.TOO_LARGE})
 _REFUSALS = frozenset({BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR, BookieStatus.FOREIGN})
-_OF_THE_ID = frozenset({BookieStatus.READ_ONLY, BookieStatus.FOREIGN})
-"""Refusals that may hold for other ids of the same block, too."""
 _OK = int(BookieStatus.OK)
 
 
@@ -96,8 +94,7 @@ class LedgerWriter:
     """The only writer of an OPEN ledger. Made by `Ledgers.create`.
 
     `on_confirmed(entries)` is called before the callbacks of each run of entries acknowledged together;
-    `on_ended(error)` once, when the writer ends for another reason than `close`; `on_refused(ledger_id)` when a bookie
-    takes no entries of this ledger because it is read-only, or holds another ledger of that id.
+    `on_ended(error)` once, when the writer ends for another reason than `close`.
     """
 
     def __init__(
@@ -107,7 +104,6 @@ class LedgerWriter:
         self._nonce = record.metadata.nonce
         self.on_confirmed: Callable[[list[PendingEntry]], None] | None = None
         self.on_ended: Callable[[MagnetarError], None] | None = None
-        self.on_refused: Callable[[int], None] | None = None
         self.pending_bytes = 0
         self._env = env
         self._loop = asyncio.get_running_loop()
@@ -248,8 +244,6 @@ class LedgerWriter:
         else:
             if status in _REFUSALS:
                 self._refusing[state.ensemble[slot]] = None
-                if status in _OF_THE_ID and self.on_refused is not None:
-                    self.on_refused(self.ledger_id)
             self._slot_failed(slot, tenure)
 
     def _send_again(self, entry: PendingEntry, slot: int, tenure: int) -> None:

@@ -1,15 +1,16 @@
 """Ledgers by id: create, open for reading, recover, delete.
 
-Ids come in durable blocks from one counter and are never used twice. A caller that chains ledgers asks for an id above
-the last of its chain, so that positions grow along the chain although brokers hold different blocks.
+Ids come from one durable counter and are never used twice. An id is taken when a ledger is created and never kept for
+later: so the ids of all ledgers that were created after some moment are above the counter of that moment, which is how
+metadata that was restored from a backup is told from metadata whose ledgers were deleted (`ledger_ids`). Those who wait
+for an id at the same time take theirs with one change of the counter. A caller that chains ledgers asks for an id above
+the last of its chain, so that positions grow along it.
 
 A bookie that lost data refuses every ledger that it does not know and whose id was given out before it had its data
-back: a fence of it may have been lost. To it, all ids of a block taken before are such ids, used or not; so a block is
-given up when one of its ledgers is refused.
+back: a fence of it may have been lost.
 """
 
 import asyncio
-import logging
 
 from ..protocol.errors import LedgerError
 from ..runtime.environment import Environment
@@ -24,9 +25,8 @@ from .ledger_recovery import LedgerRecovery
 from .ledger_writer import LedgerWriter
 from .metadata_store import MetadataStore
 
-logger = logging.getLogger(__name__)
-
 NONCE_SIZE_BYTES = 8
+IDS_AT_ONCE_MAX = 1000
 
 
 class Ledgers:
@@ -41,9 +41,10 @@ class Ledgers:
         self.records = LedgerRecords(env, metadata)
         self.cache = EntryCache(settings.cache_size_mb << 20)
         """Entries of all managed ledgers of this process."""
-        self._block_start = 0
-        self._next_id = 0
-        self._ids_left = 0
+        self._waiting = 0
+        """Callers that want an id."""
+        self._ids: list[int] = []
+        """Taken for those who wait, lowest last."""
         self._allocating = asyncio.Lock()
 
     async def create(self, *, above: int = -1) -> LedgerWriter:
@@ -70,9 +71,7 @@ class Ledgers:
             nonce=int.from_bytes(self.env.random.token(NONCE_SIZE_BYTES), "big"),
         )
         record = await self.records.create(metadata)
-        writer = LedgerWriter(self.env, self.records, self.client, settings, record)
-        writer.on_refused = self._give_up_block_of
-        return writer
+        return LedgerWriter(self.env, self.records, self.client, settings, record)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader. It neither recovers nor fences. Raises NoSuchLedger."""
@@ -94,23 +93,21 @@ class Ledgers:
         return await self.records.delete(ledger_id)
 
     async def _take_id(self, above: int) -> int:
-        async with self._allocating:
-            if not self._ids_left or self._next_id <= above:
-                block = self.settings.ledger_id_block
-                self._block_start = self._next_id = await self.records.allocate(block)
-                self._ids_left = block
-                if self._next_id <= above:
-                    raise LedgerError(
-                        f"the counter of ledger ids gave {self._next_id}, which is not above {above}: "
-                        "the metadata store is not the one that this chain was written with"
-                    )
-            taken = self._next_id
-            self._next_id += 1
-            self._ids_left -= 1
-            return taken
-
-    def _give_up_block_of(self, ledger_id: int) -> None:
-        """The next ledger's id is from a new block, if this one's is from the present one."""
-        if self._ids_left and ledger_id >= self._block_start:
-            logger.info("ledger %d is refused: no more ids of its block are used", ledger_id)
-            self._ids_left = 0
+        self._waiting += 1
+        try:
+            async with self._allocating:
+                if not self._ids:
+                    count = min(self._waiting, IDS_AT_ONCE_MAX)
+                    first = await self.records.allocate(count)
+                    self._ids = list(range(first + count - 1, first - 1, -1))
+                taken = self._ids.pop()
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._ids = []  # of those who did not wait to the end
+        if taken <= above:
+            raise LedgerError(
+                f"the counter of ledger ids gave {taken}, which is not above {above}: "
+                "the metadata store is not the one that this chain was written with"
+            )
+        return taken

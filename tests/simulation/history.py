@@ -78,6 +78,8 @@ class History:
     def __init__(self) -> None:
         self.violations: list[str] = []
         self.sent: dict[bytes, None] = {}
+        self.protected: dict[int, None] = {}
+        """Ledgers that no bookie may bury although the metadata, which was restored, may not know them."""
         self.acknowledged: dict[bytes, Place] = {}
         self.failed: dict[bytes, str] = {}
         self.places: dict[Place, bytes] = {}

@@ -78,6 +78,7 @@ class LedgerHistory:
         self.violations: list[str] = []
         self.counts: dict[str, int] = defaultdict(int)
         self.written: dict[bytes, None] = {}
+        self.protected: dict[int, None] = {}
         self.acknowledged: dict[Place, bytes] = {}
         self.places: dict[Place, bytes] = {}
         self.used: dict[int, None] = {}

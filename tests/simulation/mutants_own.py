@@ -24,6 +24,7 @@ from magnetar.storage.cursor_changes import Whole
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.entry_ranges import EntryRanges
 from magnetar.storage.journal_files import JournalFiles
+from magnetar.storage.ledger_ids import LedgerIds
 from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.ledger_recovery import LedgerRecovery
 from magnetar.storage.ledger_writer import LedgerWriter
@@ -194,6 +195,13 @@ def _load_while_deleting(stack: ExitStack) -> None:
     replace(stack, Topics, "delete", delete)
 
 
+def _give_ids_out_again(stack: ExitStack) -> None:
+    async def known(self: LedgerIds, end: int, by: str) -> None:
+        self._heard = True
+
+    replace(stack, LedgerIds, "known", known)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I8", _fill_journals_in_use),
@@ -225,4 +233,5 @@ OWN = (
     Mutant(
         "always forced", "a subscriber creates its topic, forced or not", "I10", _create_for_every_subscriber, "cluster"
     ),
+    Mutant("id again", "a restored counter gives ledger ids out twice", "I2", _give_ids_out_again, "cluster"),
 )

@@ -2,8 +2,8 @@
 
 A run: start → set up → workloads under faults (safety) → heal → everything outstanding is done (liveness, I8) → read
 the logs and compare → drain what is owed → restart the brokers in order, in some runs → collect garbage everywhere and
-count copies → close. Each run draws a few of the workloads and of the faults, so that some runs are crowded and some
-are about one thing only.
+count copies → restore older metadata, in some runs → close. Each run draws a few of the workloads and of the faults, so
+that some runs are crowded and some are about one thing only.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from .loop import SimLoop
 from .metadata_watch import MetadataWatch
 from .reading import LogReading, Reading
 from .recreating import Recreating
+from .restoring import Restoring
 from .store_watch import StoreWatch, missing_copies
 from .transcript import Transcript
 from .unopenable import Unopenable
@@ -84,6 +85,9 @@ class Scenario:
         self._unopenable: list[Unopenable] = []
         if random.random() < 0.25:
             self._unopenable.append(Unopenable(cluster, history, self._chance(), "foreigner", "foreign"))
+        self._restoring: Restoring | None = None
+        if random.random() < 0.3:
+            self._restoring = Restoring(cluster, history, self._chance(), "restorer", topics)
         self._asking: list[Asking] = []
         if random.random() < 0.3:
             self._asking.append(Asking(cluster, history, self._chance(), "asker"))
@@ -114,9 +118,18 @@ class Scenario:
         for workload in (self._log_reading, *self._workloads):
             await workload.run(workload.close)
         await self._cluster.until(self._no_reader_left, 60.0, "I8: a reader's subscription outlives its client")
+        if self._restoring is not None:
+            await self._restore(self._restoring)
         self._history.counts["messages"] = len(self._history.sent)
         self._history.counts["acknowledged"] = len(self._history.acknowledged)
         await self._cluster.close()
+
+    async def _restore(self, restoring: Restoring) -> None:
+        self._history.protected = restoring.protected
+        await restoring.restore()
+        for node in self._cluster.bookies:
+            if node.ready:
+                await self._collect(node)
 
     def _no_reader_left(self) -> bool:
         brokers = [node.service for node in self._cluster.brokers if node.ready]
@@ -138,6 +151,8 @@ class Scenario:
                 await self._unless_killed(workload, workload.start, limit_s)
         if faults is not None and not early:
             faults.start()
+        if self._restoring is not None:
+            self._restoring.back_up_within(SAFETY_S)
         await asyncio.sleep(SAFETY_S)
         if faults is not None:
             await faults.heal()

@@ -132,6 +132,8 @@ class StoreWatch:
         for ledger_id in ledger_ids if not is_dead() else ():
             if metadata_keys.ledger(ledger_id) in self._records.by_key and ledger_id not in self._deleted:
                 self._history.violated(f"I9: {who()} buries ledger {ledger_id}, which the metadata knows")
+            if ledger_id in self._history.protected:
+                self._history.violated(f"I9: {who()} buries ledger {ledger_id}, newer than the restored metadata")
 
     def _gives_up(self, ledger_id: int) -> None:
         if is_dead():

@@ -165,7 +165,9 @@ async def restored_to(counter: int, *ledger_ids: int) -> Metadata:
 
 async def test_ledgers_newer_than_restored_metadata_are_kept_and_counted(bookie):
     done = await collect_garbage(bookie.store, await restored_to(3, 1), CLUSTER)
-    assert done == Collected(3, 1, 0, 1) and kept(bookie) == [1, 3], "2 is older than the backup, and was deleted"
+    assert done == Collected(3, 0, 0, 2) and kept(bookie) == [1, 2, 3]
+    done = await collect_garbage(bookie.store, await restored_to(4, 1), CLUSTER)
+    assert done == Collected(3, 2, 0, 0) and kept(bookie) == [1], "a counter above all of them: they were deleted"
 
 
 async def test_restored_ids_are_kept_when_the_counter_is_above_them_until_their_loss_is_accepted(bookie):
@@ -176,7 +178,7 @@ async def test_restored_ids_are_kept_when_the_counter_is_above_them_until_their_
     for _ in range(2):
         assert (await collect_garbage(bookie.store, store, CLUSTER)).ledgers_unknown == 2
     assert kept(bookie) == [1, 2, 3]
-    assert (await ids.accept()).ranges == ((2, 4 + GAP),)
+    assert (await ids.accept()).ranges == ((0, 4 + GAP),)
     assert (await collect_garbage(bookie.store, store, CLUSTER)).ledgers_deleted == 2
     assert kept(bookie) == [1] and await bookie.read_all(1, 0, 9) == bodies(1, range(3))
 

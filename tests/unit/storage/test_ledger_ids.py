@@ -53,12 +53,12 @@ async def test_the_counter_jumps_over_what_bookies_know_and_the_ids_between_are_
     await again.known(11, "bookie-1")
     assert await marked(store) == RestoredIds(), "all ids that are known were given out"
     await again.known(500, "bookie-2")
-    assert (await marked(store)).ranges == ((11, 500 + GAP),)
+    assert (await marked(store)).ranges == ((0, 500 + GAP),)
     assert await again.allocate(10) == 500 + GAP
     await again.known(400, "bookie-3")
     assert await again.allocate(10) == 510 + GAP, "the counter only rises"
     await again.known(GAP + 10_000, "bookie-4")  # it registers after ids were given out
-    assert (await marked(store)).ranges == ((11, 500 + GAP), (520 + GAP, 2 * GAP + 10_000))
+    assert (await marked(store)).ranges == ((0, 2 * GAP + 10_000),)
     assert await again.allocate(1) == 2 * GAP + 10_000
     loaded = LedgerIds(ENV, store)
     await loaded.load()
@@ -76,7 +76,7 @@ async def test_the_mark_is_stored_before_the_counter_is_raised(store):
     store.on_allocate = look
     with pytest.raises(OutcomeUnknown):
         await ids.known(500, "bookie-1")
-    assert seen == [((1, 500 + GAP),)]
+    assert seen == [((0, 500 + GAP),)]
     store.on_allocate = None
     with pytest.raises(MetadataUnavailable):
         await ids.allocate(1)  # the bookie is not listed, and registers again
@@ -93,16 +93,16 @@ async def test_a_counter_that_goes_back_under_a_coordinator_in_office_gives_no_i
     await store.put(key, pack({"next": 11}), version)  # a replica that had not heard of the last two blocks
     given.append(await ids.allocate(10))
     assert given == [1, 11, 21, 31 + GAP + 10]
-    assert (await marked(store)).ranges == ((11, 31 + GAP),)
+    assert (await marked(store)).ranges == ((0, 31 + GAP),)
 
 
 async def test_accepting_the_loss_ends_the_marks_and_later_ones_begin_anew(store):
     ids = LedgerIds(ENV, store)
     await ids.known(500, "bookie-1")
-    assert (await ids.accept()).ranges == ((1, 500 + GAP),)
+    assert (await ids.accept()).ranges == ((0, 500 + GAP),)
     assert await marked(store) == ids.restored == RestoredIds((), 500 + GAP)
     await ids.known(2 * GAP, "bookie-1")
-    assert (await marked(store)).ranges == ((500 + GAP, 3 * GAP),) and ids.restored.accepted_end == 500 + GAP
+    assert (await marked(store)).ranges == ((500, 3 * GAP),) and ids.restored.accepted_end == 500 + GAP
 
 
 async def test_an_impossible_id_is_refused_and_changes_nothing(store):

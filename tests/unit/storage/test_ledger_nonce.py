@@ -90,13 +90,13 @@ async def given_out_again(cluster):
     return cluster.new_ledgers()
 
 
-async def test_a_writer_whose_id_the_bookies_know_as_another_ledgers_takes_a_new_block(cluster):
+async def test_a_writer_whose_id_the_bookies_know_as_another_ledgers_ends_and_the_next_id_is_free(cluster):
     old, _ = await written(cluster.ledgers, [b"old"])
     again = await given_out_again(cluster)
     writer, adds = await written(again, [b"new"])
     assert writer.ledger_id == old.ledger_id and isinstance(adds.outcomes[0], NotEnoughBookies)
     following, adds = await written(again, [b"new"])
-    assert following.ledger_id > again.settings.ledger_id_block and adds.positions == [(following.ledger_id, 0)]
+    assert following.ledger_id == old.ledger_id + 1 and adds.positions == [(following.ledger_id, 0)]
     assert all(list(bookie.ledgers[old.ledger_id].entries) == [0] for bookie in cluster.bookies.values())
 
 

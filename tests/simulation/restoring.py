@@ -1,0 +1,127 @@
+"""The metadata is restored from a backup that is older than the ledgers, as `docs/OPERATIONS.md` says: everything is
+stopped, the records are replaced, everything is started.
+
+The backup is taken at a random moment of the run, the restore comes at its end, when all else was compared. What was
+published in between may be gone from its topics. What has to hold:
+
+- I2: no ledger id is given out that was given out before the restore, and no topic delivers another one's message.
+- I9: no bookie buries a ledger that existed when the records were replaced, unless it was deleted since.
+- I8: a new topic takes messages and gives them back.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from random import Random
+from typing import Any
+
+from magnetar.protocol import metadata_keys
+from magnetar.protocol.errors import MagnetarError
+from magnetar.storage.ledger_ids import counter_of
+from magnetar.storage.metadata_store import Versioned
+
+from .cluster import SimCluster
+from .history import History, show
+from .metadata import LATE_MAX_S
+from .reading import read_log
+from .workloads import Workload
+
+logger = logging.getLogger("magnetar.simulation")
+
+NEW_TOPIC = "after-the-restore"
+MESSAGES = 3
+OLD_TOPIC_LIMIT_S = 20.0
+"""An old topic may be unreadable, when a ledger of the backup was deleted since: it is not waited for long."""
+COUNTER = metadata_keys.counter(metadata_keys.LEDGER_COUNTER)
+
+
+class Restoring(Workload):
+    """See the module. `topics` are those of publishers called `publisher-<last character of the topic>…`."""
+
+    def __init__(self, cluster: SimCluster, history: History, random: Random, name: str, topics: list[str]) -> None:
+        super().__init__(cluster, history, random, name)
+        self.protected: dict[int, None] = {}
+        """Ledgers that no bookie may bury."""
+        self._topics = topics
+        self._backup: tuple[dict[str, Versioned], int] | None = None
+        self._ids_end = 0
+
+    def back_up_within(self, limit_s: float) -> None:
+        """Take the backup at some moment from now on."""
+        asyncio.get_running_loop().call_later(self.random.random() * limit_s, self._back_up)
+
+    def _back_up(self) -> None:
+        records = self.cluster.records
+        if metadata_keys.COORDINATOR_EPOCH in records.by_key:
+            self._backup = dict(records.by_key), records.floor
+
+    async def restore(self) -> None:
+        """Stop, replace, start, and look. Raises AssertionError."""
+        if self._backup is None:
+            return
+        cluster, records = self.cluster, self.cluster.records
+        for node in cluster.nodes:
+            cluster.stop(node)
+        for process in cluster.zombies:
+            process.kill()
+        await asyncio.sleep(LATE_MAX_S)  # what broken connections have left with the database is carried out before
+        before = self._ledgers()
+        self._ids_end = counter_of(records.by_key.get(COUNTER))
+        records.watcher = self._changed
+        by_key, records.floor = self._backup
+        counter = counter_of(by_key.get(COUNTER))
+        self.protected.update(dict.fromkeys(before))
+        records.by_key, records.keys = dict(by_key), sorted(by_key)
+        self.history.counts["restores"] += 1
+        logger.info("the metadata is restored: next ledger %d, before %d", counter, self._ids_end)
+        for node in cluster.nodes:
+            cluster.begin(node)
+        here = [node for node in cluster.nodes if not node.gone]
+        await cluster.until(lambda: all(node.ready for node in here), 60.0, "I8: a node does not start after a restore")
+        self.connect()
+        await self.run(self._use_a_new_topic)
+        await self.run(self._look_at_old_topics, 2 * OLD_TOPIC_LIMIT_S * max(len(self._topics), 1) + 10)
+
+    def _ledgers(self) -> list[int]:
+        prefix = metadata_keys.LEDGERS_PREFIX
+        return [metadata_keys.ledger_id_of(key) for key in self.cluster.records.keys if key.startswith(prefix)]
+
+    def _changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
+        if not key.startswith(metadata_keys.LEDGERS_PREFIX):
+            return
+        ledger_id = metadata_keys.ledger_id_of(key)
+        if after is None:
+            self.protected.pop(ledger_id, None)
+        elif before is None and ledger_id < self._ids_end:
+            self.history.violated(f"I2: ledger id {ledger_id} is given out again, {self._ids_end} was the next one")
+
+    async def _use_a_new_topic(self) -> None:
+        sent = [f"{NEW_TOPIC}:{number}".encode() for number in range(MESSAGES)]
+        producer = await self.again(partial(self.client.create_producer, NEW_TOPIC))
+        for payload in sent:
+            await self.again(partial(producer.send, payload))
+        found = await self._read(NEW_TOPIC)
+        if missing := [payload for payload in sent if payload not in found]:
+            self.history.violated(f"I1: {missing} of {NEW_TOPIC} are lost")
+        for payload in found:
+            if not payload.startswith(NEW_TOPIC.encode()):
+                self.history.violated(f"I2: {NEW_TOPIC} delivers {show(payload)}")
+
+    async def _look_at_old_topics(self) -> None:
+        for topic in self._topics:
+            try:
+                async with asyncio.timeout(OLD_TOPIC_LIMIT_S):
+                    for payload in await self._read(topic):
+                        publisher = payload.lstrip(b".").decode()
+                        if not publisher.startswith(f"publisher-{topic[-1]}"):
+                            self.history.violated(f"I2: {topic} delivers {show(payload)}")
+                self.history.counts["old topics read after a restore"] += 1
+            except (MagnetarError, TimeoutError) as error:
+                self.history.counts[f"old topic after a restore: {type(error).__name__}"] += 1
+
+    async def _read(self, topic: str) -> list[bytes]:
+        found: list[bytes] = []
+        for partition in await self.again(partial(self.client.get_topic_partitions, topic)):
+            log: Any = await self.again(partial(read_log, self.client, partition))
+            found += [message.payload for message in log]
+        return found
