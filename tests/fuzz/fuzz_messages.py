@@ -6,6 +6,7 @@ through its encoder, and gets them back.
 """
 
 import itertools
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -40,7 +41,7 @@ _HUGE = 1 << 62
 """Times and sequence ids from here on are not compared: a timestamp of Arrow cannot hold them."""
 
 
-def _open(entry: bytes) -> list[Message] | None:
+def _open(entry: bytes) -> Sequence[Message] | None:
     """The messages of an entry as a consumer gets them."""
     try:
         metadata, payload = entries.parse_entry(entry)

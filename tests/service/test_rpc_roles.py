@@ -34,7 +34,8 @@ def cluster(tmp_path_factory):
 @contextlib.asynccontextmanager
 async def connected(cluster, place, role, node_id, keys):
     identity = Identity("test-cluster", role, node_id, "1")
-    connection = await rpc_connect(cluster._env, *place, identity, keys, frame_size_max=1 << 24)
+    host, port = place
+    connection = await rpc_connect(cluster._env, host, port, identity, keys, frame_size_max=1 << 24)
     try:
         yield connection
     finally:

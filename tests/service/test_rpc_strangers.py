@@ -34,9 +34,8 @@ async def stranger(cluster):
 @contextlib.asynccontextmanager
 async def member(cluster):
     identity = Identity(CLUSTER, "broker", "broker-1", "1")
-    connection = await rpc_connect(
-        cluster.env, *cluster.coordinator.address, identity, KEYS, frame_size_max=FRAME_SIZE_MAX
-    )
+    host, port = cluster.coordinator.address
+    connection = await rpc_connect(cluster.env, host, port, identity, KEYS, frame_size_max=FRAME_SIZE_MAX)
     try:
         yield connection
     finally:

@@ -5,6 +5,7 @@ messages over; a durable subscription's entries may be acknowledged only then. W
 application sought past it counts as given up, and so does what an application names itself (`gave_up`).
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -39,7 +40,7 @@ class AcknowledgeWatch:
             self.handed_over(consumer.subscription_name(), [message])
             return message
 
-        async def receiving_many(consumer: AsyncConsumer, *arguments: Any) -> list[Message]:
+        async def receiving_many(consumer: AsyncConsumer, *arguments: Any) -> Sequence[Message]:
             messages = await receive_many(consumer, *arguments)
             self.handed_over(consumer.subscription_name(), messages)
             return messages

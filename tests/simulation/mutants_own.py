@@ -154,7 +154,7 @@ def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:
     """The original's clients acknowledge, that is delete, what they cannot open."""
     opening = PartitionConsumer.open_entry
 
-    def open_entry(self: Any, entry: Any) -> list[Any]:
+    def open_entry(self: Any, entry: Any) -> Sequence[Any]:
         try:
             return opening(self, entry)
         except MagnetarError:

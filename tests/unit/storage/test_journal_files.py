@@ -53,11 +53,6 @@ async def until(condition) -> None:
     raise AssertionError("it never came")
 
 
-def zeros_written(files: FaultyFiles, segment: Segment) -> list[tuple[int, int]]:
-    """(offset, size) of what was written to a file behind its header."""
-    return [(at, size) for path, at, size in files.writes if path == segment.path and at >= FILE_HEADER_SIZE]
-
-
 class Watched(FaultyFiles):
     """Remembers writes: (path, offset, size)."""
 
@@ -75,6 +70,11 @@ class Watched(FaultyFiles):
 
         file.write_at = write_at
         return file
+
+
+def zeros_written(files: Watched, segment: Segment) -> list[tuple[int, int]]:
+    """(offset, size) of what was written to a file behind its header."""
+    return [(at, size) for path, at, size in files.writes if path == segment.path and at >= FILE_HEADER_SIZE]
 
 
 async def test_a_file_is_filled_in_pieces_each_synced_before_the_next_one():
@@ -179,7 +179,7 @@ async def test_entries_in_a_journal_that_was_taken_amid_its_filling_stay_what_th
     """The piece that was on its way reaches the disk first, then the entries; nothing overwrites them."""
     files = Watched()
     bookie = await filling_bookie(files, monkeypatch, 10.0)
-    prepare = bookie.env.offload.lanes["prepare"]
+    prepare = bookie.env.offload.lanes["prepare"]  # type: ignore[attr-defined]
     journal = bookie.store.entries.journal
     (making,) = journal._files._making.values()
     await until(lambda: making.timer is not None)

@@ -116,7 +116,7 @@ async def test_a_note_ends_only_when_the_new_copy_is_durable(files):
     bookie = await made(files)
     damage_body(files, 2, 7)
     assert (await bookie.read(2, 7, 7))[0] == S.CORRUPT
-    journal = bookie.env.offload.lanes["journal"]
+    journal = bookie.env.offload.lanes["journal"]  # type: ignore[attr-defined]
     journal.hold()
     request = bookie.send(BookieOp.ADD, add_payload(2, 7, recovery=True))
     await turns(lambda: bookie.store.entries.journal.pending_bytes)
@@ -183,9 +183,9 @@ async def test_a_sector_that_cannot_be_read_costs_only_its_own_entries(files):
     bookie = await made(files)
     path, at = place_of(files, 1, 50)
     broken = Unreadable(files, path, at)
-    bookie.store.entries.reads._readers[1][1]._files = broken
+    bookie.store.entries.reads._readers[1][1]._files = broken  # type: ignore[assignment]
     scrubber = scrubber_of(bookie)
-    scrubber._files = broken
+    scrubber._files = broken  # type: ignore[assignment]
     await scrubber.run_pass()
     assert (1, 50) in noted(bookie) and len(noted(bookie)) < 60
     for ledger_id, entry_id in noted(bookie):
@@ -242,7 +242,7 @@ async def test_a_pass_goes_on_after_a_restart_where_it_was(files, monkeypatch):
         scrubbed.append(segment.file_id)
         await original(segment, end, rate)
 
-    scrubber._scrub = scrub
+    scrubber._scrub = scrub  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
         await scrubber.run_pass()
     bookie = await bookie.restarted()
