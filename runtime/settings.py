@@ -380,7 +380,7 @@ class Settings(ClientLimits):
     scrub_bytes_per_s: int = _setting(
         "localScrubRateByBytes",
         0,
-        "Bytes a second that a bookie reads for it; 0 = what a pass within localScrubInterval needs, at least 262144.",
+        "Bytes a second that a bookie reads for it; 0 = what a pass within localScrubInterval needs, at least 65536.",
         minimum=0,
         maximum=1 << 40,
     )

@@ -29,7 +29,7 @@ HELD_ENTRIES_MAX = 20_000
 VERIFY_READS_MAX = 64
 VERIFY_S = 5.0
 """Both bound the verifying for one question: it must end long before whoever asks gives up."""
-_VERIFY_BYTES = 1 << 20
+VERIFY_BYTES = 1 << 20
 
 
 class EntryReads:
@@ -167,7 +167,7 @@ class EntryReads:
         reads = 0
         while first <= last and reads < VERIFY_READS_MAX and (not reads or loop.time() < ends):
             reads += 1
-            result = await self._read_once(state, first, last, _VERIFY_BYTES)
+            result = await self._read_once(state, first, last, VERIFY_BYTES)
             if result.status is BookieStatus.CORRUPT:
                 first = result.next_entry_id + 1
                 continue

@@ -6,8 +6,8 @@ damaged is read once more by the bookie's own reads: these try every copy on thi
 when none is as written (`damage.py`). Where a record's header is destroyed, the index says which entries lay there. A
 damaged index is built again from its segment while that still can be done.
 
-Work happens on the housekeeping lane in steps of `STEP_BYTES`; between two steps the loop sleeps so that the rate is
-kept, and at most half of the time is spent here. Memory: one step, and one ledger's columns of one index.
+Work happens on the housekeeping lane in small steps; between two steps the loop sleeps so that the rate is kept, and at
+most half of the time is spent here. Memory: one read, and one ledger's columns of one index.
 
 A pass begins `interval_s` after the one before it began. The rate is the setting's; without one it is what a pass
 within the interval needs, at least `RATE_MIN_BYTES_PER_S`. Progress survives a restart, to about a minute.
@@ -33,8 +33,11 @@ from .segment_index import Rows, TableLine, decode_table
 
 logger = logging.getLogger(__name__)
 
-RATE_MIN_BYTES_PER_S = 256 << 10
-STEP_BYTES = 1 << 20
+RATE_MIN_BYTES_PER_S = 64 << 10
+READ_BYTES = 1 << 20
+STEP_BYTES = 64 << 10
+STEP_RECORDS = 256
+"""Both bound a step to a millisecond or two of the interpreter, for which the loop may have to wait."""
 PROGRESS_WRITE_S = 60.0
 IDLE_S = 60.0
 """Pause before the next look when there is nothing to read."""
@@ -216,17 +219,18 @@ class SegmentScrub:
         file = self._file = self._files.open(self._segment.path)
         segment = self._segment
         scan = DurableScan(partial(read_what_can_be, file), self._end, segment.file_id, segment.seed)
-        scan.chunk_size = STEP_BYTES
-        step, began = Step(), FILE_HEADER_SIZE
+        scan.chunk_size = READ_BYTES
+        step, began, records = Step(), FILE_HEADER_SIZE, 0
         for record in scan:
+            records += 1
             if record.kind == KIND_LOST:
                 ledger_id, _, entry_id = LOST_BODY.unpack(record.body)
                 step.suspects.append((ledger_id, entry_id))
             elif record.kind == KIND_ENTRY and not record.intact:
                 _, ledger_id, _, entry_id, *_ = ENTRY_HEAD.unpack_from(record.body)
                 step.suspects.append((ledger_id, entry_id))
-            if scan.end - began >= STEP_BYTES:
-                step.size_bytes, began = scan.end - began, scan.end
+            if scan.end - began >= STEP_BYTES or records == STEP_RECORDS:
+                step.size_bytes, began, records = scan.end - began, scan.end, 0
                 step.lost, scan.lost = scan.lost, []
                 yield step
                 step = Step()

@@ -38,6 +38,7 @@ class ClusterFaults(Faults):
             self.failing_sync, self.power_loss, self.usurp, self.damage, self.strike, self.zombie, self.restart_race,
             self.close_in_order, self.unload, self.rebalance, self.crash_at_write, self.wipe, self.lose_for_good,
             self.crash_client, self.pause_client, self.delay, self.crash_amid_writes, self.misread, self.stutter,
+            self.fade,
         ]  # fmt: skip
         share = random.choice((0.15, 0.4, 0.7))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]

@@ -245,6 +245,21 @@ class Faults:
                 self._history.counts["bit-flip"] += 1
                 logger.info("a bit of %s flips at %s", path, node.name)
 
+    async def fade(self) -> None:
+        """Bits flip at rest: in entries that were sealed or compacted long ago, and stay so whatever restarts."""
+        disk = self._damaged.disk
+        assert disk is not None
+        sealed = [path.removesuffix(".index") for path in disk.list("/data") if path.endswith(".index")]
+        for path in self._random.sample(sealed, min(len(sealed), self._random.choice((1, 3)))):
+            try:
+                used = len(disk.read_bytes("/data/" + path))
+            except OSError:  # compacted away, or a failure meant for the bookie
+                continue
+            for _ in range(self._random.choice((1, 1, 5)) if used else 0):
+                disk.flip_bit("/data/" + path, self._random.randrange(used), self._random.randrange(8))
+                self._history.counts["bit-flip"] += 1
+            logger.info("bits of %s fade at %s", path, self._damaged.name)
+
     async def crash_amid_writes(self) -> None:
         """A bookie dies inside what a thread of it does to the disk; the supervisor begins it anew."""
         node = self._node(BOOKIE)

@@ -34,7 +34,7 @@ class LedgerFaults(Faults):
         super().__init__(world, history, random)  # type: ignore[arg-type]  # it only counts
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.crash, self.crash_bookie, self.pause, self.partition, self.isolate, self.reset, self.slow, self.hold,
-            self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage,
+            self.metadata, self.full_disk, self.failing_sync, self.power_loss, self.usurp, self.damage, self.fade,
             self.delay, self.crash_amid_writes, self.misread, self.strike, self.rot,
             self.babble, self.stutter,
         ]  # fmt: skip

@@ -13,19 +13,19 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors import auditor, bookie, orphan_ledgers
-from magnetar.protocol import metadata_keys
+from magnetar.actors import auditor, bookie, ledger_repair, orphan_ledgers
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings import Settings
-from magnetar.storage import segment_reader
+from magnetar.storage import entry_reads, segment_reader
 from magnetar.storage.bookie import BookieStore
-from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata_store import Versioned
 
 from .cluster import BOOKIE
+from .copies_watch import lacking_copies
 from .harness import Outcome, Prepared, run_seed
 from .ledger_faults import LedgerFaults
 from .ledger_history import LedgerHistory
+from .ledger_idle import IdleTopicLife
 from .ledger_workloads import LedgerLife, Life, TopicLife, Usage, read_ledger
 from .ledger_world import Host, LedgerWorld
 from .loop import SimLoop
@@ -44,6 +44,10 @@ JUDGE_LIMIT_S = 10.0
 """A recovery with all bookies but one has to come to its end much sooner than a time-out of `HANGING_READ_S`."""
 HANGING_READ_S = 60.0
 WHOLE_LIMIT_S = 120.0
+"""Besides the graces that are waited for."""
+AUDIT_S = 20.0
+"""So often an auditor looks at everything in the end, whatever its settings say."""
+SCRUB_SOON_S = 3.0
 HANDLES_MAX = 200_000
 """A run takes some 6,000, a long one 40,000."""
 
@@ -78,6 +82,8 @@ def draw_settings(random: Random) -> Settings:
         "ack_quorum": ack_quorum,
         "segment_size_mb": 1,
         "disk_check_interval_s": 0.5,
+        "scrub_interval_s": random.choice((SCRUB_SOON_S, SCRUB_SOON_S, 604_800.0)),
+        "scrub_bytes_per_s": 1 << 30,
         "bookie_pending_bytes_max": random.choice((1 << 16, 64 << 20)),
     }
     if random.random() < 0.2:
@@ -96,6 +102,7 @@ class LedgerScenario:
         count = max(settings.ensemble_size, 3) + random.choice((0, 0, 1, 2))
         self.audited = random.random() < 0.4
         self.orphans_hurried = history.unnamed_go = self.audited and random.random() < 0.3
+        self.disk_delay_s = random.choice((0.0005, 0.0005, 0.005, 0.03))
         self.world = LedgerWorld(
             loop,
             random,
@@ -103,7 +110,7 @@ class LedgerScenario:
             count,
             random.choice((2, 3)),
             auditor=self.audited,
-            disk_delay_s=random.choice((0.0005, 0.0005, 0.005, 0.03)),
+            disk_delay_s=self.disk_delay_s,
         )
         self.faults = LedgerFaults(self.world, history, Random(random.getrandbits(64)))
         self.faulty = faulty
@@ -123,6 +130,11 @@ class LedgerScenario:
         stack.enter_context(patch.object(bookie, "BookieStore", small))
         if self.random.random() < 0.5:
             stack.enter_context(patch.object(segment_reader, "ENTRIES_PER_READ_MAX", self.random.choice((1, 2, 5))))
+        if self.random.random() < 0.5:  # ledgers too large for one question
+            stack.enter_context(patch.object(entry_reads, "HELD_ENTRIES_MAX", self.random.choice((1, 3))))
+            stack.enter_context(patch.object(entry_reads, "VERIFY_BYTES", 1))
+            stack.enter_context(patch.object(entry_reads, "VERIFY_S", self.random.choice((0.0, 0.05))))
+            stack.enter_context(patch.object(ledger_repair, "LIST_TIMEOUT_S", 0.5 + 20 * self.disk_delay_s))
         if self.random.random() < 0.5:
             stack.enter_context(patch.object(auditor, "FIRST_ROUND_DELAY_S", 0.2))
         if self.orphans_hurried:  # its safety does not rest on any of these times
@@ -152,18 +164,23 @@ class LedgerScenario:
             await self.faults.heal()
         nodes = [node for node in world.nodes if node.wanted]
         await world.until(lambda: all(node.ready for node in nodes), READY_LIMIT_S, "I8: a node does not start")
-        for life in lives:
+        idle = [life for life in lives if isinstance(life, IdleTopicLife)]
+        busy = [life for life in lives if life not in idle]
+        for life in busy:
             await life.stop(STOP_LIMIT_S)
         judge = await self._make_judge()
         hung = self._hang() if random.random() < 0.4 else None
-        for life in lives:
+        for life in busy:
             if isinstance(life, TopicLife):
                 await judge.process.spawn(life.judge(judge, JUDGE_LIMIT_S), "judge")
         await self._settle_all(judge)
         if hung is not None:
             hung.resume()
         if self.audited:
-            await world.until(self._out_of_limbo, WHOLE_LIMIT_S, "I8: a bookie does not leave limbo")
+            await self._repaired()
+        for life in idle:
+            await life.stop(STOP_LIMIT_S)
+            await judge.process.spawn(life.judge(judge, JUDGE_LIMIT_S), "judge")
         if random.random() < 0.2:
             await world.close()
 
@@ -177,6 +194,9 @@ class LedgerScenario:
             lives.append(TopicLife(world, history, chance, Usage.draw(random), topic, random.randint(1, 2)))
         for _ in range(random.choice((0, 1)) if topics else random.choice((1, 2, 3))):
             lives.append(LedgerLife(world, history, Random(random.getrandbits(64)), Usage.draw(random)))
+        if random.random() < 0.3:
+            chance, topic = Random(random.getrandbits(64)), "persistent/public/default/idle"
+            lives.append(IdleTopicLife(world, history, chance, Usage.draw(random), topic, random.randint(1, 2)))
         return lives
 
     async def _make_judge(self) -> Host:
@@ -233,15 +253,31 @@ class LedgerScenario:
                 self.history.counts[f"settling failed: {type(error).__name__}"] += 1
                 await asyncio.sleep(0.25)
 
-    def _out_of_limbo(self) -> bool:
-        """Or held back, which is right, by a ledger that is open since its writer ended before it was named: minutes
-        pass until the auditor deletes such a one."""
-        records = self.world.records.by_key.items()
-        return not self.world.limbo() or any(
-            not LedgerMetadata.unpack(record.value).closed
-            for key, record in records
-            if key.startswith(metadata_keys.LEDGERS_PREFIX)
-        )
+    async def _repaired(self) -> None:
+        """I8: limbo ends, whatever is open and idle beside it, and (I8 copies) every copy comes back."""
+        world = self.world
+        limit_s = WHOLE_LIMIT_S + 2 * self.settings.lost_bookie_grace_s
+        end, audit_at = world.loop.now + limit_s, world.loop.now + AUDIT_S
+        while True:
+            limbo = world.limbo()
+            lacking = lacking_copies(self.history.ledgers, self._stores()) if self._scrubs_soon and not limbo else []
+            if not limbo and not lacking:
+                return
+            if world.loop.now > end:
+                for sentence in lacking or [f"I8: {', '.join(limbo)} does not leave limbo within {limit_s:.0f} s"]:
+                    self.history.violated(sentence)
+                return
+            if world.loop.now > audit_at and world.coordinator.ready:
+                audit_at = world.loop.now + AUDIT_S
+                world.coordinator.service.wake()
+            await asyncio.sleep(0.5)
+
+    @property
+    def _scrubs_soon(self) -> bool:
+        return self.settings.scrub_interval_s <= SCRUB_SOON_S
+
+    def _stores(self) -> dict[str, BookieStore]:
+        return {node.name: node.service.store for node in self.world.bookies if node.ready and node.running}
 
     async def _within(self, judge: Host, coroutine: Any, name: str) -> None:
         async def bounded() -> None:

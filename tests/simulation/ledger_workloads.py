@@ -41,7 +41,7 @@ class Usage:
             burst_max=random.choice((1, 3, 10)),
             pace_s=random.choice((0.005, 0.02, 0.1)),
             body_size_max=random.choice((8, 8, 200, 2_000, 60_000)),
-            entries_max=random.choice((2, 10, 40)),
+            entries_max=random.choice((2, 10, 40, 120)),
             life_s=random.choice((0.05, 0.3, 1.0)),
         )
 

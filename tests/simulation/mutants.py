@@ -29,6 +29,7 @@ from magnetar.storage.ledger_writer_state import LedgerWriterState, WriterPhase
 from .explorer_writer import Writer
 from .mutant import Denying, Mutant, replace
 from .mutants_own import OWN
+from .mutants_repair import REPAIR
 
 # -- found by the explorer -------------------------------------------------------------------------------------------
 
@@ -212,6 +213,7 @@ MUTANTS = {
         Mutant("#4668", "garbage collection does not see a copy under way", "I9", _collect_what_is_copied),
         Mutant("PR 4843", "a fence is kept in memory only", "I3", _fence_only_in_memory),
         *OWN,
+        *REPAIR,
     )
 }
 """By name. The invariants were named before the simulator was run, save two. #1591 was named I3 (closed without
