@@ -6,7 +6,8 @@ in the log in the end (I2: a phantom otherwise). Nothing of it may be left in th
 A straggler, in some runs, goes on publishing while the topic is deleted, and may be the one that makes it anew. The
 topic's record in the metadata says what must become of its messages, and of all others: what was acknowledged before
 the record was last removed must not be there (I2); what was sent after the record was last created and acknowledged has
-to be there (I1), unless the record was marked for deletion since.
+to be there (I1), unless the record was marked for deletion since. Only a durable subscription keeps messages: in the end
+one is made before the last messages are sent, and I1 is asked of what was sent after it.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from .workloads import Workload
 DELETE_TIMEOUT_S = 20.0
 STRAGGLER_PACE_S = 0.1
 STRAGGLER = "straggler"
+KEEPER = "keeper"
 
 
 class Recreating(Workload):
@@ -44,6 +46,8 @@ class Recreating(Workload):
         self._straggles = random.random() < 0.5
         self._key = metadata_keys.topic(TopicName.parse(topic).path)
         self._created_at = self._removed_at = 0.0
+        self._kept_since = float("inf")
+        """When the subscription that keeps the last messages was known to be there."""
         self._marked = False
         self._acknowledged: dict[bytes, tuple[float, float]] = {}
         """When each message was sent, and its receipt seen."""
@@ -93,6 +97,22 @@ class Recreating(Workload):
             await self._consume()
         await asyncio.gather(*sends)
         await producer.close()
+
+    async def _keep(self) -> None:
+        """Make a durable subscription that acknowledges nothing: without one, a topic is trimmed when it is loaded."""
+        if self._partitions:
+            await self.again(self._create)
+        consumer = await self.again(
+            partial(
+                self.client.subscribe,
+                self.topic,
+                KEEPER,
+                magnetar.ConsumerType.Shared,
+                initial_position=magnetar.InitialPosition.Earliest,
+            )
+        )
+        await consumer.close()
+        self._kept_since = self.cluster.loop.now
 
     async def _consume(self) -> None:
         """A few messages. Now and then the consumer stays, and makes the topic anew when it comes back."""
@@ -163,6 +183,7 @@ class Recreating(Workload):
         self.stopping = True
         for task in self.tasks:
             await task
+        await self._keep()
         await self._fill()
         found: dict[bytes, None] = {}
         for partition in await self.again(partial(self.client.get_topic_partitions, self.topic)):
@@ -190,9 +211,9 @@ class Recreating(Workload):
         lost = [
             payload
             for payload, (sent_at, _) in self._acknowledged.items()
-            if sent_at > self._created_at and payload not in found
+            if sent_at > self._kept_since and payload not in found
         ]
-        if lost and not self._marked:
+        if lost and not self._marked and self._created_at <= self._kept_since:
             self.history.violated(f"I1: {lost} of {self.topic}, acknowledged after its last deletion, are lost")
 
     async def close(self) -> None:
