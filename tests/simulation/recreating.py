@@ -6,8 +6,8 @@ in the log in the end (I2: a phantom otherwise). Nothing of it may be left in th
 A straggler, in some runs, goes on publishing while the topic is deleted, and may be the one that makes it anew. The
 topic's record in the metadata says what must become of its messages, and of all others: what was acknowledged before
 the record was last removed must not be there (I2); what was sent after the record was last created and acknowledged has
-to be there (I1), unless the record was marked for deletion since. Only a durable subscription keeps messages: in the end
-one is made before the last messages are sent, and I1 is asked of what was sent after it.
+to be there (I1), unless the record was marked for deletion since. Only a durable subscription keeps messages: in the
+end one is made before the last messages are sent, and I1 is asked of what was sent after it.
 """
 
 import asyncio

@@ -62,7 +62,8 @@ class Restoring(Workload):
             return
         cluster, records = self.cluster, self.cluster.records
         by_key, records_floor = self._backup
-        if any(record != by_key.get(key) for key, record in records.by_key.items() if key.startswith(metadata_keys.BOOKIES_PREFIX)):
+        cookies = [key for key in records.keys if key.startswith(metadata_keys.BOOKIES_PREFIX)]
+        if any(records.by_key[key] != by_key.get(key) for key in cookies):
             # A bookie began anew on another disk since, and would be refused with the record of the lost one.
             self.history.counts["restores left out"] += 1
             return
