@@ -251,7 +251,7 @@ class ChainWriter:
                 info = self._chain.get(metadata.ledger_id)
                 if info is None:
                     info = LedgerInfo(metadata.ledger_id, self._env.clock.now_ms())
-                    self._chain.append(info)
+                    self._chain.add_recovered(info, metadata.last_entry)
                 self._closed_as(info, metadata)
 
     def _known_closed(self, stored: LedgerInfo) -> bool:

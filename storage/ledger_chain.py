@@ -10,6 +10,7 @@ Invariants: ledger ids strictly ascend; only the last ledger grows; entries of a
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from ..protocol.errors import LedgerError
 from ..protocol.message_id import EARLIEST_POSITION, Position
 
 
@@ -50,6 +51,21 @@ class LedgerChain:
             raise ValueError(f"ledger {info.ledger_id} cannot follow {self._ids[-1]}")
         self.infos.append(info)
         self._ids.append(info.ledger_id)
+
+    def add_recovered(self, info: LedgerInfo, last_entry: int) -> None:
+        """A ledger of the stored chain that is missing here: the answer to its storing was lost.
+
+        Its writer was given up then, so it has no entries, and a later ledger may be here already. Raises LedgerError
+        for one with entries before the last ledger.
+        """
+        if last_entry >= 0 and info.ledger_id < self.last_ledger_id:
+            raise LedgerError(
+                f"ledger {info.ledger_id} has entries up to {last_entry}, but this owner never wrote to it and went on "
+                f"with ledger {self.last_ledger_id}: unload the topic, so that it is loaded again"
+            )
+        index = bisect_left(self._ids, info.ledger_id)
+        self.infos.insert(index, info)
+        self._ids.insert(index, info.ledger_id)
 
     def remove(self, ledger_ids: list[int]) -> None:
         """Ledgers that were trimmed or given up."""

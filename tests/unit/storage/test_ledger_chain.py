@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.protocol.errors import MetadataError
+from magnetar.protocol.errors import LedgerError, MetadataError
 from magnetar.runtime.settings import Settings
 from magnetar.storage.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
 from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
@@ -159,3 +159,13 @@ def test_the_record_packs():
     for value in (b"", b"\xc0", b"\x80", b"\x81\xa5epoch\xa1x"):
         with pytest.raises(MetadataError):
             ManagedLedgerRecord.unpack(value)
+
+
+def test_a_recovered_ledger_goes_to_its_place_and_only_an_empty_one_before_others() -> None:
+    chain = LedgerChain([LedgerInfo(1, 0, entries=3), LedgerInfo(5, 0, entries=2)])
+    chain.add_recovered(LedgerInfo(3, 0), -1)
+    chain.add_recovered(LedgerInfo(7, 0), 4)
+    assert [info.ledger_id for info in chain.infos] == [1, 3, 5, 7]
+    assert chain.get(3) is not None and chain.next_position((1, 2)) == (5, 0)
+    with pytest.raises(LedgerError, match="unload the topic"):
+        chain.add_recovered(LedgerInfo(4, 0), 0)

@@ -116,3 +116,32 @@ async def test_a_trim_in_doubt_is_known_before_anything_is_pinned(
 
 async def _impatient(*arguments: object, settle_limit_s: float, **options: object) -> int:
     return await put_certain(*arguments, settle_limit_s=min(settle_limit_s, 0.1), **options)  # type: ignore[arg-type]
+
+
+async def test_a_ledger_stored_in_doubt_is_closed_at_the_next_start_behind_later_ledgers(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = await open_(cluster)
+    await managed.open_cursor("s", "earliest")
+    await append(managed, bodies(9))
+    doubt = Doubt(cluster, monkeypatch, "at once")
+    await append(managed, bodies(1, 9))  # the ledger is full: the next one is stored, and the answer lost
+    await until(lambda: doubt.late)
+    await until(lambda: not managed._writer._record_lock.locked())
+    await doubt.end()
+    await until(lambda: len(managed.ledger_infos) == 2)
+    await append(managed, bodies(1, 10))
+    record = ManagedLedgerRecord.unpack(cluster.metadata.records.by_key[RECORD].value)
+    assert len(record.ledgers) == 3, "one ledger lies between, which the owner does not know"
+    cluster[1].hang()
+    cluster[2].crash()
+    failed = Adds()
+    managed.append(b"refused", failed.callback)
+    await failed.wait(1)
+    cluster[1].wake()
+    cluster[2].restart()
+    await until(lambda: len(cluster.client.usable()) == 3)
+    adds = await append(managed, bodies(1, 11))
+    assert not adds.errors
+    assert [body for _, body in await read_all(managed) if body != b"refused"] == bodies(12)
+    await managed.close()
