@@ -194,8 +194,11 @@ class Cursor:
                 version = None if found is None else found.version
 
     @staticmethod
-    async def open(home: CursorHome, name: str, value: bytes, version: int) -> "Cursor":
+    async def open(home: CursorHome, name: str, value: bytes, version: int, end: Position) -> "Cursor":
         """Take over a stored cursor under the home's epoch, recovering its ledger if it has one.
+
+        `end` is the highest place of the chain. A mark in a later ledger comes from newer metadata than the chain's. It
+        goes back, durably: the chain's next ledgers may have lower ids, and would count as acknowledged.
 
         Raises StaleEpoch; whatever recovery and reading raise: a cursor that cannot be read is never guessed.
         """
@@ -204,18 +207,16 @@ class Cursor:
             record = CursorRecord.unpack(value)
             if record.epoch > home.epoch:
                 raise StaleEpoch(f"cursor {name} of {home.topic_path} is owned under epoch {record.epoch}")
-            packed, deltas = record.state, list[bytes]()
-            if record.ledger_id is not None:
-                metadata = await home.ledgers.recover(record.ledger_id)
-                found = await cursor_ledger.read_last(home.ledgers.reader(metadata), metadata.last_entry)
-                packed, deltas = found or (packed, deltas)
+            packed, deltas = await cursor_ledger.read_state(home.ledgers, record)
             if packed is None:
                 raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
             state = CursorState.unpack(packed, home.chain, deltas)
+            if ahead := state.go_back_to(end):
+                logger.warning("cursor %s of %s goes back to %s", name, home.topic_path, end)
             cursor = Cursor(home, name, state, durable=True)
-            if deltas and state.range_count <= SMALL_STATE_RANGES_MAX:
+            if ahead or (deltas and state.range_count <= SMALL_STATE_RANGES_MAX):
                 packed, deltas = state.pack(), []
-            inline = record.ledger_id is None or (not deltas and len(packed) <= INLINE_STATE_MAX_BYTES)
+            inline = ahead or record.ledger_id is None or (not deltas and len(packed) <= INLINE_STATE_MAX_BYTES)
             cursor._record = CursorRecord(home.epoch, None, packed) if inline else record._replace(epoch=home.epoch)
             try:
                 cursor._version = await put_certain(home.env, home.metadata, key, cursor._record.pack(), version)

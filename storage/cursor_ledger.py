@@ -17,8 +17,10 @@ import asyncio
 from typing import Any, NamedTuple, cast
 
 from ..protocol.errors import MagnetarError, MetadataError, ProtocolError
+from .cursor_record import CursorRecord
 from .ledger_reader import LedgerReader
 from .ledger_writer import LedgerWriter
+from .ledgers import Ledgers
 from .metadata_store import pack, unpack
 
 PART_SIZE_MAX_BYTES = 1 << 20
@@ -95,6 +97,17 @@ async def _add_all(writer: LedgerWriter, bodies: list[bytes]) -> None:
         is_last = number == len(bodies) - 1
         writer.add(body, lambda position, error, last=is_last: added(position, error, last=last))
     await done
+
+
+async def read_state(ledgers: Ledgers, record: CursorRecord) -> tuple[bytes | None, list[bytes]]:
+    """A stored cursor's last whole state, None when there is none, and the changes since; recovers its ledger.
+
+    Raises what recovery and `read_last` raise.
+    """
+    if record.ledger_id is None:
+        return record.state, []
+    metadata = await ledgers.recover(record.ledger_id)
+    return await read_last(ledgers.reader(metadata), metadata.last_entry) or (record.state, [])
 
 
 async def read_last(reader: LedgerReader, last_entry: int) -> Stored | None:

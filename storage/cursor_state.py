@@ -124,6 +124,14 @@ class CursorState:
         self._batches.clear()
         self._changes.lose()
 
+    def go_back_to(self, end: Position) -> bool:
+        """Put a mark in a later ledger than that of `end`, the chain's highest place, back to it. Whether it was so."""
+        ahead = self.mark_delete[0] > end[0]
+        if ahead:
+            self.mark_delete = end
+            self._changes.lose()
+        return ahead
+
     def skip_missing(self) -> bool:
         """Forget ranges of ledgers that are no longer in the chain. Returns whether the mark moved."""
         for ledger_id in [one for one in self._ranges if self._chain.get(one) is None]:

@@ -148,8 +148,10 @@ class ManagedLedger:
 
     async def _open_cursors(self) -> None:
         found = await list_all(self._metadata, metadata_keys.cursors_prefix(self.name))
+        highest = max(self._chain.last_ledger_id, self._owned.record.highest_ledger_id)
+        end = max(self._chain.last_confirmed, (highest, -1))
         cursors = await together(
-            Cursor.open(self._home, metadata_keys.subscription_of(key), value, version)
+            Cursor.open(self._home, metadata_keys.subscription_of(key), value, version, end)
             for key, (value, version) in found
         )
         for cursor in cursors:

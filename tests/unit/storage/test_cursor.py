@@ -22,6 +22,8 @@ from magnetar.protocol.errors import (
 )
 from magnetar.storage import cursor_ledger
 from magnetar.storage.cursor import CursorRecord
+from magnetar.storage.cursor_state import CursorState
+from magnetar.storage.ledger_chain import LedgerChain
 from magnetar.storage.managed_ledger import ManagedLedger
 
 NAME = "persistent/public/default/t"
@@ -416,3 +418,29 @@ async def test_batch_indexes_survive(cluster):
     found.acknowledge_batch_index(positions[0], [0b0101], 4)
     assert found.is_acknowledged(positions[0]) and found.mark_delete_position == positions[0]
     await again.close()
+
+
+async def test_a_mark_of_newer_metadata_goes_back_durably_and_skips_nothing(cluster):
+    managed = await open_(cluster)
+    await managed.open_cursor("s", "earliest")
+    assert not (await _append(managed, 3)).errors
+    await managed.close()
+    key = metadata_keys.cursor(NAME, "s")
+    version = (await cluster.metadata.get(key)).version
+    newer = CursorState(LedgerChain([]), (90, -1))
+    await cluster.metadata.put(key, CursorRecord(1, None, newer.pack()).pack(), version)
+    managed = await open_(cluster, epoch=2)
+    assert managed.cursors["s"].mark_delete_position == managed.last_confirmed
+    assert not (await _append(managed, 2)).errors
+    assert managed.last_confirmed[0] < 90
+    managed = await open_(cluster, epoch=3)  # the former owner never wrote the cursor again
+    assert managed.cursors["s"].backlog_entries == 2
+    await managed.close()
+
+
+async def _append(managed, count):
+    adds = Adds()
+    for number in range(count):
+        managed.append(b"%d" % number, adds.callback)
+    await adds.wait(count)
+    return adds

@@ -111,14 +111,14 @@ async def test_a_load_that_fails_leaves_nothing_running(cluster, monkeypatch):
     await managed.close()
     open_one, ended = Cursor.open, []
 
-    async def slow(home, name, value, version):
+    async def slow(home, name, value, version, end):
         if name == "bad":
             raise MetadataError("this cursor cannot be read")
         try:
             await asyncio.get_running_loop().create_future()
         finally:
             ended.append(name)
-        return await open_one(home, name, value, version)
+        return await open_one(home, name, value, version, end)
 
     monkeypatch.setattr(Cursor, "open", slow)
     with pytest.raises(MetadataError):
