@@ -363,6 +363,7 @@ class BookieService(RpcService):
             collected = await collect_garbage(
                 self.store, link.metadata, link.renew_ledger, identity.cluster_id, identity.node_id
             )
+            await self.store.entries.forget_tombstones()
             if collected.ledgers_unknown != self._unknown_ledgers:
                 self._unknown_ledgers = collected.ledgers_unknown
                 self._report()

@@ -11,12 +11,14 @@ bookie goes into limbo, because fences may be missing.
 
 import sys
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from crc32c import crc32c
 
 from ..protocol.errors import EntryCorrupt, ProtocolError
+from ..runtime.files import Files
 from ..runtime.rpc_messages import pack, unpack
 from .ledger_states import IdRanges
 
@@ -47,7 +49,6 @@ class Checkpoint:
     """Ledgers below it that the bookie holds nothing of take no ordinary adds: their fences may have been lost."""
 
     def encode(self) -> bytes:
-        ranges = [bound for pair in self.tombstones for bound in pair]
         body = pack(
             {
                 "instance": self.instance,
@@ -56,13 +57,18 @@ class Checkpoint:
                 "segments": self.segments,
                 "journals": self.journals,
                 "given_up": _encode_ids(self.given_up),
-                "fenced": _encode_ids([number for pair in self.fenced.items() for number in pair]),
-                "tombstones": _encode_ids(ranges),
+                "fenced": _encode_ids(self.fenced),
+                "nonces": _encode_ids(self.fenced.values()),
+                "tombstones": [_encode_ids(column) for column in self.tombstones.columns],
                 "limbo": self.limbo,
                 "fence_floor": self.fence_floor,
             }
         )
         return _MAGIC + crc32c(_MAGIC + body).to_bytes(4, "big") + body
+
+    def write(self, files: Files, path: str) -> None:
+        """Put it in the place of the one before. Raises DiskFull, OSError."""
+        files.write_atomic(path, self.encode())
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
@@ -79,9 +85,8 @@ class Checkpoint:
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> "Checkpoint":
-        bounds = _decode_ids(fields["tombstones"])
-        runs = list(zip(bounds[::2], bounds[1::2], strict=True))
-        fences = _decode_ids(fields["fenced"])
+        firsts, lasts = fields["tombstones"]
+        runs = list(zip(_decode_ids(firsts), _decode_ids(lasts), strict=True))
         if any(first > last for first, last in runs):
             raise ValueError("a run of deleted ledgers ends before it begins")
         return cls(
@@ -90,7 +95,7 @@ class Checkpoint:
             _number(fields["replay_from"]),
             [(_number(file_id), _text(kind), _number(end)) for file_id, kind, end in fields["segments"]],
             [_number(file_id) for file_id in fields["journals"]],
-            dict(zip(fences[::2], fences[1::2], strict=True)),
+            dict(zip(_decode_ids(fields["fenced"]), _decode_ids(fields["nonces"]), strict=True)),
             _decode_ids(fields["given_up"]),
             IdRanges(runs),
             _text(fields["limbo"]),
@@ -110,7 +115,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _encode_ids(ids: list[int]) -> bytes:
+def _encode_ids(ids: Iterable[int]) -> bytes:
     column = array("Q", ids)
     if sys.byteorder == "big":
         column.byteswap()

@@ -36,7 +36,7 @@ from .records import (
     encode_record_header,
 )
 from .segment import JOURNAL_SUFFIX, Segment
-from .segment_index import Row, Rows, TableLine, encode_index
+from .segment_index import Row, Rows, SegmentTable, encode_index
 from .segment_reader import SegmentReader
 
 SEGMENTS_PER_ROUND_MAX = 8
@@ -117,7 +117,7 @@ class Compactor:
         lives = self._store.lives
         live = sorted({one: None for segment in victims for one in segment.table if lives(segment, one)})
         copy = _Copy(self._files, victims, live, self._store.segment_bytes)
-        written: list[tuple[Segment, dict[int, TableLine]]] = []
+        written: list[tuple[Segment, SegmentTable]] = []
         finished = False
         try:
             while True:
@@ -182,7 +182,7 @@ class _Copy:
     _reader: SegmentReader | None = None
     _made: list[Segment] = field(default_factory=list[Segment])
 
-    def step(self) -> tuple[int, tuple[Segment, dict[int, TableLine]] | None]:
+    def step(self) -> tuple[int, tuple[Segment, SegmentTable] | None]:
         """Copy a chunk; returns the bytes copied, and the output with its table when that is complete."""
         output = self.output
         assert output is not None
@@ -221,7 +221,7 @@ class _Copy:
             return offset - start, self._complete(output)
         return offset - start, None
 
-    def _complete(self, output: Segment) -> tuple[Segment, dict[int, TableLine]]:
+    def _complete(self, output: Segment) -> tuple[Segment, SegmentTable]:
         assert self._file is not None
         self._file.sync()
         self._file.close()

@@ -35,13 +35,16 @@ from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
 from .group_commit import Journal, Responder
 from .journal_files import create_journal_file, first_journal_share
-from .ledger_states import IdRanges, LedgerState
+from .ledger_states import TOMBSTONE_RUNS_MAX, IdRanges, LedgerState
 from .records import FILE_HEADER_SIZE
 from .replay import load_store, rebuild_index
 from .segment import COMPACTED_SUFFIX, JOURNAL_SUFFIX, Segment, SegmentState
-from .segment_index import Rows, TableLine, encode_index
+from .segment_index import Rows, SegmentTable, encode_index
 
 logger = logging.getLogger(__name__)
+
+STATES_PER_STEP = 5000
+"""Of ledgers, described for a checkpoint in one turn of the loop."""
 
 
 class EntryStore:
@@ -248,11 +251,10 @@ class EntryStore:
             segment.live_bytes -= segment.ledger_bytes(ledger_id)
 
     def give_up(self, state: LedgerState) -> bool:
-        """Drop a closed ledger's entries, which lie elsewhere. False, and nothing happens, while some are in a journal
-        that is not sealed.
+        """Drop a closed ledger's entries, which lie elsewhere. False, and nothing happens, while some are not sealed.
 
-        Nothing is made durable: as long as the segments are there a start brings the entries back. The checkpoint that
-        removes the segments says that they were given up.
+        As long as the segments are there a start brings the entries back. The checkpoint that removes them says that
+        they were given up.
         """
         if not all(segment.sealed for segment in state.segments):
             return False
@@ -283,30 +285,52 @@ class EntryStore:
         async with self._checkpoint_lock:
             path = f"{self.directory}/{CHECKPOINT_NAME}"
             try:
-                await self._housekeeping_lane.run(self.env.files.write_atomic, path, self._describe().encode())
+                await self._housekeeping_lane.run((await self._describe()).write, self.env.files, path)
             except DiskFull:
                 spare = self.journal.release_spare()
                 if spare is None or spare.file is None:
                     raise
                 spare.file.close()
                 await self._housekeeping_lane.run(_remove_files, self.env.files, self.directory, [spare.name])
-                await self._housekeeping_lane.run(self.env.files.write_atomic, path, self._describe().encode())
+                await self._housekeeping_lane.run((await self._describe()).write, self.env.files, path)
 
-    def _describe(self) -> Checkpoint:
+    async def _describe(self) -> Checkpoint:
+        """The files are those of one moment. Ledgers are looked at behind it, in steps, so that many do not stop the
+        loop: a fence that comes in between is in a journal that a start from this checkpoint replays."""
         sealed = [segment for segment in self.segments.values() if segment.sealed]
         unsealed = [segment for segment in self.segments.values() if not segment.sealed] + self.journal.unfilled
-        return Checkpoint(
+        described = Checkpoint(
             self.instance,
             self._next_file_id,
             min((segment.file_id for segment in unsealed), default=self._next_file_id),
             [(segment.file_id, segment.kind, segment.end) for segment in sealed],
             [segment.file_id for segment in unsealed if segment.file is not None],
-            {state.ledger_id: state.nonce for state in self.ledgers.values() if state.fenced},
-            [state.ledger_id for state in self.ledgers.values() if state.given_up],
-            IdRanges(list(self.tombstones)),
-            self.limbo,
-            self.fence_floor,
+            limbo=self.limbo,
+            fence_floor=self.fence_floor,
+            tombstones=self.tombstones.copy(),
         )
+        states = list(self.ledgers.values())
+        for start in range(0, len(states), STATES_PER_STEP):
+            if start:
+                await asyncio.sleep(0)
+            step = [state for state in states[start : start + STATES_PER_STEP] if state.fenced]
+            described.fenced.update((state.ledger_id, state.nonce) for state in step)
+            described.given_up += [state.ledger_id for state in step if state.given_up]
+        return described
+
+    async def forget_tombstones(self) -> None:
+        """Forget old ones when there are too many runs (see `ledger_states`). Nothing may be buried meanwhile."""
+        if self.tombstones.runs <= TOMBSTONE_RUNS_MAX:
+            return
+        before = self.tombstones.count
+        held = {ledger_id for segment in self.journal.unfilled for ledger_id in segment.rows}
+        held.update(*(segment.rows for segment in self.segments.values()))
+        tables = [segment.table for segment in self.segments.values() if segment.sealed]
+        held |= await self._housekeeping_lane.run(self.tombstones.copy().common, tables)
+        if self.tombstones.count == before:
+            self.tombstones, floor = self.tombstones.without_older_runs(TOMBSTONE_RUNS_MAX // 2, sorted(held))
+            self.fence_floor = max(self.fence_floor, floor)
+            logger.info("%s: tombstones below ledger %d are forgotten", self.directory, floor)
 
     @property
     def housekeeping_lane(self) -> Lane:
@@ -327,7 +351,7 @@ class EntryStore:
         """A name for a file that compaction writes."""
         return Segment(self.directory, self._take_file_id(), COMPACTED_SUFFIX, self.instance)
 
-    async def replace(self, old: list[Segment], new: list[tuple[Segment, dict[int, TableLine]]]) -> None:
+    async def replace(self, old: list[Segment], new: list[tuple[Segment, SegmentTable]]) -> None:
         """Put complete, synced, indexed segments in the place of others, then delete those.
 
         Raises DiskFull, OSError.
@@ -457,7 +481,7 @@ def _close_file(segment: Segment) -> None:
         segment.file = None
 
 
-def _write_index(files: Files, segment: Segment) -> dict[int, TableLine]:
+def _write_index(files: Files, segment: Segment) -> SegmentTable:
     index, table = encode_index(segment.file_id, segment.seed, segment.end, segment.rows)
     files.write_atomic(segment.index_path, index)
     assert segment.file is not None

@@ -11,13 +11,24 @@ A ledger whose record names this bookie no longer is *given up* (see `garbage_co
 
 And the bookie as a whole: NORMAL ⇄ IN LIMBO (data was lost: see `bookie.py`). Fences and tombstones are records of
 the journal first, and part of every checkpoint from then on, so that neither restart nor compaction forgets them.
+
+Tombstones are not kept for ever. When there are more than `TOMBSTONE_RUNS_MAX` runs of them, those of the lower half
+are forgotten, and the fence floor rises above them: a ledger with an id below it of which nothing is known takes no
+ordinary adds, and one that a recovery add or a fence makes known is fenced from the start. So a writer of a deleted
+ledger is refused as before, and a copy of a ledger that lives is taken. Only two things change. A copy of a deleted
+ledger is taken, too, and collected again. And an old ledger that is still written cannot take this bookie as its spare;
+its writer then goes on with the others and rolls over. A tombstone stays as long as any segment holds entries of its
+ledger, which a restart would otherwise take for a ledger that lives.
 """
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .segment import Segment
 from .segment_index import Rows
+
+TOMBSTONE_RUNS_MAX = 10_000
 
 
 class LedgerState:
@@ -67,17 +78,42 @@ class LedgerState:
 
 
 class IdRanges:
-    """A set of ids that come in long runs: deleted ledgers. Memory and disk: 16 bytes a run."""
+    """A set of ids, unsigned 64 bit, that come in long runs: deleted ledgers. Memory and disk: 16 bytes a run."""
 
     def __init__(self, ranges: "list[tuple[int, int]] | None" = None) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
+        self._firsts = array("Q")
+        self._lasts = array("Q")
         for first, last in sorted(ranges or ()):
             if self._lasts and first <= self._lasts[-1] + 1:
                 self._lasts[-1] = max(self._lasts[-1], last)
             else:
                 self._firsts.append(first)
                 self._lasts.append(last)
+
+    def copy(self) -> "IdRanges":
+        """Another set with the same ids."""
+        made = IdRanges()
+        made._firsts, made._lasts = self._firsts[:], self._lasts[:]
+        return made
+
+    @property
+    def columns(self) -> "tuple[array[int], array[int]]":
+        """First and last ids of the runs, ascending; not to be changed."""
+        return self._firsts, self._lasts
+
+    @property
+    def runs(self) -> int:
+        return len(self._firsts)
+
+    def common(self, others: "Iterable[Iterable[int]]") -> set[int]:
+        """The ids of other collections that are in this set."""
+        return {item for other in others for item in other if item in self}
+
+    def without_older_runs(self, kept: int, exceptions: "Iterable[int]") -> "tuple[IdRanges, int]":
+        """The newest `kept` runs, and of what lies below them `exceptions` only; and the first id of those runs."""
+        floor = self._firsts[-kept]
+        newer = list(zip(self._firsts[-kept:], self._lasts[-kept:], strict=True))
+        return IdRanges([*newer, *((one, one) for one in exceptions if one < floor and one in self)]), floor
 
     def __contains__(self, item: int) -> bool:
         at = bisect_right(self._firsts, item) - 1

@@ -43,7 +43,7 @@ from .segment import (
     parse_segment_name,
     segment_name,
 )
-from .segment_index import Rows, TableLine, decode_table, encode_index
+from .segment_index import Rows, SegmentTable, decode_table, encode_index
 
 WRITTEN_AGAIN_BYTES = 1 << 20
 """About so much is written at once."""
@@ -151,7 +151,7 @@ class RebuiltIndex(NamedTuple):
     """
 
     content: bytes
-    table: dict[int, TableLine]
+    table: SegmentTable
     damage: str
 
 

@@ -18,7 +18,7 @@ from enum import Enum
 
 from ..runtime.files import File
 from .records import FILE_HEADER_SIZE, file_seed
-from .segment_index import Rows, TableLine
+from .segment_index import Rows, SegmentTable
 
 JOURNAL_SUFFIX = ".journal"
 COMPACTED_SUFFIX = ".compacted"
@@ -60,7 +60,7 @@ class Segment:
         self.end = FILE_HEADER_SIZE
         self.synced_end = FILE_HEADER_SIZE
         self.rows: dict[int, Rows] = {}
-        self.table: dict[int, TableLine] = {}
+        self.table = SegmentTable()
         self.live_bytes = 0
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class Segment:
             return line.last
         return rows.entries[-1] if rows is not None and len(rows) else -1
 
-    def become_sealed(self, table: dict[int, TableLine]) -> None:
+    def become_sealed(self, table: SegmentTable) -> None:
         """Its index is durable: readers use that from now on."""
         self.table = table
         self.rows = {}

@@ -17,16 +17,18 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from ..protocol.errors import EntryCorrupt
 
-_MAGIC = b"MGNTRIDX"
+_MAGIC = b"MGNTRID2"
 _HEAD = struct.Struct(">8sQQI")
 _LINE = struct.Struct(">QQIQQqQIQ")
+_LEDGER = struct.Struct(">Q")
 _CRC = struct.Struct(">I")
 _ROW_SIZE = 20
 
@@ -154,38 +156,70 @@ class TableLine(NamedTuple):
         return self.entries * _ROW_SIZE
 
 
+class SegmentTable(Mapping[int, TableLine]):
+    """The table of a sealed segment: lines by ledger id, ascending. It never changes.
+
+    A bookie keeps the tables of all its segments in memory, so the lines stay as packed as they are in the file, 64
+    bytes each; objects are made for those that are asked for.
+    """
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, lines: bytes = b"") -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines) // _LINE.size
+
+    def __iter__(self) -> Iterator[int]:
+        return (fields[0] for fields in _LINE.iter_unpack(self._lines))
+
+    def __contains__(self, ledger_id: object) -> bool:
+        return isinstance(ledger_id, int) and self._find(ledger_id) >= 0
+
+    def __getitem__(self, ledger_id: int) -> TableLine:
+        at = self._find(ledger_id)
+        if at < 0:
+            raise KeyError(ledger_id)
+        return TableLine(*_LINE.unpack_from(self._lines, at)[1:])
+
+    def _find(self, ledger_id: int) -> int:
+        """Where the line of a ledger begins, −1 if there is none."""
+        low, high = 0, len(self._lines) // _LINE.size
+        while low < high:
+            middle = (low + high) // 2
+            found: int = _LEDGER.unpack_from(self._lines, middle * _LINE.size)[0]
+            if found == ledger_id:
+                return middle * _LINE.size
+            if found < ledger_id:
+                low = middle + 1
+            else:
+                high = middle
+        return -1
+
+
 def encode_index(
     file_id: int, seed: int, segment_end: int, rows_by_ledger: Mapping[int, Rows]
-) -> tuple[bytes, dict[int, TableLine]]:
+) -> tuple[bytes, SegmentTable]:
     """The index file of a segment, and its table."""
-    table: dict[int, TableLine] = {}
+    lines: list[bytes] = []
     blocks: list[bytes] = []
     ledgers = sorted(ledger_id for ledger_id, rows in rows_by_ledger.items() if len(rows))
     position = _HEAD.size + len(ledgers) * _LINE.size + _CRC.size
     for ledger_id in ledgers:
         rows = rows_by_ledger[ledger_id]
         block = rows.encode()
-        table[ledger_id] = TableLine(
-            position,
-            len(rows),
-            rows.entries[0],
-            rows.entries[-1],
-            rows.lac,
-            rows.entry_bytes,
-            crc32c(block),
-            rows.nonce,
-        )
+        first, last = rows.entries[0], rows.entries[-1]
+        line = TableLine(position, len(rows), first, last, rows.lac, rows.entry_bytes, crc32c(block), rows.nonce)
+        lines.append(_LINE.pack(ledger_id, *line))
         blocks.append(block)
         position += len(block)
-    head = _HEAD.pack(_MAGIC, file_id, segment_end, len(ledgers)) + b"".join(
-        _LINE.pack(ledger_id, *line) for ledger_id, line in table.items()
-    )
-    return b"".join([head, _CRC.pack(crc32c(head, seed)), *blocks]), table
+    table = b"".join(lines)
+    head = _HEAD.pack(_MAGIC, file_id, segment_end, len(ledgers)) + table
+    return b"".join([head, _CRC.pack(crc32c(head, seed)), *blocks]), SegmentTable(table)
 
 
-def decode_table(
-    read_at: Callable[[int, int], bytes], file_id: int, seed: int, segment_end: int
-) -> dict[int, TableLine]:
+def decode_table(read_at: Callable[[int, int], bytes], file_id: int, seed: int, segment_end: int) -> SegmentTable:
     """The table of an index file. Raises EntryCorrupt when it is damaged or belongs to another segment."""
     head = read_at(0, _HEAD.size)
     if len(head) == _HEAD.size:
@@ -194,5 +228,7 @@ def decode_table(
             size = count * _LINE.size
             data = read_at(_HEAD.size, size + _CRC.size)
             if len(data) == size + _CRC.size and _CRC.unpack_from(data, size)[0] == crc32c(head + data[:size], seed):
-                return {fields[0]: TableLine(*fields[1:]) for fields in _LINE.iter_unpack(data[:size])}
+                table = SegmentTable(data[:size])
+                if all(first < second for first, second in pairwise(table)):
+                    return table
     raise EntryCorrupt(f"the index of segment {file_id} is damaged", file_id=file_id)

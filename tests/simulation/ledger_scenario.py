@@ -16,7 +16,7 @@ from unittest.mock import patch
 from magnetar.actors import auditor, bookie, ledger_repair, orphan_ledgers
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings import Settings
-from magnetar.storage import entry_reads, segment_reader
+from magnetar.storage import entry_reads, entry_store, segment_reader
 from magnetar.storage.bookie import BookieStore
 from magnetar.storage.metadata_store import Versioned
 
@@ -126,6 +126,7 @@ class LedgerScenario:
 
         records.watcher = changed
         self.faults.install(stack)
+        stack.enter_context(patch.object(entry_store, "TOMBSTONE_RUNS_MAX", self.random.choice((2, 4, 10_000))))
         small = partial(BookieStore, segment_bytes=self.random.choice(SEGMENT_BYTES))
         stack.enter_context(patch.object(bookie, "BookieStore", small))
         if self.random.random() < 0.5:

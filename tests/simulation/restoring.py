@@ -5,7 +5,8 @@ The backup is taken at a random moment of the run, the restore comes at its end,
 published in between may be gone from its topics. A backup from before the loss of a disk that an operator accepted is
 of no use, and is not restored. What has to hold:
 
-- I2: no ledger id is given out that was given out before the restore, and no topic delivers another one's message.
+- I2: no ledger id is given out that a bookie had heard of before the restore, and no topic delivers the message of
+  another one.
 - I9: no bookie buries a ledger that existed when the records were replaced, unless it was deleted since.
 - I8: a new topic takes messages and gives them back.
 """
@@ -46,6 +47,7 @@ class Restoring(Workload):
         self._topics = topics
         self._backup: tuple[dict[str, Versioned], int] | None = None
         self._ids_end = 0
+        """Above all ids that a bookie had heard of. An id that none had can be given out again: nothing was stored."""
 
     def back_up_within(self, limit_s: float) -> None:
         """Take the backup at some moment from now on."""
@@ -67,20 +69,21 @@ class Restoring(Workload):
             # A bookie began anew on another disk since, and would be refused with the record of the lost one.
             self.history.counts["restores left out"] += 1
             return
+        stores = [node.service.store for node in cluster.bookies if node.ready]
+        self._ids_end = max((store.entries.ledgers_end for store in stores), default=0)
         for node in cluster.nodes:
             cluster.stop(node)
         for process in cluster.zombies:
             process.kill()
         await asyncio.sleep(LATE_MAX_S)  # what broken connections have left with the database is carried out before
         before = self._ledgers()
-        self._ids_end = counter_of(records.by_key.get(COUNTER))
         records.watcher = self._changed
         records.floor = records_floor
         counter = counter_of(by_key.get(COUNTER))
         self.protected.update(dict.fromkeys(before))
         records.by_key, records.keys = dict(by_key), sorted(by_key)
         self.history.counts["restores"] += 1
-        logger.info("the metadata is restored: next ledger %d, before %d", counter, self._ids_end)
+        logger.info("the metadata is restored: next ledger %d, bookies know up to %d", counter, self._ids_end)
         for node in cluster.nodes:
             cluster.begin(node)
         here = [node for node in cluster.nodes if not node.gone]
@@ -100,7 +103,9 @@ class Restoring(Workload):
         if after is None:
             self.protected.pop(ledger_id, None)
         elif before is None and ledger_id < self._ids_end:
-            self.history.violated(f"I2: ledger id {ledger_id} is given out again, {self._ids_end} was the next one")
+            self.history.violated(
+                f"I2: ledger id {ledger_id} is given out again, bookies know all below {self._ids_end}"
+            )
 
     async def _use_a_new_topic(self) -> None:
         sent = [f"{NEW_TOPIC}:{number}".encode() for number in range(MESSAGES)]

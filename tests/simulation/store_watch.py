@@ -29,7 +29,7 @@ from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import PendingEntry
 from magnetar.storage.metadata_memory import MemoryRecords
 from magnetar.storage.segment import Segment
-from magnetar.storage.segment_index import TableLine
+from magnetar.storage.segment_index import SegmentTable
 
 from .history import History
 from .loop import PROCESS
@@ -93,7 +93,7 @@ class StoreWatch:
             return gone
 
         async def replacing(
-            store: EntryStore, old: list[Segment], new: list[tuple[Segment, dict[int, TableLine]]]
+            store: EntryStore, old: list[Segment], new: list[tuple[Segment, SegmentTable]]
         ) -> None:
             self._compacts(store, old, [table for _, table in new])
             await replace(store, old, new)
@@ -144,7 +144,7 @@ class StoreWatch:
         if stored is not None and (not stored.closed or who() in stored.bookies):
             self._history.violated(f"I9: {who()} gives ledger {ledger_id} up, which says {stored}")
 
-    def _compacts(self, store: EntryStore, old: list[Segment], tables: list[dict[int, TableLine]]) -> None:
+    def _compacts(self, store: EntryStore, old: list[Segment], tables: list[SegmentTable]) -> None:
         """The spans of ids of every living ledger are still there. (Rows in between are counted at the end.)"""
         for ledger_id in {ledger_id: None for segment in old for ledger_id in segment.table}:
             if ledger_id not in store.ledgers or metadata_keys.ledger(ledger_id) not in self._records.by_key:

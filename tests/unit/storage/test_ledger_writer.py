@@ -318,8 +318,8 @@ async def test_a_read_only_bookie_is_replaced_for_good(five):
     await writer.close()
 
 
-async def test_a_ledger_created_after_a_bookies_limbo_is_taken_by_it():
-    """Ids that were taken before and used after it were refused in turn: minutes in which a topic takes no writes."""
+async def test_ids_that_a_bookie_refuses_after_its_limbo_are_given_up():
+    """No id is kept for later, so a ledger that is created after the limbo has one that the bookie takes."""
     cluster = FakeCluster(3, write_quorum=2, ack_quorum=2)
     await cluster.ledgers.create()
     cluster[1].fence_floor = floor = await cluster.metadata.allocate(metadata_keys.LEDGER_COUNTER, 1)
