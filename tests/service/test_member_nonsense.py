@@ -3,8 +3,9 @@
 """
 
 import pytest
-from coordination import Coordination, coordination
+from coordination import CLUSTER, Coordination, coordination
 
+from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.names import ROLE_BROKER
 from magnetar.runtime.rpc_messages import pack
@@ -55,6 +56,9 @@ async def test_a_malformed_report_ends_the_connection_that_it_came_on(report):
 async def test_a_counter_cannot_be_spoilt(count):
     async with coordination() as cluster:
         client = await hello(cluster, "admin", "careless")
+        cookie = {"id": "bookie-1", "cluster_id": CLUSTER, "instance": "i"}
+        await client.metadata.put(metadata_keys.bookie("bookie-1"), pack(cookie), None)
+        await cluster.join("bookie", "bookie-1", instance="i", writable=True, ledgers_end=0)
         with pytest.raises(ProtocolError):
             await client.call("metadata_allocate", counter="ledger", count=count, guard=None)
         assert await client.metadata.allocate("ledger", 5) == 1
