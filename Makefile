@@ -22,7 +22,7 @@ explore: ## every interleaving of fencing and recovery by few nodes; then known 
 simulate: ## clusters under simulation: SEEDS=1000 sweeps them, SEED=n replays one with its transcript (of some: NODE=)
 	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED) $(if $(NODE),--node $(NODE)),--seeds $(SEEDS))
 
-mutants: ## known bugs, switched on one by one: seeds have to find each, and nothing without them; about 3 minutes
+mutants: ## known bugs, switched on one by one: seeds have to find each, and nothing without them; about 8 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py
 
 coverage: SEEDS = 3000
