@@ -30,6 +30,7 @@ from .entry_store import EntryStore
 from .records import ENTRY_HEAD, FILE_HEADER_SIZE, KIND_ENTRY, KIND_LOST, LOST_BODY, RECORD_HEADER_SIZE, DurableScan
 from .segment import Segment, SegmentState
 from .segment_index import Rows, TableLine, decode_table
+from .segment_reader import read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -298,12 +299,5 @@ def entries_in(
 
 def _indexed_entries_in(files: Files, segment: Segment, line: TableLine, lost: list[ByteRange]) -> list[int]:
     """The same of one ledger of a sealed segment. Raises EntryCorrupt, OSError."""
-    try:
-        index = files.open(segment.index_path)
-    except FileNotFoundError as error:
-        raise EntryCorrupt(f"the index of segment {segment.file_id} is missing") from error
-    try:
-        rows = Rows.decode(index.read_at(line.position, line.size), line)
-    finally:
-        index.close()
+    rows = read_rows(files, segment, line)
     return entries_in(rows.entries, rows.offsets, rows.sizes, lost)

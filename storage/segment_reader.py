@@ -20,7 +20,7 @@ from ..protocol.errors import EntryCorrupt
 from ..runtime.files import File, Files
 from .records import RECORD_HEADER_SIZE, check_entry
 from .segment import Segment
-from .segment_index import Row, Rows
+from .segment_index import Row, Rows, TableLine
 
 ENTRIES_PER_READ_MAX = 1024
 """Entries of one answer: bounds the time that one read holds its lane."""
@@ -153,14 +153,7 @@ class SegmentReader:
             self._columns.move_to_end(key)
             return rows
         line = segment.table[ledger_id]
-        try:
-            index = self._files.open(segment.index_path)
-        except FileNotFoundError as error:
-            raise EntryCorrupt(f"the index of segment {segment.file_id} is missing") from error
-        try:
-            rows = Rows.decode(index.read_at(line.position, line.size), line)
-        finally:
-            index.close()
+        rows = read_rows(self._files, segment, line)
         self._columns[key] = rows
         self._columns_bytes += line.size
         while self._columns_bytes > self._index_cache_bytes and len(self._columns) > 1:
@@ -253,3 +246,15 @@ def _runs(chosen: Sequence[int], candidates: dict[int, list[tuple[Segment, Row]]
             segment, start = holder, row.offset
         end = row_end
     return runs
+
+
+def read_rows(files: Files, segment: Segment, line: TableLine) -> Rows:
+    """One ledger's rows in the index of a sealed segment. Raises EntryCorrupt, OSError."""
+    try:
+        index = files.open(segment.index_path)
+    except FileNotFoundError as error:
+        raise EntryCorrupt(f"the index of segment {segment.file_id} is missing") from error
+    try:
+        return Rows.decode(index.read_at(line.position, line.size), line)
+    finally:
+        index.close()
