@@ -1,9 +1,12 @@
 """Fixtures of the service tests."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import postgresql_server
 import pytest
+from fake_broker import FakeBroker
+
+from magnetar.client.client import AsyncClient
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +21,18 @@ def postgresql() -> Iterator[postgresql_server.PostgresqlServer]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    """A scripted broker."""
+    started = await FakeBroker().start()
+    yield started
+    await started.stop()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
+    """A client of `broker`."""
+    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
+        yield made

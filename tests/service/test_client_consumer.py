@@ -1,7 +1,6 @@
 """Consumers against a broker with faults: permits, acknowledgement, redelivery, seeking, reconnecting."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from client_calls import TOPIC, nothing_more, numbers, publish, receive, subscription
@@ -22,19 +21,6 @@ from magnetar.protocol.errors import (
 )
 
 EARLIEST = InitialPosition.Earliest
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    started = await FakeBroker().start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
-        yield made
 
 
 # ---- Receiving ----

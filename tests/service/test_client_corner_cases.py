@@ -1,7 +1,6 @@
 """The client where several conditions meet: batches without a queue, seeks that fail, positions that others moved."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from client_calls import TOPIC, numbers, publish, receive, subscription
@@ -14,19 +13,6 @@ from magnetar.client.results import Result
 from magnetar.protocol.errors import AlreadyClosed, ChecksumError, MessageTooBig, Timeout, UnknownError
 
 EARLIEST = InitialPosition.Earliest
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    started = await FakeBroker().start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
-        yield made
 
 
 # ---- Producers ----

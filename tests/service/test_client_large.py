@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import zlib
-from collections.abc import AsyncIterator
 
 import pytest
 from client_calls import TOPIC, numbers, publish
@@ -22,19 +21,6 @@ from magnetar.protocol.pulsar_pb2 import MessageMetadata
 EARLIEST = InitialPosition.Earliest
 PAYLOADS = [b"%07d" % number * 100 for number in range(1000)]
 """700 KB: large."""
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    started = await FakeBroker().start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
-        yield made
 
 
 @pytest.fixture

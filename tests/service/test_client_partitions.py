@@ -1,7 +1,6 @@
 """A producer on many partitions: which one keyless messages go to, and the bound on pending messages that all share."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from client_calls import TOPIC, numbers
@@ -11,19 +10,6 @@ from magnetar.client.client import AsyncClient
 from magnetar.client.message import Entry
 from magnetar.client.results import Result
 from magnetar.protocol.entries import parse_entry
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    started = await FakeBroker().start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
-        yield made
 
 
 def stored(broker: FakeBroker, topic: str) -> list[bytes]:

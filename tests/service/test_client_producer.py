@@ -1,7 +1,6 @@
 """The producer against a broker with faults: order, receipts, resends, time-outs, limits, routing."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from fake_broker import FakeBroker
@@ -28,19 +27,6 @@ from magnetar.protocol.errors import (
 )
 
 TOPIC = "persistent://public/default/t"
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    started = await FakeBroker().start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
-        yield made
 
 
 def stored(broker: FakeBroker, topic: str = TOPIC) -> list[bytes]:

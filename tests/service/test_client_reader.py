@@ -1,6 +1,5 @@
 """Readers against a broker with faults: starts, ends, reconnecting without a message twice or left out, seeking."""
 
-from collections.abc import AsyncIterator
 
 import pytest
 from client_calls import TOPIC, numbers, publish
@@ -9,19 +8,6 @@ from fake_broker import FakeBroker
 from magnetar.client.client import AsyncClient
 from magnetar.client.message_id import MessageId
 from magnetar.protocol.errors import OperationNotSupported
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    started = await FakeBroker().start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
-        yield made
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,19 +28,6 @@ from magnetar.protocol.pulsar_pb2 import EncryptionKeys, MessageMetadata
 
 EARLIEST = InitialPosition.Earliest
 LIMIT = 80 * 1024 * 1024
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    started = await FakeBroker().start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
-        yield made
 
 
 def entry(payload: bytes = b"x", **options: Any) -> bytes:
