@@ -2,7 +2,8 @@
 
 5,000 messages of 1 KB a second, in batches of at most 1 ms, for so long that every bookie fills several journals. In
 the same run three processes each append 8 KB and sync it 600 times a second, which is about what the load asks of each
-bookie's disk. They run before and after the load, and not beside it.
+bookie's disk. Load and appenders take turns, so that neighbours in time share the disk's mood: a virtual disk can stop
+for tenths of a second at a time, for minutes in a row.
 
     python bench/steady.py URL SECONDS     the load alone, its latencies as JSON
 """
@@ -24,9 +25,10 @@ SIZE = 1024
 BATCH_DELAY_MS = 1
 WARM_UP_S = 3.0
 LOAD_S = 30.0
+TURNS = 3
 APPEND_BYTES = 8 << 10
 APPENDS_PER_S = 600
-APPEND_S = 10.0
+APPEND_S = 20.0
 PENDING_MAX = 30_000
 TICK_S = 0.0005
 DRAIN_S = 30.0
@@ -36,13 +38,15 @@ TARGET = 6.0
 
 def run(cluster: Any, directory: Path, report: Report, seconds: float = LOAD_S, anchor_s: float = APPEND_S) -> None:
     """Both rows. `directory` is the cluster's, on the disk of the bookies."""
-    anchor = Latency()
+    anchor, receipts, delays = Latency(), Latency(), Latency()
+    sent = 0
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        measure_anchor(Path(scratch), anchor, anchor_s)
         journals = journal_ids(directory)
-        sent, receipts, delays = load(cluster.service_url, seconds)
+        for _ in range(TURNS):
+            measure_anchor(Path(scratch), anchor, anchor_s / (TURNS + 1))
+            sent += load(cluster.service_url, seconds / TURNS, receipts, delays)
+        measure_anchor(Path(scratch), anchor, anchor_s / (TURNS + 1))
         rotations = {bookie: last - journals.get(bookie, 0) for bookie, last in journal_ids(directory).items()}
-        measure_anchor(Path(scratch), anchor, anchor_s)
     if seconds >= LOAD_S and min(rotations.values()) < ROTATIONS_MIN:
         raise RuntimeError(f"too few journals were filled for a figure: {rotations}")
     report.raw.append(
@@ -85,18 +89,20 @@ def journal_ids(directory: Path) -> dict[str, int]:
     return found
 
 
-def load(service_url: str, seconds: float) -> tuple[int, Latency, Latency]:
-    """Messages sent, their publish latencies, and how late each was sent; from a process of its own."""
+def load(service_url: str, seconds: float, receipts: Latency, delays: Latency) -> int:
+    """Send from a process of its own; returns the messages sent.
+
+    Adds their publish latencies to `receipts`, and how late each was sent to `delays`.
+    """
     command = [sys.executable, __file__, service_url, str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * 2 + 120, check=False)
     if done.returncode:
         raise RuntimeError(f"the load failed: {done.stderr[-2000:]}")
     found = json.loads(done.stdout.splitlines()[-1])
-    latencies = Latency(), Latency()
-    for latency, counts in zip(latencies, (found["receipts_us"], found["delays_us"]), strict=True):
+    for latency, counts in ((receipts, found["receipts_us"]), (delays, found["delays_us"])):
         for microseconds, count in counts.items():
             latency.record(int(microseconds) / 1e6, count)
-    return found["sent"], *latencies
+    return found["sent"]
 
 
 def one_load(service_url: str, seconds: float) -> dict[str, Any]:
