@@ -117,6 +117,7 @@ class ChainWriter:
         self._start_not_before = 0.0
         self._started_at = 0.0
         self._rolling = False
+        self._considered: tuple[bool, bool] | None = None  # (full, degraded) as `_confirmed` last acted on it
         self._drained = asyncio.Event()
         self._settling = asyncio.Lock()
         """Held by whatever closes ledgers of the chain: two at once would take each other for another owner."""
@@ -310,6 +311,7 @@ class ChainWriter:
         self._started_at = self._loop.time()
         self.state = ChainWriterState.WRITING
         self._direct = writer
+        self._considered = None
         waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         for body, callback in waiting:
             writer.add(body, callback)
@@ -318,18 +320,17 @@ class ChainWriter:
     # -- completion ----------------------------------------------------------------------------------------------------
 
     def _confirmed(self, writer: LedgerWriter, info: LedgerInfo, entries: list[PendingEntry]) -> None:
-        size_bytes = info.size_bytes
-        for entry in entries:
-            size_bytes += len(entry.body)
-        first = not info.entries
-        if first:
+        size_bytes = info.size_bytes + sum([len(entry.body) for entry in entries])
+        if not info.entries:
             self._backoff.reset()
         self._chain.grow(info, entries[-1].entry_id, size_bytes)
         if self.on_confirmed is not None:
             self.on_confirmed(info.ledger_id, entries)
         if not writer.pending_entries:
             self._drained.set()
-        if not self._rolling and (first or self._rule.full(info.entries, size_bytes) or writer.degraded):
+        reasons = self._rule.full(info.entries, size_bytes), writer.degraded
+        if reasons != self._considered:
+            self._considered = reasons
             self._consider_rollover()
 
     def _writer_ended(self, writer: LedgerWriter, error: MagnetarError) -> None:
@@ -436,6 +437,7 @@ class ChainWriter:
             self._use(writer, info)
         finally:
             self._rolling = False
+            self._considered = None
         await self._close_behind(old, old_info)
         self._consider_rollover()
 

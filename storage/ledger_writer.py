@@ -116,6 +116,8 @@ class LedgerWriter:
         self._watch_timer: asyncio.TimerHandle | None = None
         self._refusing: dict[str, None] = {}
         self._changing = False
+        self._acknowledged: list[PendingEntry] = []
+        """Entries that the state has acknowledged and `_confirm` has not seen: those of this turn of the loop."""
         self._tasks = Tasks()
         self._body_size_max = settings.bookie_frame_size_max_bytes - ENTRY_OVERHEAD_MAX_BYTES
 
@@ -148,7 +150,7 @@ class LedgerWriter:
 
     @property
     def pending_entries(self) -> int:
-        return len(self._state.pending)
+        return len(self._state.pending) + len(self._acknowledged)
 
     @property
     def degraded(self) -> bool:
@@ -231,7 +233,15 @@ class LedgerWriter:
             self._watch.answered[slot] += 1
             done = state.added(entry.entry_id, slot, tenure)
             if done:
-                self._confirm(done)
+                # A bookie answers many entries in one chunk: they are confirmed as one run when the chunk is read.
+                # A lonely entry does not wait for that.
+                if self._acknowledged:
+                    self._acknowledged += done
+                elif not state.pending:
+                    self._confirm(done)
+                else:
+                    self._acknowledged = done
+                    self._loop.call_soon(self._confirm_acknowledged)
         elif status == BookieStatus.FENCED:
             if state.end_error is None:
                 writes, bookie = len(state.pending), state.ensemble[slot]
@@ -251,6 +261,10 @@ class LedgerWriter:
         state = self._state
         if state.tenures[slot] == tenure and state.phase is not WriterPhase.ENDED:
             self._client.add(state.ensemble[slot], entry.parts, partial(self._answered, entry, slot, tenure))
+
+    def _confirm_acknowledged(self) -> None:
+        done, self._acknowledged = self._acknowledged, []
+        self._confirm(done)
 
     def _confirm(self, done: list[PendingEntry]) -> None:
         if done and self.on_confirmed is not None:
@@ -277,7 +291,8 @@ class LedgerWriter:
             self._fail(self._state.end(error), error, tell=tell)
 
     def _fail(self, pending: list[PendingEntry], error: MagnetarError, *, tell: bool) -> None:
-        """The state has ended: tell everybody."""
+        """The state has ended: tell everybody, in the order of adds."""
+        self._confirm_acknowledged()
         if self._watch_timer is not None:
             self._watch_timer.cancel()
             self._watch_timer = None
@@ -349,6 +364,7 @@ class LedgerWriter:
             if state.end_error is not None:  # too few bookies are left
                 self._fail(state.take_pending(), state.end_error, tell=True)
                 return
+            self._confirm_acknowledged()
             self._confirm(done)
             if self._watch_timer is None and self._watch.busy():
                 self._start_watch()

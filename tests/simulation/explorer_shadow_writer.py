@@ -30,6 +30,7 @@ class WriterShadow(Shadow):
 
     async def hear(self, bookie: int, reply: Reply, after: State) -> None:
         self.bookies.tell(bookie, reply)
+        self.writer._confirm_acknowledged()  # as at the end of the loop's turn, which would also begin a change
 
     async def happen(self, event: str) -> None:
         waiting = self.records.waiting()

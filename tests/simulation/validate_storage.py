@@ -49,7 +49,9 @@ def validate_writer_state(state: LedgerWriterState) -> Iterator[str]:
 
 def validate_writer(writer: LedgerWriter) -> Iterator[str]:
     yield from validate_writer_state(writer._state)
-    waiting = sum(len(entry.body) for entry in writer._state.pending.values())
+    waiting = sum(len(entry.body) for entry in (*writer._state.pending.values(), *writer._acknowledged))
+    if any(entry.entry_id > writer.last_confirmed for entry in writer._acknowledged):
+        yield f"ledger {writer.ledger_id}: an entry behind LAC {writer.last_confirmed} is about to be confirmed"
     if writer.ended is None and writer.pending_bytes != waiting:
         yield f"ledger {writer.ledger_id}: {writer.pending_bytes} bytes are said to wait, {waiting} do"
 
@@ -88,7 +90,7 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
         for problem in validate_writer(current):
             yield f"{ledger.name}: {problem}"
         info = chain.get(current.ledger_id)
-        if info is not None and not info.closed and info.entries != current.last_confirmed + 1:
+        if info is not None and not info.closed and info.entries + len(current._acknowledged) != current.last_confirmed + 1:
             yield f"{ledger.name}: {info} of a writer whose LAC is {current.last_confirmed}"
     direct = writer._direct is not None
     if direct != (writer.state is ChainWriterState.WRITING) and writer._ended is None and not direct:

@@ -51,6 +51,33 @@ async def test_entries_are_acknowledged_in_order_and_read_back(cluster):
     assert [entry.body for entry in entries] == [b"body %d" % number for number in range(300)]
 
 
+async def test_entries_answered_in_one_turn_are_confirmed_in_one_run(cluster):
+    writer = await cluster.ledgers.create()
+    runs: list[list[int]] = []
+    writer.on_confirmed = lambda entries: runs.append([entry.entry_id for entry in entries])
+    adds = Adds()
+    for number in range(20):
+        writer.add(b"%d" % number, adds.callback)
+    await adds.wait(20)
+    assert [entry_id for run in runs for entry_id in run] == list(range(20))
+    assert len(runs) < 20, "no run has more than one entry"
+    assert adds.positions == [(writer.ledger_id, number) for number in range(20)]
+    await writer.close()
+
+
+async def test_a_writer_that_ends_confirms_first_what_was_acknowledged(cluster):
+    writer = await cluster.ledgers.create()
+    adds = Adds()
+    for number in range(3):
+        writer.add(b"%d" % number, adds.callback)
+    await until(lambda: writer.last_confirmed >= 0)
+    confirmed = writer.last_confirmed
+    metadata = await writer.close()
+    assert adds.positions == [(writer.ledger_id, number) for number in range(confirmed + 1)]
+    assert metadata.last_entry == confirmed
+    assert all(isinstance(error, LedgerClosed) for error in adds.errors) and len(adds.errors) == 2 - confirmed
+
+
 async def test_a_slow_minority_does_not_hold_up_and_still_gets_its_copies(cluster):
     cluster[2].delay_s = 0.05
     writer = await cluster.ledgers.create()
