@@ -12,6 +12,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,13 @@ logger = logging.getLogger(__name__)
 MARK = "MAGNETAR_RAY_DIRECTORY"
 USAGE_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 RAY_START_TIMEOUT_S = 90.0
+REGISTERED_TIMEOUT_S = 30.0
+REGISTERED_POLL_S = 0.02
+CONNECT_VARIABLES = {
+    # The raylet connects to the object store that it has just started. After a failure it waits a second by default.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
 END_TIMEOUT_S = 10.0
 
 
@@ -37,7 +45,7 @@ def start_head(directory: str) -> str:
     """
     gcs_port, client_port = free_ports("127.0.0.1", 2)
     try:
-        with _environment({MARK: directory, USAGE_VARIABLE: "0"}):
+        with _environment({**CONNECT_VARIABLES, MARK: directory, USAGE_VARIABLE: "0"}):
             try:
                 return _start_here(directory, gcs_port)
             except (ImportError, AttributeError, TypeError) as error:
@@ -66,6 +74,14 @@ def _start_here(directory: str, gcs_port: int) -> str:
 
         def start_api_server(self, **arguments: Any) -> None:
             return None
+
+        def start_ray_processes(self) -> None:
+            """Return once the raylet has registered: Ray asks for it next, and asks again only a second later."""
+            super().start_ray_processes()
+            client: Any = self.get_gcs_client()
+            deadline = time.monotonic() + REGISTERED_TIMEOUT_S
+            while not client.get_all_node_info(timeout=REGISTERED_TIMEOUT_S) and time.monotonic() < deadline:
+                time.sleep(REGISTERED_POLL_S)
 
     authentication_token_setup.ensure_token_if_auth_enabled(None, create_token_if_missing=True)
     parameters = parameter.RayParams(

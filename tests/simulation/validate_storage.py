@@ -90,7 +90,8 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
         for problem in validate_writer(current):
             yield f"{ledger.name}: {problem}"
         info = chain.get(current.ledger_id)
-        if info is not None and not info.closed and info.entries + len(current._acknowledged) != current.last_confirmed + 1:
+        confirmed = current.last_confirmed - len(current._acknowledged)
+        if info is not None and not info.closed and info.entries != confirmed + 1:
             yield f"{ledger.name}: {info} of a writer whose LAC is {current.last_confirmed}"
     direct = writer._direct is not None
     if direct != (writer.state is ChainWriterState.WRITING) and writer._ended is None and not direct:
