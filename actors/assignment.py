@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..protocol.topics import TopicName
+from ..protocol.topics import group_of
 
 
 class Assignment(NamedTuple):
@@ -170,11 +170,6 @@ class AssignmentTable:
                 break
             move(topic, target)
         return moves
-
-
-def group_of(topic: str) -> str:
-    """The full name of the topic that `topic` (a full name) is a partition of, or itself."""
-    return TopicName.parse(topic).partitioned_name
 
 
 def _drop(index: dict[str, dict[str, None]], key: str, topic: str) -> None:

@@ -14,6 +14,7 @@ from ..runtime.environment import Environment
 from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
 from ..storage.bookie_client import BookieClient
+from ..storage.entry_cache import EntryCache
 from ..storage.ledgers import Ledgers
 from ..storage.managed_ledger import ManagedLedger
 from ..storage.managed_ledger_deletion import delete_managed_ledger
@@ -41,6 +42,8 @@ class BrokerSession:
         self._topics = topics
         self._bookies = BookieClient(env, identity, keys, settings, self.coordinator.bookies)
         self._ledgers = Ledgers(env, self.coordinator.metadata, self._bookies, settings)
+        self._cache = EntryCache(settings.cache_size_mb << 20)
+        """The latest entries of all topics of this broker."""
         self.coordinator.on_assignments.append(self._assigned)
         self.coordinator.on_session_lost.append(on_lost)
 
@@ -59,6 +62,7 @@ class BrokerSession:
             epoch,
             self._settings,
             assignment_key=metadata_keys.assignment(name.path),
+            cache=self._cache,
         )
 
     async def delete_ledger(self, name: TopicName, epoch: int) -> None:

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from ..protocol.commands import encode, ping, pong, refusal
+from ..protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
 from ..protocol.errors import (
     MagnetarError,
     NotAllowedError,
@@ -34,7 +34,7 @@ from .client_link import LinkHost
 from .connection_consumers import ConsumerCommands
 from .connection_limits import ConnectionLimits
 from .connection_lookups import LookupCommands
-from .connection_producers import BROKER_REQUEST_ID, ProducerCommands
+from .connection_producers import ProducerCommands
 from .consumer import Consumer
 from .producer import Producer
 from .publish_budget import PublishBudget

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..protocol.commands import encode
+from ..protocol.commands import BROKER_REQUEST_ID, encode
 from ..protocol.errors import (
     BrokerMetadataError,
     ConsumerNotFound,
@@ -43,7 +43,6 @@ from ..protocol.pulsar_pb2 import (
 )
 from ..protocol.topics import TopicName
 from .client_link import ClientLink
-from .connection_producers import BROKER_REQUEST_ID
 from .consumer import Consumer
 from .subscription import DISPATCHERS, Subscription
 from .topic import SubscriptionStart

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..protocol.commands import encode
+from ..protocol.commands import BROKER_REQUEST_ID, encode
 from ..protocol.entries import message_count, parse_entry
 from ..protocol.errors import (
     ChecksumError,
@@ -31,7 +31,6 @@ from .producer import Producer
 from .topic import SubscriptionStart
 
 DEPARTED_MAX = 10_000
-BROKER_REQUEST_ID = (1 << 64) - 1  # of a CLOSE that the broker sends unasked
 LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously
 
 

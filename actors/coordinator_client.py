@@ -28,6 +28,7 @@ from ..protocol.errors import (
 )
 from ..protocol.names import COORDINATOR_ID
 from ..runtime.backoff import Backoff
+from ..protocol.topics import group_of
 from ..runtime.environment import Environment
 from ..runtime.rpc import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
 from ..runtime.rpc_keys import Identity, Keys
@@ -36,7 +37,6 @@ from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.metadata_remote import RemoteMetadataStore
-from .assignment import group_of
 from .permissions import OP_HEARTBEAT, PUSHES
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from typing import Any
 from ..protocol import metadata_keys
 from ..protocol.errors import MagnetarError, NoSuchKey, ServiceUnitNotReady
 from ..protocol.names import ROLE_BROKER
-from ..protocol.topics import TopicName
+from ..protocol.topics import TopicName, topic_of_path
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
@@ -401,12 +401,6 @@ def _key_of(topic: str) -> str:
 
 def _topic_of(key: str) -> str:
     return topic_of_path(key.removeprefix(metadata_keys.ASSIGNMENTS_PREFIX))
-
-
-def topic_of_path(path: str) -> str:
-    """The full name of the topic with that path (`TopicName.path`)."""
-    domain, tenant, namespace, local = path.split("/")
-    return TopicName.of(tenant, namespace, metadata_keys.decode_part(local), domain).full
 
 
 def _assignment_of(record: Versioned | None) -> Assignment | None:

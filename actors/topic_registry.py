@@ -23,13 +23,12 @@ from ..protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
-from ..protocol.topics import TopicName, check_named_entity, parse_namespace
+from ..protocol.topics import TopicName, check_named_entity, parse_namespace, topic_of_path
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from ..storage.metadata_cas import delete_certain, put_certain
 from ..storage.metadata_epoch import EpochMetadataStore
 from ..storage.metadata_store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_all, pack, unpack
-from .placement import topic_of_path
 
 PARTITIONS_MAX = 10_000
 LIST_LIMIT_MAX = 10_000

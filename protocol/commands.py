@@ -20,6 +20,9 @@ from .message_id import Position
 from .pulsar_pb2 import BaseCommand, CommandError, ServerError
 
 _FRAME = Struct(">II")
+
+BROKER_REQUEST_ID = (1 << 64) - 1
+"""Of what a broker says unasked: CLOSE_PRODUCER, CLOSE_CONSUMER, the refusal of a connection."""
 _UINT64_MASK = (1 << 64) - 1
 
 # The class of a command's message → the bytes in front of its size: the type, then the tag of its field.

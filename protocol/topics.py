@@ -13,7 +13,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from .errors import InvalidTopicName
 
@@ -124,6 +124,17 @@ class TopicName:
 
     def __str__(self) -> str:
         return self.full
+
+
+def group_of(topic: str) -> str:
+    """The full name of the topic that `topic` (a full name) is a partition of, or itself."""
+    return TopicName.parse(topic).partitioned_name
+
+
+def topic_of_path(path: str) -> str:
+    """The full name of the topic with that path (`TopicName.path`)."""
+    domain, tenant, namespace, local = path.split("/")
+    return TopicName.of(tenant, namespace, unquote(local), domain).full
 
 
 def check_named_entity(what: str, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..protocol.errors import NotEnoughBookies
 from ..runtime.environment import Chance
+from ..runtime.settings import Settings
 
 
 class Placement(NamedTuple):
@@ -57,3 +58,10 @@ def replace_slots(
     spares = [bookie for bookie in sorted(usable) if bookie not in taken]
     random.shuffle(spares)
     return dict(zip(sorted(slots), spares, strict=False))
+
+
+def should_move(settings: Settings, *, degraded: bool, keeps_in_limbo: bool, usable_bookies: int) -> bool:
+    """Whether the copies of a ledger are a reason to go on in a new one."""
+    if keeps_in_limbo and usable_bookies >= settings.ack_quorum:
+        return True
+    return degraded and usable_bookies >= settings.ensemble_size

@@ -39,7 +39,7 @@ class RolloverRule(NamedTuple):
     def due_in_s(self, entries: int, size_bytes: int, age_s: float, *, should_move: bool) -> float | None:
         """Seconds until rollover is due as things stand, 0 for now; None while there is no reason for any.
 
-        `should_move`: see the function.
+        `should_move`: see `ledger.ensemble`.
         """
         due_at = self.age_max_s if entries else math.inf
         if self.full(entries, size_bytes):
@@ -47,10 +47,3 @@ class RolloverRule(NamedTuple):
         if should_move:
             due_at = min(due_at, DEGRADED_ROLLOVER_MIN_S)
         return max(due_at - age_s, 0.0) if due_at < math.inf else None
-
-
-def should_move(settings: Settings, *, degraded: bool, keeps_in_limbo: bool, usable_bookies: int) -> bool:
-    """Whether the copies of a ledger are a reason to go on in a new one."""
-    if keeps_in_limbo and usable_bookies >= settings.ack_quorum:
-        return True
-    return degraded and usable_bookies >= settings.ensemble_size

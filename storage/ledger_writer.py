@@ -38,10 +38,9 @@ from ..runtime.environment import Chance, Environment
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from .bookie_client import BookieClient
-from .ensemble import replace_slots
+from .ensemble import replace_slots, should_move
 from .ledger_metadata import LedgerMetadata, LedgerState
 from .ledger_records import LedgerRecord, LedgerRecords
-from .ledger_rollover import should_move
 from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 from .metadata_store import Guard
 

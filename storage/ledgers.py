@@ -17,7 +17,6 @@ from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from .bookie_client import BookieClient
 from .ensemble import place
-from .entry_cache import EntryCache
 from .ledger_metadata import Fragment, LedgerMetadata
 from .ledger_reader import LedgerReader
 from .ledger_records import LedgerRecord, LedgerRecords
@@ -39,8 +38,6 @@ class Ledgers:
         self.client = bookie_client
         self.settings = settings
         self.records = LedgerRecords(env, metadata)
-        self.cache = EntryCache(settings.cache_size_mb << 20)
-        """Entries of all managed ledgers of this process."""
         self._waiting = 0
         """Callers that want an id."""
         self._ids: list[int] = []

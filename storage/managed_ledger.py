@@ -117,7 +117,8 @@ class ManagedLedger:
         assignment_key: str | None = None,
         cache: EntryCache | None = None,
     ) -> "ManagedLedger":
-        """Open the topic with this path as its owner under `epoch`; `cache` defaults to that of `ledgers`.
+        """Open the topic with this path as its owner under `epoch`. A broker's topics share one `cache`; without one
+        the topic gets its own, of the size in the settings.
 
         With the key of its assignment it is opened only while that record has this epoch.
 
@@ -133,9 +134,9 @@ class ManagedLedger:
                 break
         else:
             raise StaleEpoch(f"{name} is opened by others all the time", epoch=epoch)
-        managed = ManagedLedger(
-            env, ledgers, metadata, settings, owned, LedgerChain(list(infos)), cache or ledgers.cache
-        )
+        if cache is None:
+            cache = EntryCache(settings.cache_size_mb << 20)
+        managed = ManagedLedger(env, ledgers, metadata, settings, owned, LedgerChain(list(infos)), cache)
         try:
             if not is_new:  # cursors are made beside a record, and deleted before it
                 await managed._open_cursors()
