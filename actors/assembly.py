@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..protocol.errors import ClusterError
 from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ..runtime.environment import Environment
-from ..storage.metadata_store import MetadataStore
+from ..storage.metadata.store import MetadataStore
 from .plan import ClusterPlan, MemberPlan
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class MemberService(Protocol):
 
 async def open_metadata(env: Environment, plan: ClusterPlan) -> MetadataStore:
     """The cluster's metadata store, which must exist. Raises ClusterError, MetadataUnavailable."""
-    from ..storage.metadata_sql import SqlMetadataStore
+    from ..storage.metadata.sql import SqlMetadataStore
 
     return await SqlMetadataStore.open(env, plan.metadata_url)
 

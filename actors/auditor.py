@@ -30,7 +30,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..protocol import metadata_keys
 from ..protocol.errors import BadVersion, MagnetarError, NoSuchKey
 from ..runtime.environment import Environment
 from ..runtime.rpc_keys import Identity, Keys
@@ -38,10 +37,11 @@ from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_client import BookieClient
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.ledger_metadata import LedgerMetadata
-from ..storage.ledger_records import LedgerRecord, LedgerRecords
 from ..storage.ledger_recovery import LedgerRecovery
-from ..storage.metadata_store import MetadataStore, unpack
+from ..storage.metadata import keys as metadata_keys
+from ..storage.metadata.ledger_metadata import LedgerMetadata
+from ..storage.metadata.ledger_records import LedgerRecord, LedgerRecords
+from ..storage.metadata.store import MetadataStore, unpack
 from . import orphan_ledgers
 from .audit_plan import Change, pieces_of, replace_lost, thicken
 from .damage_repair import repair_damage

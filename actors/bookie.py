@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 from ..protocol.bookie_wire import BookieOp, decode_read
 from ..protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
-from ..protocol.metadata_keys import LEDGER_COUNTER
 from ..protocol.names import ROLE_BOOKIE, ROLE_READER
 from ..runtime.environment import Environment
 from ..runtime.files import DiskUsage, Lock
@@ -32,7 +31,8 @@ from ..storage.bookie import BookieStore
 from ..storage.compaction import Compactor
 from ..storage.cookie import Cookie, claim_directory
 from ..storage.garbage_collection import collect_garbage
-from ..storage.metadata_store import MetadataStore
+from ..storage.metadata.keys import LEDGER_COUNTER
+from ..storage.metadata.store import MetadataStore
 from ..storage.scrub import Scrubber
 from .coordinator_client import CoordinatorClient
 from .permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ..protocol.errors import MagnetarError, ServiceUnitNotReady
-from ..protocol.metadata_keys import PRODUCER_COUNTER
 from ..protocol.names import ROLE_BROKER
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
@@ -23,6 +22,7 @@ from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.managed_ledger import ManagedLedger
+from ..storage.metadata.keys import PRODUCER_COUNTER
 from .broker_rpc import BrokerRpc
 from .broker_session import BrokerSession
 from .connection import Connection

@@ -8,7 +8,6 @@ does not wait for clients.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..protocol import metadata_keys
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.rpc_keys import Identity, Keys
@@ -18,6 +17,7 @@ from ..storage.entry_cache import EntryCache
 from ..storage.ledgers import Ledgers
 from ..storage.managed_ledger import ManagedLedger
 from ..storage.managed_ledger_deletion import delete_managed_ledger
+from ..storage.metadata import keys as metadata_keys
 from .coordinator_client import CoordinatorClient
 from .topics import Topics
 

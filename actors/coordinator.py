@@ -40,11 +40,11 @@ from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.cluster_identity import read_cluster_id
-from ..storage.ledger_ids import LedgerIds
-from ..storage.metadata_epoch import EpochMetadataStore, take_office
-from ..storage.metadata_remote import MetadataRpc
-from ..storage.metadata_store import MetadataStore
+from ..storage.metadata.cluster_identity import read_cluster_id
+from ..storage.metadata.epoch_guard import EpochMetadataStore, take_office
+from ..storage.metadata.ledger_ids import LedgerIds
+from ..storage.metadata.remote import MetadataRpc
+from ..storage.metadata.store import MetadataStore
 from .announcements import check_registration, check_report, damage_found, listing
 from .auditor import Auditor
 from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX

@@ -27,8 +27,8 @@ from ..protocol.errors import (
     StaleEpoch,
 )
 from ..protocol.names import COORDINATOR_ID
-from ..runtime.backoff import Backoff
 from ..protocol.topics import group_of
+from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.rpc import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
 from ..runtime.rpc_keys import Identity, Keys
@@ -36,7 +36,7 @@ from ..runtime.rpc_messages import pack
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.metadata_remote import RemoteMetadataStore
+from ..storage.metadata.remote import RemoteMetadataStore
 from .permissions import OP_HEARTBEAT, PUSHES
 
 logger = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..protocol import metadata_keys
 from ..protocol.errors import InvalidConfiguration, MagnetarError, NotAllowedError, ServiceUnitNotReady
 from ..protocol.names import ROLE_BROKER
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.rpc import RpcConnection
 from ..runtime.settings import Settings
-from ..storage.metadata_store import MetadataStore, list_all, unpack
+from ..storage.metadata import keys as metadata_keys
+from ..storage.metadata.store import MetadataStore, list_all, unpack
 from .assignment import Assignment
 from .member_calls import MemberCalls
 from .membership import Membership, Session

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from ..protocol.errors import MagnetarError, NoSuchLedger
-from ..storage.ledger_records import LedgerRecords
+from ..storage.metadata.ledger_records import LedgerRecords
 from .audit_plan import Range
 from .ledger_repair import LedgerRepair
 from .member_calls import MemberCalls

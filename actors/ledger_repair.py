@@ -13,8 +13,8 @@ from ..protocol.bookie_wire import BookieStatus, LedgerEntry, encode_add, encode
 from ..protocol.errors import EntryUnknown
 from ..runtime.settings import Settings
 from ..storage.bookie_client import BookieClient
-from ..storage.ledger_metadata import LedgerMetadata
 from ..storage.ledger_reader import LedgerReader
+from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .audit_plan import Piece, Range, missing_entries
 from .member_calls import MemberCalls
 

@@ -18,7 +18,7 @@ from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.logs import log_to_file, log_to_stderr
 from ..runtime.tasks import Tasks
-from ..storage.metadata_store import MetadataStore
+from ..storage.metadata.store import MetadataStore
 from . import assembly
 from .member import Member
 from .plan import ClusterPlan, MemberPlan

@@ -34,14 +34,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..protocol import metadata_keys
 from ..protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
 from ..protocol.names import ROLE_BROKER
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
-from ..storage.metadata_store import MetadataStore
+from ..storage.metadata import keys as metadata_keys
+from ..storage.metadata.store import MetadataStore
 from .member_calls import MemberCalls
 from .membership import Membership
 from .placement import Placement

@@ -22,7 +22,6 @@ from collections.abc import Callable
 import uvloop
 
 from magnetar.actors.bookie import BookieService
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     decode_read_answer,
@@ -34,8 +33,9 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity, RpcConnection, rpc_connect
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_store import pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import pack
 
 KEYS = RootKeys(b"bench" * 8)
 CLUSTER = "bench"

@@ -80,7 +80,7 @@ class ClusterDirectory:
     @property
     def sqlite_url(self) -> str:
         """The URL of the metadata store inside this directory."""
-        from ..storage.metadata_sql import sqlite_url  # heavy, and only needed where the store is opened
+        from ..storage.metadata.sql import sqlite_url  # heavy, and only needed where the store is opened
 
         return sqlite_url(str(self.path / METADATA_FILE))
 

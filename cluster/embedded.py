@@ -21,7 +21,7 @@ from ..actors.plan import ClusterPlan
 from ..actors.supervisor import Supervisor
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
-from ..storage.metadata_store import MetadataStore
+from ..storage.metadata.store import MetadataStore
 from .directory import ClusterDirectory
 from .handle import Cluster
 from .preparing import StartOptions, prepare

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..actors.plan import ClusterPlan
-from ..protocol import metadata_keys
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
-from ..storage.cluster_identity import create_cluster, read_cluster_id
 from ..storage.cookie import cookie_of_record
-from ..storage.metadata_store import MetadataStore, list_all
+from ..storage.metadata import keys as metadata_keys
+from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id
+from ..storage.metadata.store import MetadataStore, list_all
 from .directory import ClusterDirectory, ClusterIdentity
 from .planning import Machine, Wanted, check_accepted, check_size, is_wildcard, place_bookies, plan_nodes
 from .ports import check_free, free_ports
@@ -50,7 +50,7 @@ async def prepare(
 
     The caller holds the directory's lock. Raises ClusterError, SettingError, MetadataUnavailable.
     """
-    from ..storage.metadata_sql import SqlMetadataStore  # slow to import, and `status` and `stop` do without
+    from ..storage.metadata.sql import SqlMetadataStore  # slow to import, and `status` and `stop` do without
 
     ports = _choose_ports(options)  # the cheapest refusals first, before anything is written
     elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in machine.cookies]

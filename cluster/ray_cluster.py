@@ -145,7 +145,7 @@ def stop_on_ray(data_directory: str | os.PathLike[str]) -> str:
 
 def _import_ahead() -> None:
     """Load what `_start` needs while Ray starts, which is mostly waited for."""
-    for name in ("..actors.shells", "..storage.metadata_sql"):
+    for name in ("..actors.shells", "..storage.metadata.sql"):
         importlib.import_module(name, __package__)
 
 

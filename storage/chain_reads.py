@@ -20,9 +20,9 @@ from ..protocol.message_id import Position
 from ..runtime.tasks import Tasks
 from .entry_cache import EntryCache
 from .ledger_chain import LedgerChain
-from .ledger_metadata import LedgerMetadata
 from .ledger_reader import LedgerReader
 from .ledgers import Ledgers
+from .metadata.ledger_metadata import LedgerMetadata
 
 PIECE_ENTRIES_MAX = 1000
 PIECE_SIZE_BYTES = 1 << 20

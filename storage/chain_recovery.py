@@ -5,9 +5,9 @@ from dataclasses import replace
 from ..runtime.environment import Environment
 from ..runtime.tasks import together
 from .ledger_chain import LedgerInfo
-from .ledger_records import LedgerRecord
 from .ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord
+from .metadata.ledger_records import LedgerRecord
 
 
 async def settle(env: Environment, ledgers: Ledgers, record: ManagedLedgerRecord) -> tuple[LedgerInfo, ...]:

@@ -20,7 +20,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..protocol import metadata_keys
 from ..protocol.errors import (
     AlreadyClosed,
     BadVersion,
@@ -37,8 +36,9 @@ from .cursor_ledger import CursorLog
 from .cursor_record import CursorHome, CursorRecord
 from .cursor_state import CursorState
 from .ledger_writer import LedgerWriter
-from .metadata_cas import SETTLE_LIMIT_S, put_certain
-from .metadata_store import Guard
+from .metadata import keys as metadata_keys
+from .metadata.certain_writes import SETTLE_LIMIT_S, put_certain
+from .metadata.store import Guard
 
 logger = logging.getLogger(__name__)
 

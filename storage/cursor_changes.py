@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from ..protocol.errors import MetadataError, ProtocolError
 from ..protocol.message_id import Position
 from .entry_ranges import EntryRanges
-from .metadata_store import pack, unpack
+from .metadata.store import pack, unpack
 
 CHANGES_MAX = 10_000
 """Ranges and batches that are kept for the next delta."""

@@ -21,7 +21,7 @@ from .cursor_record import CursorRecord
 from .ledger_reader import LedgerReader
 from .ledger_writer import LedgerWriter
 from .ledgers import Ledgers
-from .metadata_store import pack, unpack
+from .metadata.store import pack, unpack
 
 PART_SIZE_MAX_BYTES = 1 << 20
 DELTAS_MAX = 1000

@@ -9,7 +9,7 @@ from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from .ledger_chain import LedgerChain
 from .ledgers import Ledgers
-from .metadata_store import MetadataStore, pack, unpack
+from .metadata.store import MetadataStore, pack, unpack
 
 
 class CursorRecord(NamedTuple):

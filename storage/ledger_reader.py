@@ -26,7 +26,7 @@ from ..protocol.errors import (
 )
 from ..runtime.settings import Settings
 from .bookie_client import BookieClient, ReadAnswer
-from .ledger_metadata import Fragment, LedgerMetadata, write_slots
+from .metadata.ledger_metadata import Fragment, LedgerMetadata, write_slots
 
 logger = logging.getLogger(__name__)
 

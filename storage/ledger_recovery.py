@@ -37,10 +37,10 @@ from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from .bookie_client import BookieClient, ReadAnswer
 from .ensemble import replace_slots
-from .ledger_metadata import LedgerMetadata, LedgerState
-from .ledger_records import LedgerRecord, LedgerRecords
 from .ledger_recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
+from .metadata.ledger_metadata import LedgerMetadata, LedgerState
+from .metadata.ledger_records import LedgerRecord, LedgerRecords
 
 logger = logging.getLogger(__name__)
 

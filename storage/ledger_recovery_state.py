@@ -26,7 +26,7 @@ import enum
 from typing import NamedTuple
 
 from ..protocol.bookie_wire import LedgerEntry
-from .ledger_metadata import LedgerMetadata, write_slots
+from .metadata.ledger_metadata import LedgerMetadata, write_slots
 
 
 class FencingPhase(enum.Enum):

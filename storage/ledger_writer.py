@@ -22,7 +22,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from ..protocol import metadata_keys
 from ..protocol.bookie_wire import BookieStatus, encode_add, encode_entry_header, error_for_status
 from ..protocol.errors import (
     BadVersion,
@@ -39,10 +38,11 @@ from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
 from .bookie_client import BookieClient
 from .ensemble import replace_slots, should_move
-from .ledger_metadata import LedgerMetadata, LedgerState
-from .ledger_records import LedgerRecord, LedgerRecords
 from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
-from .metadata_store import Guard
+from .metadata import keys as metadata_keys
+from .metadata.ledger_metadata import LedgerMetadata, LedgerState
+from .metadata.ledger_records import LedgerRecord, LedgerRecords
+from .metadata.store import Guard
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..protocol.errors import LedgerClosed, MagnetarError, NotEnoughBookies
-from .ledger_metadata import LedgerMetadata, write_slots
+from .metadata.ledger_metadata import LedgerMetadata, write_slots
 
 
 class WriterPhase(enum.Enum):

@@ -17,12 +17,12 @@ from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from .bookie_client import BookieClient
 from .ensemble import place
-from .ledger_metadata import Fragment, LedgerMetadata
 from .ledger_reader import LedgerReader
-from .ledger_records import LedgerRecord, LedgerRecords
 from .ledger_recovery import LedgerRecovery
 from .ledger_writer import LedgerWriter
-from .metadata_store import MetadataStore
+from .metadata.ledger_metadata import Fragment, LedgerMetadata
+from .metadata.ledger_records import LedgerRecord, LedgerRecords
+from .metadata.store import MetadataStore
 
 NONCE_SIZE_BYTES = 8
 IDS_AT_ONCE_MAX = 1000

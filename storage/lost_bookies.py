@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 
 from .bookie_directory import BookieDirectory
-from .ledger_metadata import LedgerMetadata
+from .metadata.ledger_metadata import LedgerMetadata
 
 
 class LostBookies:

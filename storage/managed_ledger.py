@@ -22,7 +22,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from ..protocol import metadata_keys
 from ..protocol.errors import (
     AlreadyClosed,
     ConditionFailed,
@@ -46,7 +45,8 @@ from .ledger_writer import AddCallback
 from .ledger_writer_state import PendingEntry
 from .ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord, holding
-from .metadata_store import MetadataStore, list_all
+from .metadata import keys as metadata_keys
+from .metadata.store import MetadataStore, list_all
 from .pins import Pins
 from .read_plan import ReadPlan
 from .trim_timer import TrimTimer

@@ -20,7 +20,6 @@ new one. The ids of ledgers are never used twice.
 import logging
 from collections.abc import Sequence
 
-from ..protocol import metadata_keys
 from ..protocol.errors import (
     BadVersion,
     ConditionFailed,
@@ -35,7 +34,8 @@ from ..runtime.tasks import together
 from .cursor import CursorRecord
 from .ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
-from .metadata_store import MetadataStore, Versioned, Write, list_all
+from .metadata import keys as metadata_keys
+from .metadata.store import MetadataStore, Versioned, Write, list_all
 
 logger = logging.getLogger(__name__)
 

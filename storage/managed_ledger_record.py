@@ -23,7 +23,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ..protocol import metadata_keys
 from ..protocol.errors import (
     BadVersion,
     ConditionFailed,
@@ -36,8 +35,9 @@ from ..protocol.errors import (
 )
 from ..runtime.environment import Environment
 from .ledger_chain import LedgerInfo
-from .metadata_cas import SETTLE_LIMIT_S, put_certain
-from .metadata_store import Guard, MetadataStore, pack, unpack
+from .metadata import keys as metadata_keys
+from .metadata.certain_writes import SETTLE_LIMIT_S, put_certain
+from .metadata.store import Guard, MetadataStore, pack, unpack
 
 RECORD_WAIT_S = 10.0
 """How long a subscriber, a pin or a trim waits while others change the record, before it fails."""

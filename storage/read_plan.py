@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ..protocol.message_id import Position
-from .ledger_metadata import LedgerMetadata
+from .metadata.ledger_metadata import LedgerMetadata
 
 
 class ReadPlan(NamedTuple):

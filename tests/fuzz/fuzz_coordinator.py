@@ -21,7 +21,6 @@ from open_rpc import OpenService
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import OP_HEARTBEAT, CoordinatorClient
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
@@ -30,8 +29,9 @@ from magnetar.runtime.rpc import Identity, RpcConnection, RpcService
 from magnetar.runtime.rpc_messages import pack
 from magnetar.runtime.rpc_server import RpcServer
 from magnetar.runtime.settings import Settings
-from magnetar.storage.cluster_identity import create_cluster
-from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.memory import MemoryMetadataStore
 
 CLUSTER = "c"
 TOPIC = "persistent://public/default/t"

@@ -11,14 +11,14 @@ from fuzz_loop import make_env, run
 from fuzz_mutation import make_odd, mutate
 from fuzz_target import Target, Wrong, quietly
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import CookieMismatch, MetadataError
 from magnetar.runtime.rpc_messages import pack, unpack
 from magnetar.storage.cookie import Cookie, claim_directory
 from magnetar.storage.cursor import CursorRecord
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.managed_ledger_record import LedgerInfo, ManagedLedgerRecord
-from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.pins import Pins
 
 _LEDGER = LedgerMetadata(

@@ -14,10 +14,10 @@ from coordination import CLUSTER, FAST, KEYS, Coordination, Member, TestBrokerRp
 from magnetar.actors import admin_requests
 from magnetar.actors.admin import AdminService
 from magnetar.actors.admin_requests import position_of
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
 from magnetar.runtime.rpc import RpcConnection
-from magnetar.storage.metadata_store import pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import pack
 
 PERSISTENT = "/admin/v2/persistent/public/default"
 JSON = "Content-Type: application/json"

@@ -12,7 +12,6 @@ import pytest
 from bookie_kit import add_payload, bodies, body_of
 
 from magnetar.actors.bookie import BookieService
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
@@ -27,10 +26,11 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import STATUS_DISCONNECTED, Identity, rpc_connect
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata
-from magnetar.storage.ledger_records import renew
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_store import pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.storage.metadata.ledger_records import renew
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import pack
 
 KEYS = RootKeys(b"s" * 32)
 CLUSTER = "cluster-1"

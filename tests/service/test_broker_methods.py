@@ -15,7 +15,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.protocol.names import ROLE_ADMIN, broker_id
 from magnetar.runtime.rpc import Identity, rpc_connect
-from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 WAIT_MS = 10_000
 

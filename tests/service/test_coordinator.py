@@ -14,7 +14,6 @@ from coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.actors.membership import Session
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     ClusterError,
     CoordinatorUnavailable,
@@ -27,11 +26,12 @@ from magnetar.protocol.errors import (
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity
 from magnetar.runtime.rpc_keys import RootKeys
-from magnetar.storage.cluster_identity import create_cluster
-from magnetar.storage.metadata_cas import put_certain
-from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
-from magnetar.storage.metadata_sql import SqlMetadataStore, sqlite_url
-from magnetar.storage.metadata_store import Guard, Write, list_all, unpack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.certain_writes import put_certain
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
+from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
+from magnetar.storage.metadata.store import Guard, Write, list_all, unpack
 
 # -- ownership -------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from coordination import CLUSTER, FAST, PREFIX, Coordination, CoordinatorThread, Member, assign_all, eventually
 
 from magnetar.runtime.environment import Environment
-from magnetar.storage.cluster_identity import create_cluster
-from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.memory import MemoryMetadataStore
 
 
 class Scene(NamedTuple):

@@ -6,14 +6,14 @@ import pytest
 from coordination import PREFIX, coordination, eventually
 
 from magnetar.actors.lookups import pages
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     CookieMismatch,
     KeyExists,
     NotAllowedError,
     TopicNotFound,
 )
-from magnetar.storage.metadata_store import pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import pack
 
 
 async def topics(call: Any) -> list[str]:

@@ -4,7 +4,6 @@ import pytest
 from fake_bookies import Adds, until
 
 from magnetar.actors.bookie import BookieService
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import LedgerFenced, StaleEpoch
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity
@@ -14,8 +13,9 @@ from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledgers import Ledgers
 from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_store import pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import pack
 
 CLUSTER, KEYS, NAME = "cluster-1", RootKeys(b"s" * 32), "persistent/public/default/t"
 

@@ -5,10 +5,10 @@
 import pytest
 from coordination import CLUSTER, Coordination, coordination
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.names import ROLE_BROKER
 from magnetar.runtime.rpc_messages import pack
+from magnetar.storage.metadata import keys as metadata_keys
 
 
 async def hello(cluster: Coordination, role: str, node_id: str):

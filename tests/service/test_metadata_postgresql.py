@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.protocol.errors import ClusterError, MetadataUnavailable, NoSuchKey, OutcomeUnknown, StaleEpoch
 from magnetar.runtime.environment import Environment
-from magnetar.storage.metadata_sql import SqlMetadataStore
-from magnetar.storage.metadata_store import Guard, Write
+from magnetar.storage.metadata.sql import SqlMetadataStore
+from magnetar.storage.metadata.store import Guard, Write
 
 
 @pytest.fixture

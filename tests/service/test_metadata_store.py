@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from open_rpc import OpenService
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     BadVersion,
     ClusterError,
@@ -30,11 +29,12 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity, RpcConnection, rpc_connect
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.rpc_server import RpcServer
-from magnetar.storage.cluster_identity import create_cluster, read_cluster_id
-from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
-from magnetar.storage.metadata_remote import MetadataRpc, RemoteMetadataStore
-from magnetar.storage.metadata_sql import SqlMetadataStore, sqlite_url
-from magnetar.storage.metadata_store import (
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.cluster_identity import create_cluster, read_cluster_id
+from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
+from magnetar.storage.metadata.remote import MetadataRpc, RemoteMetadataStore
+from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
+from magnetar.storage.metadata.store import (
     KEY_SIZE_MAX_BYTES,
     Guard,
     MetadataStore,

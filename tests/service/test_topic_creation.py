@@ -8,8 +8,8 @@ import pytest
 from coordination import FAST, PREFIX, Coordination, coordination, create, eventually
 
 from magnetar.protocol.errors import NotAllowedError, ServiceUnitNotReady, TopicNotFound
-from magnetar.protocol.metadata_keys import ASSIGNMENTS_PREFIX, TOPICS_PREFIX
-from magnetar.storage.metadata_store import list_all
+from magnetar.storage.metadata.keys import ASSIGNMENTS_PREFIX, TOPICS_PREFIX
+from magnetar.storage.metadata.store import list_all
 
 
 async def records(cluster: Coordination) -> list[str]:

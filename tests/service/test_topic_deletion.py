@@ -10,7 +10,6 @@ import pytest
 from coordination import PREFIX, Coordination, Member, assign_all, coordination, create, eventually
 
 from magnetar.actors import topic_deletions
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     ConditionFailed,
     NotAllowedError,
@@ -18,9 +17,10 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
-from magnetar.storage.metadata_epoch import EpochMetadataStore
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_store import Guard, Write, WriteResult
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.epoch_guard import EpochMetadataStore
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import Guard, Write, WriteResult
 
 TOPIC = PREFIX + "t"
 RECORD = metadata_keys.topic("persistent/public/default/t")

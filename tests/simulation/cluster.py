@@ -25,9 +25,9 @@ from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
-from magnetar.storage.cluster_identity import create_cluster
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_store import Versioned
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import Versioned
 
 from .loop import SimLoop
 from .metadata import SimMetadataStore, WatchedRecords

@@ -10,7 +10,7 @@ from typing import Any
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.errors import MagnetarError
-from magnetar.storage.metadata_store import Versioned
+from magnetar.storage.metadata.store import Versioned
 
 from .cluster import BOOKIE, BROKER, SimCluster
 from .faults import Faults

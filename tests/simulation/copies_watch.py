@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from magnetar.protocol.errors import EntryCorrupt
 from magnetar.storage.bookie import BookieStore
-from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.segment_reader import SegmentReader
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from magnetar.protocol.bookie_wire import BookieStatus, decode_read
 from magnetar.protocol.errors import MagnetarError
 from magnetar.storage import bookie_rules, ledger_recovery
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.ledger_states import LedgerState as BookieLedger
 from magnetar.storage.ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 LEDGER = 7
 ENSEMBLE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2

@@ -6,9 +6,9 @@ from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus, LedgerEntry
 from magnetar.storage import bookie_client, ledger_recovery
-from magnetar.storage.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.storage.ledger_recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from magnetar.storage.ledger_writer_state import PendingEntry, WriterPhase
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata, LedgerState
 
 from .explorer_nodes import (
     LEDGER,

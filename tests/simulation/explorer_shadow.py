@@ -19,8 +19,8 @@ from magnetar.protocol.errors import BadVersion, EntryUnknown, NoSuchEntry, Outc
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie_client import ReadAnswer
-from magnetar.storage.ledger_metadata import LedgerMetadata
-from magnetar.storage.ledger_records import LedgerRecord
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.ledger_records import LedgerRecord
 
 from .explorer_nodes import LATE_ANSWER, LEDGER, LOST, NAMES, FirstChance, Frozen, first_record, freeze_metadata
 from .explorer_nodes import thaw_metadata as thaw

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.protocol.bookie_wire import decode_read
-from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 from .explorer_nodes import LATE_ANSWER, NAMES
 

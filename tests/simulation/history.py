@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from magnetar.client.message_id import MessageId
-from magnetar.protocol import metadata_keys
-from magnetar.storage.ledger_metadata import LedgerMetadata
-from magnetar.storage.metadata_store import Versioned
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.store import Versioned
 
 from .loop import PROCESS
 

@@ -17,11 +17,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from magnetar.protocol import metadata_keys
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
-from magnetar.storage.metadata_store import Versioned
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.storage.metadata.store import Versioned
 
 Place = tuple[int, int]
 

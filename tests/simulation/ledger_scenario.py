@@ -18,7 +18,7 @@ from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings import Settings
 from magnetar.storage import entry_reads, entry_store, segment_reader
 from magnetar.storage.bookie import BookieStore
-from magnetar.storage.metadata_store import Versioned
+from magnetar.storage.metadata.store import Versioned
 
 from .cluster import BOOKIE
 from .copies_watch import lacking_copies

@@ -15,8 +15,8 @@ from typing import Any
 
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MessageTooBig, NoSuchEntry, NoSuchLedger, StaleEpoch
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 from .ledger_history import LedgerHistory, Place
 from .ledger_world import Host, LedgerWorld

@@ -19,9 +19,9 @@ from magnetar.runtime.rpc import Identity
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ledger_records import renew
 from magnetar.storage.ledgers import Ledgers
-from magnetar.storage.metadata_epoch import take_office
+from magnetar.storage.metadata.epoch_guard import take_office
+from magnetar.storage.metadata.ledger_records import renew
 
 from .cluster import BOOKIE, CLUSTER_ID, COORDINATOR, KEYS, Node, SimCluster
 from .loop import SimLoop

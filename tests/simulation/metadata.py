@@ -16,8 +16,8 @@ from random import Random
 from typing import TypeVar
 
 from magnetar.protocol.errors import MetadataError, MetadataUnavailable, OutcomeUnknown
-from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
-from magnetar.storage.metadata_store import Guard, Versioned, Write, WriteResult, one_result
+from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
+from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, one_result
 
 from .process import Process
 

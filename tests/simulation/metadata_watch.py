@@ -11,11 +11,11 @@ I3 is `History`'s.
 
 import re
 
-from magnetar.protocol import metadata_keys
 from magnetar.storage.cursor import CursorRecord
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
-from magnetar.storage.metadata_memory import MemoryRecords
-from magnetar.storage.metadata_store import Versioned, unpack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.memory import MemoryRecords
+from magnetar.storage.metadata.store import Versioned, unpack
 
 from .history import History
 

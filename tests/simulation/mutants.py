@@ -15,16 +15,16 @@ from functools import partial
 from typing import Any
 
 from magnetar.actors.bookie import BookieService
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError
 from magnetar.storage import bookie_client
 from magnetar.storage.bookie import BookieStore
 from magnetar.storage.entry_store import EntryStore
-from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.ledger_recovery import LedgerRecovery, WriteBack
 from magnetar.storage.ledger_recovery_state import FencingPhase, FencingState
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import LedgerWriterState, WriterPhase
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 from .explorer_writer import Writer
 from .mutant import Denying, Mutant, replace

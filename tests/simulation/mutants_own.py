@@ -24,12 +24,12 @@ from magnetar.storage.cursor_changes import Whole
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.entry_ranges import EntryRanges
 from magnetar.storage.journal_files import JournalFiles
-from magnetar.storage.ledger_ids import LedgerIds
-from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.ledger_recovery import LedgerRecovery
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord, OwnedRecord
+from magnetar.storage.metadata.ledger_ids import LedgerIds
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.segment import Segment
 from magnetar.storage.segment_reader import RangeRead, SegmentReader
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import magnetar
 from magnetar.actors.coordinator_client import CoordinatorClient
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import KeyExists, MagnetarError, TopicNotFound
 from magnetar.protocol.names import ROLE_ADMIN
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc_keys import Identity
-from magnetar.storage.metadata_store import Versioned, unpack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import Versioned, unpack
 
 from .cluster import CLUSTER_ID, KEYS, SimCluster
 from .history import History

@@ -17,10 +17,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MagnetarError
-from magnetar.storage.ledger_ids import counter_of
-from magnetar.storage.metadata_store import Versioned
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_ids import counter_of
+from magnetar.storage.metadata.store import Versioned
 
 from .cluster import SimCluster
 from .history import History, show

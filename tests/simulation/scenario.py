@@ -16,11 +16,11 @@ from unittest.mock import patch
 
 from magnetar.actors import topics
 from magnetar.actors.broker import BrokerService
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.ledger_metadata import LedgerMetadata
-from magnetar.storage.metadata_store import Versioned
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.store import Versioned
 
 from . import publish_watch
 from .acknowledge_watch import AcknowledgeWatch

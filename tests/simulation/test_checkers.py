@@ -10,16 +10,16 @@ import pytest
 from faulty_files import FaultyFiles
 
 from magnetar.client.message_id import MessageId
-from magnetar.protocol import metadata_keys
 from magnetar.storage.cursor import CursorRecord
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.ledger_states import LedgerState
 from magnetar.storage.ledger_writer_state import LedgerWriterState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
-from magnetar.storage.metadata_memory import MemoryRecords
-from magnetar.storage.metadata_store import Versioned, pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.storage.metadata.memory import MemoryRecords
+from magnetar.storage.metadata.store import Versioned, pack
 from simulation.cluster import SimCluster, draw_settings
 from simulation.foreign_reading import CPP, GO, ForeignReading, Where, before, dropped
 from simulation.history import History, LogMessage, Place

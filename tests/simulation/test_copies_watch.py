@@ -3,7 +3,7 @@
 from bookie_kit import DIRECTORY, Bookie, body_of
 from faulty_files import FaultyFiles
 
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from simulation.copies_watch import lacking_copies
 
 LEDGER = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)).close(9, 1000)

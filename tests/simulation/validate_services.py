@@ -19,11 +19,11 @@ from magnetar.client.consumer import PartitionConsumer
 from magnetar.client.partitioned import TopicProducer
 from magnetar.client.producer import PartitionProducer
 from magnetar.client.topic_consumer import TopicConsumer
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
-from magnetar.storage.metadata_memory import MemoryRecords
-from magnetar.storage.metadata_store import unpack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.memory import MemoryRecords
+from magnetar.storage.metadata.store import unpack
 
 from .validate_storage import in_front_of, validate_cursor_state, validate_managed_ledger
 

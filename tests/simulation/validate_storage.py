@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.message_id import Position
 from magnetar.storage.bookie import BookieStore
 from magnetar.storage.chain_reads import PLACES_MAX, READERS_MAX
@@ -15,11 +14,12 @@ from magnetar.storage.chain_writer import ChainWriterState
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.ledger_chain import LedgerChain
-from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState, WriterPhase
 from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.metadata_memory import MemoryRecords
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.memory import MemoryRecords
 
 
 def validate_writer_state(state: LedgerWriterState) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from magnetar.storage.metadata_memory import MemoryRecords
+from magnetar.storage.metadata.memory import MemoryRecords
 
 from .cluster import BOOKIE, BROKER, CLIENT, COORDINATOR
 from .process import Process

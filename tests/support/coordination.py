@@ -12,7 +12,6 @@ from open_rpc import OpenService
 
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import CoordinatorClient
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import NoSuchKey
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.topics import TopicName
@@ -21,10 +20,11 @@ from magnetar.runtime.rpc import Identity, RpcConnection
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.rpc_server import RpcServer
 from magnetar.runtime.settings import Settings
-from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
-from magnetar.storage.metadata_memory import MemoryMetadataStore, MemoryRecords
-from magnetar.storage.metadata_store import Guard, MetadataStore, Write, one_result, unpack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
+from magnetar.storage.metadata.store import Guard, MetadataStore, Write, one_result, unpack
 
 CLUSTER = "cluster-1"
 NO_VERSION = 1 << 40

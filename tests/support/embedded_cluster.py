@@ -31,8 +31,8 @@ from magnetar.protocol.names import (
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc_keys import Identity, RootKeys
 from magnetar.runtime.settings import Settings
-from magnetar.storage.cluster_identity import create_cluster
-from magnetar.storage.metadata_sql import SqlMetadataStore
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.sql import SqlMetadataStore
 
 T = TypeVar("T")
 

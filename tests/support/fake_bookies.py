@@ -29,7 +29,7 @@ from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledgers import Ledgers
-from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata.memory import MemoryMetadataStore
 
 Answer = Callable[[int, bytes], None]
 

@@ -7,11 +7,11 @@ from magnetar.actors.bookie import BookieService
 from magnetar.actors.broker_rpc import BrokerRpc
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import _Pushes
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import AuthorizationError
 from magnetar.protocol.names import ROLES
 from magnetar.runtime.rpc import RpcService
 from magnetar.runtime.rpc_keys import CALLS, Identity
+from magnetar.storage.metadata import keys as metadata_keys
 
 SERVICES = {"coordinator": CoordinatorService, "broker": BrokerRpc, "bookie": BookieService}
 FOR_READERS = {

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.protocol import metadata_keys as keys
 from magnetar.protocol import names
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.topics import TopicName
+from magnetar.storage.metadata import keys as keys
 
 
 def test_order_of_ledger_keys_is_the_order_of_ids() -> None:

@@ -10,9 +10,9 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.files import RealFiles
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie import BookieStore
-from magnetar.storage.cluster_identity import create_cluster
 from magnetar.storage.cookie import claim_directory
-from magnetar.storage.metadata_sql import SqlMetadataStore, sqlite_url
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
 
 
 @pytest.fixture(params=[0o000, 0o022])

@@ -26,7 +26,7 @@ from magnetar.spark.planner import Planner
 from magnetar.spark.range_reader import ClusterAccess
 from magnetar.spark.read_plan import Bounds
 from magnetar.storage.bookie_directory import BookieInfo
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 KEYS = RootKeys(b"s" * 32)
 LEDGER = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("bookie-1",)),), LedgerState.CLOSED, 9, 1000)

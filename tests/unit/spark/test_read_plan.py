@@ -18,7 +18,7 @@ from magnetar.spark.read_plan import (
     parse_bounds,
     split,
 )
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 TOPIC = "persistent://public/default/t"
 

@@ -21,7 +21,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.storage.bookie_directory import BookieInfo
-from magnetar.storage.metadata_cas import delete_certain, put_certain
+from magnetar.storage.metadata.certain_writes import delete_certain, put_certain
 
 
 @pytest.fixture

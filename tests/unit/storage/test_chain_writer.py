@@ -7,7 +7,6 @@ import pytest
 from fake_bookies import Adds, FakeBookie, FakeCluster, until
 from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import (
     AlreadyClosed,
@@ -18,7 +17,8 @@ from magnetar.protocol.errors import (
     OutcomeUnknown,
     StaleEpoch,
 )
-from magnetar.storage.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 from bookie_kit import make_env
 from faulty_files import FaultyFiles
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import CookieMismatch, MetadataUnavailable
 from magnetar.runtime.rpc_messages import pack
 from magnetar.storage.checkpoint import Checkpoint
 from magnetar.storage.cookie import claim_directory, read_cookie
-from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.replay import format_directory
 
 DIRECTORY = "/data/bookie-1"

@@ -6,7 +6,6 @@ import contextlib
 import pytest
 from fake_bookies import Adds, FakeCluster, until
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import (
     AlreadyClosed,
     DiskFull,
@@ -25,6 +24,7 @@ from magnetar.storage.cursor import CursorRecord
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.ledger_chain import LedgerChain
 from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.metadata import keys as metadata_keys
 
 NAME = "persistent/public/default/t"
 

@@ -9,7 +9,6 @@ from fake_bookies import Adds, FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import ENTRY_HEADER_SIZE_BYTES
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataError, OutcomeUnknown, StaleEpoch
 from magnetar.storage import cursor, cursor_ledger
@@ -19,7 +18,8 @@ from magnetar.storage.cursor_ledger import CursorLog, read_last
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.metadata_store import pack, unpack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import pack, unpack
 
 NAME = "persistent/public/default/t"
 HOLES = 300_000

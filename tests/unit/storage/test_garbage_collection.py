@@ -7,18 +7,18 @@ import pytest
 from bookie_kit import Bookie, bodies, held_ranges
 from faulty_files import FaultyFiles
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import BadVersion, CookieMismatch, MetadataError, MetadataUnavailable
-from magnetar.storage import ledger_records
 from magnetar.storage.compaction import Compactor
 from magnetar.storage.garbage_collection import Collected
 from magnetar.storage.garbage_collection import collect_garbage as collect_round
-from magnetar.storage.ledger_ids import GAP, LedgerIds, RestoredIds
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata
-from magnetar.storage.ledger_records import LedgerRecords
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_store import pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata import ledger_records
+from magnetar.storage.metadata.ledger_ids import GAP, LedgerIds, RestoredIds
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.storage.metadata.ledger_records import LedgerRecords
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import pack
 
 S = BookieStatus
 CLUSTER = "cluster-1"

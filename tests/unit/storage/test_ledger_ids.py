@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from inline_offload import InlineOffload
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MetadataError, MetadataUnavailable, OutcomeUnknown, ProtocolError
 from magnetar.runtime.environment import Environment, SeededChance, SystemClock
 from magnetar.runtime.files import RealFiles
-from magnetar.storage.ledger_ids import GAP, LEDGER_IDS_MAX, RANGES_MAX, LedgerIds, RestoredIds, counter_of
-from magnetar.storage.metadata_memory import MemoryMetadataStore
-from magnetar.storage.metadata_store import Versioned, pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_ids import GAP, LEDGER_IDS_MAX, RANGES_MAX, LedgerIds, RestoredIds, counter_of
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import Versioned, pack
 
 ENV = Environment(SystemClock(), SeededChance(1), InlineOffload(), RealFiles())
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from fake_bookies import FakeCluster, until
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import LedgerError
-from magnetar.storage.ledger_ids import counter_of
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_ids import counter_of
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from magnetar.protocol.errors import MetadataError, NotEnoughBookies
 from magnetar.runtime.environment import SeededChance
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ensemble import place, replace_slots
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 
 def ledger(*fragments, **changes):

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from fake_bookies import Adds, FakeCluster, until
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import (
     DigestConflict,
@@ -19,7 +18,8 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     StaleEpoch,
 )
-from magnetar.storage.ledger_metadata import LedgerState
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerState
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.lost_bookies import LostBookies
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
 GRACE_S = 0.03
 

@@ -6,7 +6,6 @@ import pytest
 from fake_bookies import Adds, FakeCluster, until
 from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (
     LedgerFenced,
@@ -19,8 +18,9 @@ from magnetar.protocol.errors import (
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.storage import trim_timer
 from magnetar.storage.cursor import Cursor
-from magnetar.storage.ledger_metadata import LedgerState
 from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerState
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 
 from magnetar.protocol.errors import BadVersion, OutcomeUnknown
 from magnetar.runtime.environment import Environment
-from magnetar.storage.metadata_cas import delete_certain
-from magnetar.storage.metadata_memory import MemoryMetadataStore
+from magnetar.storage.metadata.certain_writes import delete_certain
+from magnetar.storage.metadata.memory import MemoryMetadataStore
 
 
 class LateStore(MemoryMetadataStore):

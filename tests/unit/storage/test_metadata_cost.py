@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fake_bookies import Adds, FakeCluster
 
-from magnetar.protocol import metadata_keys
 from magnetar.storage.managed_ledger import ManagedLedger
 from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
-from magnetar.storage.metadata_store import pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import pack
 
 NAME = "persistent/public/default/t"
 CALLS = ("get", "get_many", "list", "put", "delete", "write_many", "allocate")

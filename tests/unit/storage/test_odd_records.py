@@ -7,8 +7,8 @@ from magnetar.protocol.errors import MetadataError
 from magnetar.runtime.rpc_messages import pack
 from magnetar.storage.cursor import CursorRecord
 from magnetar.storage.cursor_ledger import read_last, split
-from magnetar.storage.ledger_metadata import LedgerMetadata
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 
 def test_infinity_is_no_number_of_a_record():

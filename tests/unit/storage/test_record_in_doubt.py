@@ -7,12 +7,12 @@ import pytest
 from fake_bookies import Adds, FakeCluster, until
 from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
 from magnetar.storage import chain_writer, managed_ledger_record
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
-from magnetar.storage.metadata_cas import put_certain
-from magnetar.storage.metadata_store import Guard, Write, WriteResult
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.certain_writes import put_certain
+from magnetar.storage.metadata.store import Guard, Write, WriteResult
 
 RECORD = metadata_keys.managed_ledger(NAME)
 

@@ -8,11 +8,11 @@ import contextlib
 import pytest
 from fake_bookies import Adds, FakeCluster
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
 from magnetar.storage.managed_ledger import ManagedLedger
 from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
-from magnetar.storage.metadata_store import list_all, pack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import list_all, pack
 
 NAME = "persistent/public/default/t"
 ASSIGNMENT = metadata_keys.assignment(NAME)

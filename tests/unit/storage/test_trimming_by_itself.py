@@ -7,11 +7,11 @@ import pytest
 from fake_bookies import FakeCluster, until
 from managed_ledger_kit import NAME, append, bodies, open_
 
-from magnetar.protocol import metadata_keys
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage import managed_ledger, trim_timer
 from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.metadata_store import pack, unpack
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import pack, unpack
 
 
 @pytest.fixture

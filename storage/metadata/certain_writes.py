@@ -8,7 +8,7 @@ ledger ids, epochs or closing positions).
 
 import asyncio
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     BadVersion,
     ConditionFailed,
     MagnetarError,
@@ -17,9 +17,9 @@ from ..protocol.errors import (
     OutcomeUnknown,
     StaleEpoch,
 )
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from .metadata_store import Guard, MetadataStore, Write, one_result
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from .store import Guard, MetadataStore, Write, one_result
 
 RETRY_INITIAL_S = 0.02
 RETRY_MAX_S = 0.5

@@ -7,9 +7,9 @@ again. Every call runs to its end without awaiting: it happens at one moment.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from ..protocol import metadata_keys
-from ..protocol.errors import BadVersion, KeyExists, MetadataError, MetadataUnavailable, StaleEpoch
-from .metadata_store import (
+from ...protocol.errors import BadVersion, KeyExists, MetadataError, MetadataUnavailable, StaleEpoch
+from . import keys as metadata_keys
+from .store import (
     Guard,
     Versioned,
     Write,

@@ -22,7 +22,7 @@ it. Ledger ids have leading zeros, so the order of keys is the order of ids.
 
 from urllib.parse import quote, unquote
 
-from .errors import ProtocolError
+from ...protocol.errors import ProtocolError
 
 CLUSTER = "cluster"
 COORDINATOR_EPOCH = "coordinator/epoch"

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, cast
 
 from sqlalchemy.engine import Connection
 
-from ..protocol.errors import BadVersion, KeyExists, MagnetarError, StaleEpoch
-from .metadata_store import (
+from ...protocol.errors import BadVersion, KeyExists, MagnetarError, StaleEpoch
+from .store import (
     Guard,
     Versioned,
     Write,

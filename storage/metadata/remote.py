@@ -10,8 +10,7 @@ because the coordinator may have carried it out. Nothing is retried here.
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from ..protocol import metadata_keys
-from ..protocol.errors import (
+from ...protocol.errors import (
     MagnetarError,
     MetadataUnavailable,
     OutcomeUnknown,
@@ -21,11 +20,12 @@ from ..protocol.errors import (
     error_from_wire,
     error_to_wire,
 )
-from ..protocol.metadata_keys import counter as counter_key
-from ..runtime.rpc import RpcConnection
+from ...runtime.rpc import RpcConnection
+from . import keys as metadata_keys
+from .keys import counter as counter_key
 from .ledger_ids import LedgerIds
 from .ledger_records import renew
-from .metadata_store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result
+from .store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result
 
 CALL_TIMEOUT_S = 10.0
 LIST_ANSWER_BYTES = 4 << 20

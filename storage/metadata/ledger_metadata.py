@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
-from ..protocol.errors import MetadataError, ProtocolError
-from .metadata_store import pack, unpack
+from ...protocol.errors import MetadataError, ProtocolError
+from .store import pack, unpack
 
 
 class LedgerState(enum.StrEnum):

@@ -16,15 +16,15 @@ What it guarantees, whatever lies beneath (memory, SQLite, PostgreSQL, or the co
   transaction. The coordinator guards its writes by its epoch, so that one which was superseded while it slept cannot
   change anything.
 
-Keys are those of `protocol.metadata_keys`, ordered by code point. What the records mean is their owners' business.
+Keys are those of `storage.metadata.keys`, ordered by code point. What the records mean is their owners' business.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from ..protocol.errors import ConditionFailed, MagnetarError, MetadataError, NoSuchKey
-from ..runtime.rpc_messages import pack as pack
-from ..runtime.rpc_messages import unpack as unpack
+from ...protocol.errors import ConditionFailed, MagnetarError, MetadataError, NoSuchKey
+from ...runtime.rpc_messages import pack as pack
+from ...runtime.rpc_messages import unpack as unpack
 
 KEY_SIZE_MAX_BYTES = 2500
 """PostgreSQL refuses to index longer ones (2,704 bytes), so no store takes them."""

@@ -7,8 +7,7 @@ its writes raise MetadataUnavailable, and `on_superseded` tells it to go.
 
 from collections.abc import Callable, Sequence
 
-from ..protocol import metadata_keys
-from ..protocol.errors import (
+from ...protocol.errors import (
     BadVersion,
     ClusterError,
     MetadataError,
@@ -16,7 +15,8 @@ from ..protocol.errors import (
     OutcomeUnknown,
     StaleEpoch,
 )
-from .metadata_store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result, pack, unpack
+from . import keys as metadata_keys
+from .store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result, pack, unpack
 
 TRIES_MAX = 20
 

@@ -5,10 +5,10 @@ coordinator only reads it, because an empty store behind a running cluster is an
 the spot would let bookies take all their data for garbage.
 """
 
-from ..protocol import metadata_keys
-from ..protocol.errors import ClusterError, KeyExists
-from ..protocol.topics import DEFAULT_NAMESPACE, DEFAULT_TENANT
-from .metadata_store import MetadataStore, Versioned, pack, unpack
+from ...protocol.errors import ClusterError, KeyExists
+from ...protocol.topics import DEFAULT_NAMESPACE, DEFAULT_TENANT
+from . import keys as metadata_keys
+from .store import MetadataStore, Versioned, pack, unpack
 
 
 async def read_cluster_id(store: MetadataStore) -> str | None:

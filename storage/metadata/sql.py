@@ -26,14 +26,14 @@ from typing import Any, cast
 
 from sqlalchemy.engine import URL, make_url
 
-from ..protocol import metadata_keys
-from ..protocol.errors import ClusterError, MetadataError, MetadataUnavailable, SettingError
-from ..runtime.environment import Environment
-from ..runtime.files import Files, Lock
-from ..runtime.offload import Lane
-from .metadata_sql_database import Database
-from .metadata_sql_transaction import Allocate, Get, List, Operation, WriteMany
-from .metadata_store import Guard, Versioned, Write, WriteResult, check_key, check_limit, check_write, one_result
+from ...protocol.errors import ClusterError, MetadataError, MetadataUnavailable, SettingError
+from ...runtime.environment import Environment
+from ...runtime.files import Files, Lock
+from ...runtime.offload import Lane
+from . import keys as metadata_keys
+from .sql_database import Database
+from .sql_transaction import Allocate, Get, List, Operation, WriteMany
+from .store import Guard, Versioned, Write, WriteResult, check_key, check_limit, check_write, one_result
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     ClusterError,
     DiskFull,
     MagnetarError,
@@ -23,7 +23,7 @@ from ..protocol.errors import (
     OutcomeUnknown,
     StorageFailed,
 )
-from .metadata_sql_transaction import TABLE, Dialect, Get, List, Operation, Transaction
+from .sql_transaction import TABLE, Dialect, Get, List, Operation, Transaction
 
 logger = logging.getLogger(__name__)
 

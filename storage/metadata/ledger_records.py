@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..protocol import metadata_keys
-from ..protocol.errors import NoSuchKey, NoSuchLedger, OutcomeUnknown
-from ..runtime.environment import Environment
+from ...protocol.errors import NoSuchKey, NoSuchLedger, OutcomeUnknown
+from ...runtime.environment import Environment
+from . import keys as metadata_keys
+from .certain_writes import SETTLE_LIMIT_S, delete_certain, put_certain
 from .ledger_metadata import LedgerMetadata
-from .metadata_cas import SETTLE_LIMIT_S, delete_certain, put_certain
-from .metadata_store import MetadataStore, no_such_key
+from .store import MetadataStore, no_such_key
 
 
 async def renew(store: MetadataStore, ledger_id: int, version: int) -> int:

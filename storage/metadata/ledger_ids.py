@@ -31,11 +31,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..protocol import metadata_keys
-from ..protocol.errors import BadVersion, MetadataError, MetadataUnavailable, ProtocolError
-from ..runtime.environment import Environment
-from .metadata_cas import put_certain
-from .metadata_store import MetadataStore, Versioned, pack, unpack
+from ...protocol.errors import BadVersion, MetadataError, MetadataUnavailable, ProtocolError
+from ...runtime.environment import Environment
+from . import keys as metadata_keys
+from .certain_writes import put_certain
+from .store import MetadataStore, Versioned, pack, unpack
 
 logger = logging.getLogger(__name__)
 
