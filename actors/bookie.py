@@ -27,13 +27,13 @@ from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
-from ..storage.bookie import BookieStore
-from ..storage.compaction import Compactor
-from ..storage.cookie import Cookie, claim_directory
-from ..storage.garbage_collection import collect_garbage
+from ..storage.bookie.compaction import Compactor
+from ..storage.bookie.cookie import Cookie, claim_directory
+from ..storage.bookie.garbage_collection import collect_garbage
+from ..storage.bookie.scrub import Scrubber
+from ..storage.bookie.store import BookieStore
 from ..storage.metadata.keys import LEDGER_COUNTER
 from ..storage.metadata.store import MetadataStore
-from ..storage.scrub import Scrubber
 from .coordinator_client import CoordinatorClient
 from .permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS
 

@@ -1,6 +1,6 @@
 """Brings back what bookies say is damaged on their disks: a good copy of each such entry, from another bookie.
 
-A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/damage.py`). Here it is
+A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/bookie/damage.py`). Here it is
 asked which, in pages, and each is copied to it as the auditor copies missing ones; the bookie ends the note when the
 copy is durable. So a failure at any step only means that the entry is still noted at the next round.
 

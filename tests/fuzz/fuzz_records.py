@@ -13,7 +13,7 @@ from fuzz_target import Target, Wrong, quietly
 
 from magnetar.protocol.errors import CookieMismatch, MetadataError
 from magnetar.runtime.rpc_messages import pack, unpack
-from magnetar.storage.cookie import Cookie, claim_directory
+from magnetar.storage.bookie.cookie import Cookie, claim_directory
 from magnetar.storage.cursor import CursorRecord
 from magnetar.storage.managed_ledger_record import LedgerInfo, ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys

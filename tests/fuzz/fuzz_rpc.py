@@ -33,8 +33,8 @@ from magnetar.runtime.rpc import Identity, RpcConnection, RpcService
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.rpc_messages import pack
 from magnetar.runtime.settings import Settings
-from magnetar.storage.bookie import BookieStore
-from magnetar.storage.replay import format_directory
+from magnetar.storage.bookie.replay import format_directory
+from magnetar.storage.bookie.store import BookieStore
 
 KEYS = RootKeys(b"s" * 32)
 _OURS = Identity("c", "bookie", "b1", "i1")

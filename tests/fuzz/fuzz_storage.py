@@ -29,10 +29,10 @@ from fuzz_target import Target, Wrong, quietly
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import CookieMismatch, EntryCorrupt
 from magnetar.runtime.rpc_messages import unpack
-from magnetar.storage.checkpoint import CHECKPOINT_NAME, Checkpoint
-from magnetar.storage.compaction import Compactor
-from magnetar.storage.cookie import COOKIE_NAME, read_cookie
-from magnetar.storage.records import (
+from magnetar.storage.bookie.checkpoint import CHECKPOINT_NAME, Checkpoint
+from magnetar.storage.bookie.compaction import Compactor
+from magnetar.storage.bookie.cookie import COOKIE_NAME, read_cookie
+from magnetar.storage.bookie.records import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
     KIND_BEGIN,
@@ -48,8 +48,8 @@ from magnetar.storage.records import (
     encode_record_header,
     file_seed,
 )
-from magnetar.storage.segment import JOURNAL_SUFFIX, parse_segment_name
-from magnetar.storage.segment_index import Rows, decode_table, encode_index
+from magnetar.storage.bookie.segment import JOURNAL_SUFFIX, parse_segment_name
+from magnetar.storage.bookie.segment_index import Rows, decode_table, encode_index
 
 S = BookieStatus
 SEGMENT_BYTES = 4096

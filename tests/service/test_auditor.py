@@ -19,13 +19,13 @@ from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol.errors import CookieMismatch, LedgerFenced
 from magnetar.runtime.rpc import Identity
 from magnetar.runtime.settings import Settings
-from magnetar.storage import entry_reads
+from magnetar.storage.bookie.segment_reader import RangeRead, RangeResult, SegmentReader
+from magnetar.storage.bookie.store import entry_reads
 from magnetar.storage.bookie_client import BookieClient
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledgers import Ledgers
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.segment_reader import RangeRead, RangeResult, SegmentReader
 
 SETTINGS = dataclasses.replace(FAST, lost_bookie_grace_s=3600.0, segment_size_mb=1, add_entry_timeout_s=1.0)
 

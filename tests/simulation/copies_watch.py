@@ -9,9 +9,9 @@ on one bookie has to be back within a bound.
 from collections.abc import Iterable, Mapping
 
 from magnetar.protocol.errors import EntryCorrupt
-from magnetar.storage.bookie import BookieStore
+from magnetar.storage.bookie.segment_reader import SegmentReader
+from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.segment_reader import SegmentReader
 
 
 def lacking_copies(ledgers: Iterable[LedgerMetadata], stores: Mapping[str, BookieStore]) -> list[str]:

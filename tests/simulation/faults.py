@@ -7,7 +7,7 @@ from contextvars import Context
 from random import Random
 from typing import Any
 
-from magnetar.storage.cookie import COOKIE_NAME
+from magnetar.storage.bookie.cookie import COOKIE_NAME
 
 from .cluster import BOOKIE, BROKER, COORDINATOR, Node, SimCluster
 from .history import History

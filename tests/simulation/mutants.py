@@ -17,8 +17,8 @@ from typing import Any
 from magnetar.actors.bookie import BookieService
 from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError
 from magnetar.storage import bookie_client
-from magnetar.storage.bookie import BookieStore
-from magnetar.storage.entry_store import EntryStore
+from magnetar.storage.bookie.entry_store import EntryStore
+from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.ledger_recovery import LedgerRecovery, WriteBack
 from magnetar.storage.ledger_recovery_state import FencingPhase, FencingState
 from magnetar.storage.ledger_writer import LedgerWriter

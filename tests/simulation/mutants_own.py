@@ -18,20 +18,20 @@ from magnetar.protocol.errors import MagnetarError, StaleEpoch
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.files import File
-from magnetar.storage import group_commit
+from magnetar.storage.bookie.journal_files import JournalFiles
+from magnetar.storage.bookie.segment import Segment
+from magnetar.storage.bookie.segment_reader import RangeRead, SegmentReader
+from magnetar.storage.bookie.store import journal as group_commit
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.cursor_changes import Whole
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.entry_ranges import EntryRanges
-from magnetar.storage.journal_files import JournalFiles
 from magnetar.storage.ledger_recovery import LedgerRecovery
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord, OwnedRecord
 from magnetar.storage.metadata.ledger_ids import LedgerIds
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.segment import Segment
-from magnetar.storage.segment_reader import RangeRead, SegmentReader
 
 from .mutant import Denying, Mutant, replace
 

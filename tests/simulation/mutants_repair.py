@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from magnetar.actors.auditor import Auditor
 from magnetar.storage import lost_bookies
-from magnetar.storage.damage import DamageKeeper
+from magnetar.storage.bookie.damage import DamageKeeper
 
 from .mutant import Mutant, replace
 

@@ -20,16 +20,16 @@ from unittest.mock import patch
 from bookie_kit import held_ranges
 
 from magnetar.protocol.errors import EntryCorrupt
-from magnetar.storage.bookie import BookieStore
-from magnetar.storage.entry_store import EntryStore
-from magnetar.storage.ledger_states import LedgerState
+from magnetar.storage.bookie.entry_store import EntryStore
+from magnetar.storage.bookie.held_ledgers import LedgerState
+from magnetar.storage.bookie.segment import Segment
+from magnetar.storage.bookie.segment_index import SegmentTable
+from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.ledger_writer import LedgerWriter
 from magnetar.storage.ledger_writer_state import PendingEntry
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryRecords
-from magnetar.storage.segment import Segment
-from magnetar.storage.segment_index import SegmentTable
 
 from .history import History
 from .loop import PROCESS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.storage.bookie import BookieStore
+from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.ledger_recovery import LedgerRecovery
 from simulation import gate, ledger_scenario, mutants
 from simulation.mutant import Mutant

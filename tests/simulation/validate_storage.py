@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from magnetar.protocol.message_id import Position
-from magnetar.storage.bookie import BookieStore
+from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.chain_reads import PLACES_MAX, READERS_MAX
 from magnetar.storage.chain_writer import ChainWriterState
 from magnetar.storage.cursor import Cursor

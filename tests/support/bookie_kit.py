@@ -19,8 +19,8 @@ from magnetar.protocol.bookie_wire import (
 )
 from magnetar.runtime.environment import Environment, SeededChance, SystemClock
 from magnetar.runtime.settings import Settings
-from magnetar.storage.bookie import BookieStore
-from magnetar.storage.replay import format_directory
+from magnetar.storage.bookie.replay import format_directory
+from magnetar.storage.bookie.store import BookieStore
 
 DIRECTORY = "/bookie"
 INSTANCE = "instance"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger
 from magnetar.protocol.errors import MagnetarError
-from magnetar.storage.compaction import Compactor
+from magnetar.storage.bookie.compaction import Compactor
 
 S = BookieStatus
 SEGMENT_BYTES = 4096

@@ -8,7 +8,7 @@ from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import EntryCorrupt
-from magnetar.storage.compaction import SMALL_SEGMENTS_MIN, Compactor
+from magnetar.storage.bookie.compaction import SMALL_SEGMENTS_MIN, Compactor
 
 S = BookieStatus
 SEGMENT_BYTES = 16 << 10

@@ -9,11 +9,11 @@ from faulty_files import FaultyFiles
 
 from magnetar.protocol.errors import CookieMismatch, MetadataUnavailable
 from magnetar.runtime.rpc_messages import pack
-from magnetar.storage.checkpoint import Checkpoint
-from magnetar.storage.cookie import claim_directory, read_cookie
+from magnetar.storage.bookie.checkpoint import Checkpoint
+from magnetar.storage.bookie.cookie import claim_directory, read_cookie
+from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore
-from magnetar.storage.replay import format_directory
 
 DIRECTORY = "/data/bookie-1"
 

@@ -9,9 +9,9 @@ from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import BadVersion, CookieMismatch, MetadataError, MetadataUnavailable
-from magnetar.storage.compaction import Compactor
-from magnetar.storage.garbage_collection import Collected
-from magnetar.storage.garbage_collection import collect_garbage as collect_round
+from magnetar.storage.bookie.compaction import Compactor
+from magnetar.storage.bookie.garbage_collection import Collected
+from magnetar.storage.bookie.garbage_collection import collect_garbage as collect_round
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata import ledger_records
 from magnetar.storage.metadata.ledger_ids import GAP, LedgerIds, RestoredIds

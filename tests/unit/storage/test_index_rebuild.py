@@ -8,7 +8,7 @@ from bookie_kit import DIRECTORY, Bookie, bodies
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_read
-from magnetar.storage.segment import INDEX_SUFFIX
+from magnetar.storage.bookie.segment import INDEX_SUFFIX
 
 S = BookieStatus
 SEGMENT_BYTES = 4096

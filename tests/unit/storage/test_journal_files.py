@@ -10,16 +10,16 @@ from inline_offload import InlineLane
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import DiskFull
 from magnetar.runtime.environment import SeededChance
-from magnetar.storage import group_commit
-from magnetar.storage.journal_files import (
+from magnetar.storage.bookie.journal_files import (
     FILL_PIECE_BYTES,
     FIRST_SHARE_MIN,
     JournalFiles,
     create_journal_file,
     first_journal_share,
 )
-from magnetar.storage.records import FILE_HEADER_SIZE
-from magnetar.storage.segment import JOURNAL_SUFFIX, Segment, SegmentState
+from magnetar.storage.bookie.records import FILE_HEADER_SIZE
+from magnetar.storage.bookie.segment import JOURNAL_SUFFIX, Segment, SegmentState
+from magnetar.storage.bookie.store import journal as group_commit
 
 S = BookieStatus
 SIZE = 4 * FILL_PIECE_BYTES

@@ -4,9 +4,9 @@ from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger
-from magnetar.storage.group_commit import BATCH_BYTES_MAX
-from magnetar.storage.replay import load_store
-from magnetar.storage.segment import SegmentState
+from magnetar.storage.bookie.journal import BATCH_BYTES_MAX
+from magnetar.storage.bookie.replay import load_store
+from magnetar.storage.bookie.segment import SegmentState
 
 S = BookieStatus
 SEGMENT_BYTES = 8192

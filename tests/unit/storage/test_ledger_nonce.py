@@ -7,7 +7,7 @@ from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import EntryCorrupt, ForeignLedger, NotEnoughBookies, RecoveryFailed
-from magnetar.storage.compaction import Compactor
+from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 
 S = BookieStatus

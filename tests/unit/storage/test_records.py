@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import EntryCorrupt
-from magnetar.storage import records as records_module
-from magnetar.storage.records import (
+from magnetar.storage.bookie.records import (
     BEGIN_BODY,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -27,6 +26,7 @@ from magnetar.storage.records import (
     encode_record_header,
     file_seed,
 )
+from magnetar.storage.bookie.store import records as records_module
 
 FILE_ID = 7
 SEED = file_seed("instance", FILE_ID)

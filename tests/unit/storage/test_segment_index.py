@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.errors import EntryCorrupt
 from magnetar.runtime.rpc_messages import pack, unpack
-from magnetar.storage.checkpoint import Checkpoint
-from magnetar.storage.damage import without_entries
-from magnetar.storage.ledger_states import IdRanges
-from magnetar.storage.segment import parse_segment_name, segment_name
-from magnetar.storage.segment_index import Row, Rows, decode_table, encode_index
+from magnetar.storage.bookie.checkpoint import Checkpoint
+from magnetar.storage.bookie.damage import without_entries
+from magnetar.storage.bookie.held_ledgers import IdRanges
+from magnetar.storage.bookie.segment import parse_segment_name, segment_name
+from magnetar.storage.bookie.segment_index import Row, Rows, decode_table, encode_index
 
 IDS = st.lists(st.integers(0, 60), max_size=40)
 

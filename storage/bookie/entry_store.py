@@ -25,17 +25,17 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
-from ..protocol.errors import DiskFull, StorageFailed
-from ..runtime.environment import Environment
-from ..runtime.files import Files
-from ..runtime.offload import Lane
-from ..runtime.tasks import Tasks
+from ...protocol.errors import DiskFull, StorageFailed
+from ...runtime.environment import Environment
+from ...runtime.files import Files
+from ...runtime.offload import Lane
+from ...runtime.tasks import Tasks
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
-from .group_commit import Journal, Responder
+from .held_ledgers import TOMBSTONE_RUNS_MAX, IdRanges, LedgerState
+from .journal import Journal, Responder
 from .journal_files import create_journal_file, first_journal_share
-from .ledger_states import TOMBSTONE_RUNS_MAX, IdRanges, LedgerState
 from .records import FILE_HEADER_SIZE
 from .replay import load_store, rebuild_index
 from .segment import COMPACTED_SUFFIX, JOURNAL_SUFFIX, Segment, SegmentState

@@ -19,11 +19,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..protocol.errors import BadVersion, CookieMismatch, ProtocolError
-from ..runtime.environment import Environment
-from ..runtime.files import Files
-from .metadata import keys as metadata_keys
-from .metadata.store import MetadataStore, pack, unpack
+from ...protocol.errors import BadVersion, CookieMismatch, ProtocolError
+from ...runtime.environment import Environment
+from ...runtime.files import Files
+from ..metadata import keys as metadata_keys
+from ..metadata.store import MetadataStore, pack, unpack
 from .replay import format_directory, holds_store
 
 COOKIE_NAME = "cookie"

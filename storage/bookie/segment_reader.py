@@ -15,9 +15,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..protocol.bookie_wire import BookieStatus
-from ..protocol.errors import EntryCorrupt
-from ..runtime.files import File, Files
+from ...protocol.bookie_wire import BookieStatus
+from ...protocol.errors import EntryCorrupt
+from ...runtime.files import File, Files
 from .records import RECORD_HEADER_SIZE, check_entry
 from .segment import Segment
 from .segment_index import Row, Rows, TableLine

@@ -20,8 +20,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..protocol.errors import EntryCorrupt
-from ..runtime.files import File, Files
+from ...protocol.errors import EntryCorrupt
+from ...runtime.files import File, Files
 from .entry_store import EntryStore
 from .records import (
     ENTRY_HEAD,

@@ -17,10 +17,10 @@ from typing import Any
 
 from crc32c import crc32c
 
-from ..protocol.errors import EntryCorrupt, ProtocolError
-from ..runtime.files import Files
-from ..runtime.rpc_messages import pack, unpack
-from .ledger_states import IdRanges
+from ...protocol.errors import EntryCorrupt, ProtocolError
+from ...runtime.files import Files
+from ...runtime.rpc_messages import pack, unpack
+from .held_ledgers import IdRanges
 
 CHECKPOINT_NAME = "checkpoint"
 _MAGIC = b"MGNTRCK2"

@@ -31,10 +31,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..protocol.bookie_wire import BookieStatus
-from ..protocol.errors import DiskFull, StorageFailed
-from ..runtime.files import File, Files
-from ..runtime.offload import Lane
+from ...protocol.bookie_wire import BookieStatus
+from ...protocol.errors import DiskFull, StorageFailed
+from ...runtime.files import File, Files
+from ...runtime.offload import Lane
 from .journal_files import JournalFiles
 from .records import (
     BEGIN_BODY,

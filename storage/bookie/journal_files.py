@@ -19,10 +19,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from ..protocol.errors import DiskFull
-from ..runtime.environment import Chance
-from ..runtime.files import File, Files
-from ..runtime.offload import Lane
+from ...protocol.errors import DiskFull
+from ...runtime.environment import Chance
+from ...runtime.files import File, Files
+from ...runtime.offload import Lane
 from .records import FILE_HEADER_SIZE, encode_file_header
 from .segment import Segment
 

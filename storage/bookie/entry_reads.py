@@ -11,13 +11,13 @@ brings new copies.
 import asyncio
 from collections.abc import Callable
 
-from ..protocol.bookie_wire import BookieStatus, decode_entry_header
-from ..protocol.errors import EntryCorrupt, StorageFailed
-from ..runtime.environment import Environment
-from ..runtime.offload import Lane
+from ...protocol.bookie_wire import BookieStatus, decode_entry_header
+from ...protocol.errors import EntryCorrupt, StorageFailed
+from ...runtime.environment import Environment
+from ...runtime.offload import Lane
 from . import segment_reader
 from .damage import DamageKeeper, without_entries
-from .ledger_states import IdRanges, LedgerState
+from .held_ledgers import IdRanges, LedgerState
 from .segment import JOURNAL_SUFFIX, Segment, SegmentState
 from .segment_index import Row
 from .segment_reader import RangeRead, RangeResult, SegmentReader

@@ -42,7 +42,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from ..protocol.bookie_wire import (
+from ...protocol.bookie_wire import (
     ADD_FLAG_RECOVERY,
     ENTRY_ID_MAX,
     BookieOp,
@@ -52,7 +52,7 @@ from ..protocol.bookie_wire import (
     encode_ledger_state,
     encode_read_answer,
 )
-from ..protocol.errors import (
+from ...protocol.errors import (
     BadVersion,
     DiskFull,
     ForeignLedger,
@@ -61,13 +61,13 @@ from ..protocol.errors import (
     ProtocolError,
     StorageFailed,
 )
-from ..runtime.environment import Environment
-from ..runtime.files import DiskUsage
-from ..runtime.settings import Settings
-from .bookie_rules import judge_repeated, refuse_known_ledger, refuse_unknown_ledger
+from ...runtime.environment import Environment
+from ...runtime.files import DiskUsage
+from ...runtime.settings import Settings
+from .admission import judge_repeated, refuse_known_ledger, refuse_unknown_ledger
 from .entry_store import EntryStore
-from .group_commit import Responder
-from .ledger_states import LedgerState
+from .held_ledgers import LedgerState
+from .journal import Responder
 from .records import (
     DIGESTED_HEAD_END,
     ENTRY_HEAD,

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ..protocol.errors import EntryCorrupt
+from ...protocol.errors import EntryCorrupt
 
 _MAGIC = b"MGNTRID2"
 _HEAD = struct.Struct(">8sQQI")

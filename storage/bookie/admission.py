@@ -4,7 +4,7 @@ They are plain functions of what the bookie knows, so that the exhaustive explor
 the very decisions that run in production. The order of the checks is the table in `bookie`.
 """
 
-from ..protocol.bookie_wire import BookieStatus
+from ...protocol.bookie_wire import BookieStatus
 
 
 def refuse_unknown_ledger(recovery: int, tombstoned: bool, writable: bool, doubtful: bool) -> BookieStatus | None:

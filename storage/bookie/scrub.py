@@ -23,8 +23,8 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..protocol.errors import EntryCorrupt
-from ..runtime.files import File, Files
+from ...protocol.errors import EntryCorrupt
+from ...runtime.files import File, Files
 from .damage import EntryKey, ScrubProgress
 from .entry_store import EntryStore
 from .records import ENTRY_HEAD, FILE_HEADER_SIZE, KIND_ENTRY, KIND_LOST, LOST_BODY, RECORD_HEADER_SIZE, DurableScan

@@ -16,7 +16,7 @@ rows at or behind `synced_end` are not shown to readers.
 
 from enum import Enum
 
-from ..runtime.files import File
+from ...runtime.files import File
 from .records import FILE_HEADER_SIZE, file_seed
 from .segment_index import Rows, SegmentTable
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ..protocol.errors import EntryCorrupt
+from ...protocol.errors import EntryCorrupt
 
 FILE_MAGIC = b"MGNTRSEG"
 FILE_HEADER = struct.Struct(">8sQI")

@@ -41,14 +41,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from ..protocol.errors import BadVersion, CookieMismatch, MetadataError, NoSuchKey
-from .bookie import BookieStore
-from .ledger_states import LedgerState
-from .metadata import keys as metadata_keys
-from .metadata.cluster_identity import cluster_id_of, read_cluster_id
-from .metadata.ledger_ids import RestoredIds, counter_of
-from .metadata.ledger_metadata import LedgerMetadata
-from .metadata.store import MetadataStore, Versioned
+from ...protocol.errors import BadVersion, CookieMismatch, MetadataError, NoSuchKey
+from ..metadata import keys as metadata_keys
+from ..metadata.cluster_identity import cluster_id_of, read_cluster_id
+from ..metadata.ledger_ids import RestoredIds, counter_of
+from ..metadata.ledger_metadata import LedgerMetadata
+from ..metadata.store import MetadataStore, Versioned
+from .held_ledgers import LedgerState
+from .store import BookieStore
 
 logger = logging.getLogger(__name__)
 

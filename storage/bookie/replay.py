@@ -16,8 +16,8 @@ Everything here blocks; it runs off the loop.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..protocol.errors import CookieMismatch, EntryCorrupt
-from ..runtime.files import File, Files
+from ...protocol.errors import CookieMismatch, EntryCorrupt
+from ...runtime.files import File, Files
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .damage import DamageNotes, load_notes
 from .records import (
