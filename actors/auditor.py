@@ -35,9 +35,9 @@ from ..runtime.environment import Environment
 from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
-from ..storage.bookie_client import BookieClient
-from ..storage.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.ledger_recovery import LedgerRecovery
+from ..storage.ledger.bookie_client import BookieClient
+from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ..storage.ledger.recovery import LedgerRecovery
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.ledger_metadata import LedgerMetadata
 from ..storage.metadata.ledger_records import LedgerRecord, LedgerRecords

@@ -12,9 +12,9 @@ from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
-from ..storage.bookie_client import BookieClient
 from ..storage.entry_cache import EntryCache
-from ..storage.ledgers import Ledgers
+from ..storage.ledger.bookie_client import BookieClient
+from ..storage.ledger.ledgers import Ledgers
 from ..storage.managed_ledger import ManagedLedger
 from ..storage.managed_ledger_deletion import delete_managed_ledger
 from ..storage.metadata import keys as metadata_keys

@@ -39,7 +39,7 @@ from ..runtime.rpc_messages import unpack
 from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
-from ..storage.bookie_directory import BookieDirectory, BookieInfo
+from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.metadata.cluster_identity import read_cluster_id
 from ..storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from ..storage.metadata.ledger_ids import LedgerIds

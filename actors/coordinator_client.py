@@ -35,7 +35,7 @@ from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.rpc_messages import pack
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
-from ..storage.bookie_directory import BookieDirectory, BookieInfo
+from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.metadata.remote import RemoteMetadataStore
 from .permissions import OP_HEARTBEAT, PUSHES
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from ..protocol.bookie_wire import BookieStatus, LedgerEntry, encode_add, encode_entry_header, error_for_status
 from ..protocol.errors import EntryUnknown
 from ..runtime.settings import Settings
-from ..storage.bookie_client import BookieClient
-from ..storage.ledger_reader import LedgerReader
+from ..storage.ledger.bookie_client import BookieClient
+from ..storage.ledger.reader import LedgerReader
 from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .audit_plan import Piece, Range, missing_entries
 from .member_calls import MemberCalls

@@ -36,7 +36,7 @@ from ..runtime.environment import Environment
 from ..runtime.rpc import RpcConnection, rpc_connect
 from ..runtime.rpc_keys import Identity
 from ..runtime.tasks import Tasks
-from ..storage.bookie_directory import BookieInfo
+from ..storage.ledger.bookie_directory import BookieInfo
 from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .range_reader import ClusterAccess
 from .read_plan import CLOCK_SKEW_MS, Bounds, PartitionPlan, PointInTopic, parse_bounds

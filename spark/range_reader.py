@@ -16,9 +16,9 @@ from ..protocol.names import ROLE_READER
 from ..runtime.environment import Environment
 from ..runtime.rpc_keys import Identity, NodeKeys
 from ..runtime.settings import Settings
-from ..storage.bookie_client import BookieClient
-from ..storage.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.ledger_reader import LedgerReader
+from ..storage.ledger.bookie_client import BookieClient
+from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ..storage.ledger.reader import LedgerReader
 from .arrow_decoding import EntryDecoder, encode_block
 from .read_plan import LedgerRange, ReadSplit
 

@@ -19,9 +19,9 @@ from ..protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchE
 from ..protocol.message_id import Position
 from ..runtime.tasks import Tasks
 from .entry_cache import EntryCache
+from .ledger.ledgers import Ledgers
+from .ledger.reader import LedgerReader
 from .ledger_chain import LedgerChain
-from .ledger_reader import LedgerReader
-from .ledgers import Ledgers
 from .metadata.ledger_metadata import LedgerMetadata
 
 PIECE_ENTRIES_MAX = 1000

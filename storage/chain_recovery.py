@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from ..runtime.environment import Environment
 from ..runtime.tasks import together
+from .ledger.ledgers import Ledgers
 from .ledger_chain import LedgerInfo
-from .ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord
 from .metadata.ledger_records import LedgerRecord
 

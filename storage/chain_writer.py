@@ -43,11 +43,11 @@ from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
+from .ledger.ledgers import Ledgers
+from .ledger.writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
+from .ledger.writer_state import PendingEntry
 from .ledger_chain import LedgerChain, LedgerInfo
 from .ledger_rollover import RolloverRule
-from .ledger_writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
-from .ledger_writer_state import PendingEntry
-from .ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
 from .metadata.ledger_metadata import LedgerMetadata
 

@@ -35,7 +35,7 @@ from . import cursor_ledger
 from .cursor_ledger import CursorLog
 from .cursor_record import CursorHome, CursorRecord
 from .cursor_state import CursorState
-from .ledger_writer import LedgerWriter
+from .ledger.writer import LedgerWriter
 from .metadata import keys as metadata_keys
 from .metadata.certain_writes import SETTLE_LIMIT_S, put_certain
 from .metadata.store import Guard

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, cast
 
 from ..protocol.errors import MagnetarError, MetadataError, ProtocolError
 from .cursor_record import CursorRecord
-from .ledger_reader import LedgerReader
-from .ledger_writer import LedgerWriter
-from .ledgers import Ledgers
+from .ledger.ledgers import Ledgers
+from .ledger.reader import LedgerReader
+from .ledger.writer import LedgerWriter
 from .metadata.store import pack, unpack
 
 PART_SIZE_MAX_BYTES = 1 << 20

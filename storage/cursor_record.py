@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, cast
 from ..protocol.errors import MetadataError, ProtocolError
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
+from .ledger.ledgers import Ledgers
 from .ledger_chain import LedgerChain
-from .ledgers import Ledgers
 from .metadata.store import MetadataStore, pack, unpack
 
 

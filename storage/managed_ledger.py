@@ -40,10 +40,10 @@ from .chain_writer import ChainWriter, fresh_infos
 from .cursor import Cursor, CursorHome
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
+from .ledger.ledgers import Ledgers
+from .ledger.writer import AddCallback
+from .ledger.writer_state import PendingEntry
 from .ledger_chain import LedgerChain, LedgerInfo
-from .ledger_writer import AddCallback
-from .ledger_writer_state import PendingEntry
-from .ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord, holding
 from .metadata import keys as metadata_keys
 from .metadata.store import MetadataStore, list_all

@@ -32,7 +32,7 @@ from ..protocol.errors import (
 from ..runtime.environment import Environment
 from ..runtime.tasks import together
 from .cursor import CursorRecord
-from .ledgers import Ledgers
+from .ledger.ledgers import Ledgers
 from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
 from .metadata import keys as metadata_keys
 from .metadata.store import MetadataStore, Versioned, Write, list_all

@@ -28,7 +28,7 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc import Identity, RpcConnection
 from magnetar.runtime.rpc_messages import pack
 from magnetar.runtime.settings import Settings
-from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed_ledger import ManagedLedger
 from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
 

@@ -21,9 +21,9 @@ from magnetar.runtime.rpc import Identity
 from magnetar.runtime.settings import Settings
 from magnetar.storage.bookie.segment_reader import RangeRead, RangeResult, SegmentReader
 from magnetar.storage.bookie.store import entry_reads
-from magnetar.storage.bookie_client import BookieClient
-from magnetar.storage.ledger_writer import LedgerWriter
-from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.ledger.bookie_client import BookieClient
+from magnetar.storage.ledger.ledgers import Ledgers
+from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 

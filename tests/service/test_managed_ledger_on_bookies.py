@@ -9,9 +9,9 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import Identity
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.settings import Settings
-from magnetar.storage.bookie_client import BookieClient
-from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.ledger.bookie_client import BookieClient
+from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore

@@ -74,7 +74,7 @@ from itertools import combinations, product
 from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus
-from magnetar.storage.ledger_writer_state import SlotState, WriterPhase
+from magnetar.storage.ledger.writer_state import SlotState, WriterPhase
 
 from .explorer_arrivals import Arrivals, Lacs
 from .explorer_endings import OVER, SETTLED, UNFENCED, Endings

@@ -15,10 +15,10 @@ from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus, decode_read
 from magnetar.protocol.errors import MagnetarError
-from magnetar.storage import ledger_recovery
 from magnetar.storage.bookie.held_ledgers import LedgerState as BookieLedger
 from magnetar.storage.bookie.store import admission as bookie_rules
-from magnetar.storage.ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
+from magnetar.storage.ledger import recovery as ledger_recovery
+from magnetar.storage.ledger.writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 LEDGER = 7

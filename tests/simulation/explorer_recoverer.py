@@ -5,9 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus, LedgerEntry
-from magnetar.storage import bookie_client, ledger_recovery
-from magnetar.storage.ledger_recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
-from magnetar.storage.ledger_writer_state import PendingEntry, WriterPhase
+from magnetar.storage.ledger import bookie_client
+from magnetar.storage.ledger import recovery as ledger_recovery
+from magnetar.storage.ledger.recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
+from magnetar.storage.ledger.writer_state import PendingEntry, WriterPhase
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata, LedgerState
 
 from .explorer_nodes import (

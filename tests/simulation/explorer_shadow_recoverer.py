@@ -5,8 +5,8 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.protocol.errors import RecoveryFailed
-from magnetar.storage import ledger_recovery
-from magnetar.storage.ledger_writer_state import WriterPhase
+from magnetar.storage.ledger import recovery as ledger_recovery
+from magnetar.storage.ledger.writer_state import WriterPhase
 
 from .explorer_nodes import LEDGER, freeze_metadata, freeze_writer_state, thaw_metadata
 from .explorer_recoverer import CLAIMING, CLOSING, DONE, FAILED, FENCING, IDLE, READING, WRITING

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from magnetar.protocol.errors import LedgerFenced, MagnetarError
-from magnetar.storage.ledger_writer import LedgerWriter
-from magnetar.storage.ledger_writer_state import WriterPhase
+from magnetar.storage.ledger.writer import LedgerWriter
+from magnetar.storage.ledger.writer_state import WriterPhase
 from magnetar.storage.metadata.ledger_records import LedgerRecord
 
 from .explorer_nodes import first_record, freeze_writer_state

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus
-from magnetar.storage.ledger_writer_state import SlotState
+from magnetar.storage.ledger.writer_state import SlotState
 
 from .explorer_nodes import (
     LATE_ANSWER,

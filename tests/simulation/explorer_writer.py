@@ -5,8 +5,8 @@ from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import LedgerFenced
-from magnetar.storage import ledger_writer
-from magnetar.storage.ledger_writer_state import LedgerWriterState, WriterPhase
+from magnetar.storage.ledger import writer as ledger_writer
+from magnetar.storage.ledger.writer_state import LedgerWriterState, WriterPhase
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata, LedgerState
 
 from .explorer_nodes import (

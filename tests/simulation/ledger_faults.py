@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_add, encode_entry_header
 from magnetar.storage.bookie.store import store as bookie
-from magnetar.storage.bookie_client import BookieClient
+from magnetar.storage.ledger.bookie_client import BookieClient
 
 from .cluster import BOOKIE, BROKER, Node
 from .faults import Faults

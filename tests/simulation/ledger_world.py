@@ -17,9 +17,9 @@ from magnetar.actors.bookie import BookieService
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_BROKER, ROLE_COORDINATOR
 from magnetar.runtime.rpc import Identity
 from magnetar.runtime.settings import Settings
-from magnetar.storage.bookie_client import BookieClient
-from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.ledger.bookie_client import BookieClient
+from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.metadata.epoch_guard import take_office
 from magnetar.storage.metadata.ledger_records import renew
 

@@ -26,9 +26,9 @@ from magnetar.storage.cursor import Cursor
 from magnetar.storage.cursor_changes import Whole
 from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.entry_ranges import EntryRanges
-from magnetar.storage.ledger_recovery import LedgerRecovery
-from magnetar.storage.ledger_writer import LedgerWriter
-from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState
+from magnetar.storage.ledger.recovery import LedgerRecovery
+from magnetar.storage.ledger.writer import LedgerWriter
+from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed_ledger_record import ManagedLedgerRecord, OwnedRecord
 from magnetar.storage.metadata.ledger_ids import LedgerIds
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata

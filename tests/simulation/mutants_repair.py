@@ -3,8 +3,8 @@
 from contextlib import ExitStack
 
 from magnetar.actors.auditor import Auditor
-from magnetar.storage import lost_bookies
 from magnetar.storage.bookie.damage import DamageKeeper
+from magnetar.storage.ledger import lost_bookies
 
 from .mutant import Mutant, replace
 

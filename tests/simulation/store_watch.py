@@ -25,8 +25,8 @@ from magnetar.storage.bookie.held_ledgers import LedgerState
 from magnetar.storage.bookie.segment import Segment
 from magnetar.storage.bookie.segment_index import SegmentTable
 from magnetar.storage.bookie.store import BookieStore
-from magnetar.storage.ledger_writer import LedgerWriter
-from magnetar.storage.ledger_writer_state import PendingEntry
+from magnetar.storage.ledger.writer import LedgerWriter
+from magnetar.storage.ledger.writer_state import PendingEntry
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryRecords

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.storage.ledger_recovery_state import FencingState
+from magnetar.storage.ledger.recovery_state import FencingState
 from simulation import mutants
 from simulation.explore import hunt
 from simulation.explorer import Explorer

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.storage.ledger_recovery import LedgerRecovery
-from magnetar.storage.ledger_writer import LedgerWriter
+from magnetar.storage.ledger.recovery import LedgerRecovery
+from magnetar.storage.ledger.writer import LedgerWriter
 from simulation.explorer_nodes import CLIENTS, LATE_ANSWER, LOST
 from simulation.explorer_plain import PlainExplorer
 from simulation.explorer_recoverer import CLOSING, DONE, FAILED, WRITING

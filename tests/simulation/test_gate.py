@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.storage.bookie.store import BookieStore
-from magnetar.storage.ledger_recovery import LedgerRecovery
+from magnetar.storage.ledger.recovery import LedgerRecovery
 from simulation import gate, ledger_scenario, mutants
 from simulation.mutant import Mutant
 from simulation.run import SCENARIOS

@@ -26,9 +26,9 @@ from magnetar.runtime.files import RealFiles
 from magnetar.runtime.offload import ThreadOffload
 from magnetar.runtime.rpc_keys import Identity, RootKeys
 from magnetar.runtime.settings import Settings
-from magnetar.storage.bookie_client import BookieClient
-from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.ledger.bookie_client import BookieClient
+from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 
 Answer = Callable[[int, bytes], None]

@@ -13,7 +13,7 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import rpc_connect
 from magnetar.runtime.rpc_keys import Identity, RootKeys
 from magnetar.runtime.settings import Settings
-from magnetar.storage.bookie_directory import BookieInfo
+from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 FRAME_MAX = 8 << 20

@@ -25,7 +25,7 @@ from magnetar.runtime.rpc_server import RpcServer
 from magnetar.spark.planner import Planner
 from magnetar.spark.range_reader import ClusterAccess
 from magnetar.spark.read_plan import Bounds
-from magnetar.storage.bookie_directory import BookieInfo
+from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 KEYS = RootKeys(b"s" * 32)

@@ -26,7 +26,7 @@ from magnetar.spark import range_reader
 from magnetar.spark.arrow_decoding import TimeWindow
 from magnetar.spark.range_reader import ClusterAccess, RangeReader
 from magnetar.spark.read_plan import LedgerRange, ReadSplit
-from magnetar.storage.bookie_directory import BookieInfo
+from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 KEYS = RootKeys(b"s" * 32)

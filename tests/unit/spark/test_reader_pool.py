@@ -13,7 +13,7 @@ from magnetar.spark.progress import ReadProgress
 from magnetar.spark.range_reader import Block
 from magnetar.spark.read_plan import LedgerRange, ReadSplit
 from magnetar.spark.reader_pool import Reader, ReaderPool
-from magnetar.storage.bookie_directory import BookieInfo
+from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 BOOKIES = [BookieInfo("bookie-1", "host-1", 1), BookieInfo("bookie-2", "host-2", 1)]

@@ -20,7 +20,7 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
-from magnetar.storage.bookie_directory import BookieInfo
+from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.certain_writes import delete_certain, put_certain
 
 

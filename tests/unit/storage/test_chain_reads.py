@@ -8,8 +8,8 @@ from fake_bookies import Adds, FakeCluster
 
 from magnetar.protocol.bookie_wire import BookieOp, LedgerEntry
 from magnetar.protocol.errors import MetadataUnavailable
-from magnetar.storage import ledger_reader
-from magnetar.storage.ledgers import Ledgers
+from magnetar.storage.ledger import reader as ledger_reader
+from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed_ledger import ManagedLedger
 
 ENTRIES = 300

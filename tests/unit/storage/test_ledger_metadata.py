@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.errors import MetadataError, NotEnoughBookies
 from magnetar.runtime.environment import SeededChance
-from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ensemble import place, replace_slots
+from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from magnetar.storage.ledger.ensemble import place, replace_slots
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 

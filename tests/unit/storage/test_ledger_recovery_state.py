@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from magnetar.protocol.bookie_wire import LedgerEntry
-from magnetar.storage.ledger_recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
+from magnetar.storage.ledger.recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
 BOOKIES = ("a", "b", "c", "d", "e")

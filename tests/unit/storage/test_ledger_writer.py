@@ -300,7 +300,7 @@ async def test_an_error_that_nobody_expected_during_a_change_ends_the_writer(fiv
     def broken(*arguments):
         raise ValueError("a bug")
 
-    monkeypatch.setattr("magnetar.storage.ledger_writer.replace_slots", broken)
+    monkeypatch.setattr("magnetar.storage.ledger.writer.replace_slots", broken)
     five.bookies[writer.metadata.last_fragment.bookies[2]].crash()
     writer.add(b"a", adds.callback)
     await adds.wait(1)

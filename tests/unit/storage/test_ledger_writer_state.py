@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from magnetar.protocol.errors import LedgerClosed, LedgerFenced, NotEnoughBookies
-from magnetar.storage.ledger_writer_state import LedgerWriterState, SlotState, WriterPhase
+from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState, WriterPhase
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
 

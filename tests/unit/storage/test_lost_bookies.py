@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from magnetar.storage.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.lost_bookies import LostBookies
+from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from magnetar.storage.ledger.lost_bookies import LostBookies
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
 GRACE_S = 0.03

@@ -25,8 +25,8 @@ for. Corruption is an error, never a denial.
 import enum
 from typing import NamedTuple
 
-from ..protocol.bookie_wire import LedgerEntry
-from .metadata.ledger_metadata import LedgerMetadata, write_slots
+from ...protocol.bookie_wire import LedgerEntry
+from ..metadata.ledger_metadata import LedgerMetadata, write_slots
 
 
 class FencingPhase(enum.Enum):

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..protocol.bookie_wire import (
+from ...protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
     LedgerState,
@@ -27,14 +27,14 @@ from ..protocol.bookie_wire import (
     encode_read,
     error_for_status,
 )
-from ..protocol.errors import BookieUnavailable, EntryUnknown, MagnetarError
-from ..protocol.rpc_frames import STATUS_DISCONNECTED
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.rpc import rpc_connect
-from ..runtime.rpc_keys import Identity, Keys
-from ..runtime.settings import Settings
-from ..runtime.tasks import Tasks
+from ...protocol.errors import BookieUnavailable, EntryUnknown, MagnetarError
+from ...protocol.rpc_frames import STATUS_DISCONNECTED
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.rpc import rpc_connect
+from ...runtime.rpc_keys import Identity, Keys
+from ...runtime.settings import Settings
+from ...runtime.tasks import Tasks
 from .bookie_directory import BookieDirectory, BookieInfo
 from .lost_bookies import LostBookies
 

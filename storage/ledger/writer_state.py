@@ -28,8 +28,8 @@ import enum
 from collections.abc import Iterable
 from typing import Any
 
-from ..protocol.errors import LedgerClosed, MagnetarError, NotEnoughBookies
-from .metadata.ledger_metadata import LedgerMetadata, write_slots
+from ...protocol.errors import LedgerClosed, MagnetarError, NotEnoughBookies
+from ..metadata.ledger_metadata import LedgerMetadata, write_slots
 
 
 class WriterPhase(enum.Enum):

@@ -16,8 +16,8 @@ Without this an idle ledger would stay open, and the bookie in limbo.
 import asyncio
 from collections.abc import Callable
 
+from ..metadata.ledger_metadata import LedgerMetadata
 from .bookie_directory import BookieDirectory
-from .metadata.ledger_metadata import LedgerMetadata
 
 
 class LostBookies:

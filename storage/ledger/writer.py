@@ -22,8 +22,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from ..protocol.bookie_wire import BookieStatus, encode_add, encode_entry_header, error_for_status
-from ..protocol.errors import (
+from ...protocol.bookie_wire import BookieStatus, encode_add, encode_entry_header, error_for_status
+from ...protocol.errors import (
     BadVersion,
     LedgerClosed,
     LedgerError,
@@ -33,16 +33,16 @@ from ..protocol.errors import (
     NoSuchKey,
     NoSuchLedger,
 )
-from ..runtime.environment import Chance, Environment
-from ..runtime.settings import Settings
-from ..runtime.tasks import Tasks
+from ...runtime.environment import Chance, Environment
+from ...runtime.settings import Settings
+from ...runtime.tasks import Tasks
+from ..metadata import keys as metadata_keys
+from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
+from ..metadata.ledger_records import LedgerRecord, LedgerRecords
+from ..metadata.store import Guard
 from .bookie_client import BookieClient
 from .ensemble import replace_slots, should_move
-from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
-from .metadata import keys as metadata_keys
-from .metadata.ledger_metadata import LedgerMetadata, LedgerState
-from .metadata.ledger_records import LedgerRecord, LedgerRecords
-from .metadata.store import Guard
+from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
 logger = logging.getLogger(__name__)
 

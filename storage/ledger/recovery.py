@@ -21,8 +21,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..protocol.bookie_wire import BookieStatus, LedgerEntry, decode_entry, encode_add, encode_entry_header
-from ..protocol.errors import (
+from ...protocol.bookie_wire import BookieStatus, LedgerEntry, decode_entry, encode_add, encode_entry_header
+from ...protocol.errors import (
     BadVersion,
     EntryCorrupt,
     MagnetarError,
@@ -32,15 +32,15 @@ from ..protocol.errors import (
     ProtocolError,
     RecoveryFailed,
 )
-from ..protocol.rpc_frames import STATUS_DISCONNECTED
-from ..runtime.environment import Environment
-from ..runtime.settings import Settings
+from ...protocol.rpc_frames import STATUS_DISCONNECTED
+from ...runtime.environment import Environment
+from ...runtime.settings import Settings
+from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
+from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from .bookie_client import BookieClient, ReadAnswer
 from .ensemble import replace_slots
-from .ledger_recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
-from .ledger_writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
-from .metadata.ledger_metadata import LedgerMetadata, LedgerState
-from .metadata.ledger_records import LedgerRecord, LedgerRecords
+from .recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
+from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
 logger = logging.getLogger(__name__)
 

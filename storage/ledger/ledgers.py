@@ -12,17 +12,17 @@ back: a fence of it may have been lost.
 
 import asyncio
 
-from ..protocol.errors import LedgerError
-from ..runtime.environment import Environment
-from ..runtime.settings import Settings
+from ...protocol.errors import LedgerError
+from ...runtime.environment import Environment
+from ...runtime.settings import Settings
+from ..metadata.ledger_metadata import Fragment, LedgerMetadata
+from ..metadata.ledger_records import LedgerRecord, LedgerRecords
+from ..metadata.store import MetadataStore
 from .bookie_client import BookieClient
 from .ensemble import place
-from .ledger_reader import LedgerReader
-from .ledger_recovery import LedgerRecovery
-from .ledger_writer import LedgerWriter
-from .metadata.ledger_metadata import Fragment, LedgerMetadata
-from .metadata.ledger_records import LedgerRecord, LedgerRecords
-from .metadata.store import MetadataStore
+from .reader import LedgerReader
+from .recovery import LedgerRecovery
+from .writer import LedgerWriter
 
 NONCE_SIZE_BYTES = 8
 IDS_AT_ONCE_MAX = 1000

@@ -7,9 +7,9 @@ they allow, but never fewer than the ack quorum; a failed slot without a spare i
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..protocol.errors import NotEnoughBookies
-from ..runtime.environment import Chance
-from ..runtime.settings import Settings
+from ...protocol.errors import NotEnoughBookies
+from ...runtime.environment import Chance
+from ...runtime.settings import Settings
 
 
 class Placement(NamedTuple):

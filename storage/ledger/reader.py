@@ -14,8 +14,8 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from ..protocol.bookie_wire import LedgerEntry, decode_entry
-from ..protocol.errors import (
+from ...protocol.bookie_wire import LedgerEntry, decode_entry
+from ...protocol.errors import (
     EntryCorrupt,
     EntryUnknown,
     ForeignLedger,
@@ -24,9 +24,9 @@ from ..protocol.errors import (
     NoSuchLedger,
     ProtocolError,
 )
-from ..runtime.settings import Settings
+from ...runtime.settings import Settings
+from ..metadata.ledger_metadata import Fragment, LedgerMetadata, write_slots
 from .bookie_client import BookieClient, ReadAnswer
-from .metadata.ledger_metadata import Fragment, LedgerMetadata, write_slots
 
 logger = logging.getLogger(__name__)
 
