@@ -21,7 +21,7 @@ from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.rpc_server import RpcServer
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
-from ..storage.managed_ledger import ManagedLedger
+from ..storage.managed.managed_ledger import ManagedLedger
 from ..storage.metadata.keys import PRODUCER_COUNTER
 from .broker_rpc import BrokerRpc
 from .broker_session import BrokerSession

@@ -12,11 +12,11 @@ from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.rpc_keys import Identity, Keys
 from ..runtime.settings import Settings
-from ..storage.entry_cache import EntryCache
 from ..storage.ledger.bookie_client import BookieClient
 from ..storage.ledger.ledgers import Ledgers
-from ..storage.managed_ledger import ManagedLedger
-from ..storage.managed_ledger_deletion import delete_managed_ledger
+from ..storage.managed.deletion import delete_managed_ledger
+from ..storage.managed.entry_cache import EntryCache
+from ..storage.managed.managed_ledger import ManagedLedger
 from ..storage.metadata import keys as metadata_keys
 from .coordinator_client import CoordinatorClient
 from .topics import Topics

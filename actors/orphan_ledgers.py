@@ -21,8 +21,8 @@ from typing import Any, cast
 
 from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
 from ..runtime.environment import Environment
-from ..storage.cursor import CursorRecord
-from ..storage.managed_ledger_record import ManagedLedgerRecord
+from ..storage.managed.cursor import CursorRecord
+from ..storage.managed.record import ManagedLedgerRecord
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.ledger_metadata import LedgerMetadata
 from ..storage.metadata.ledger_records import LedgerRecords

@@ -38,7 +38,7 @@ from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
-from ..storage.managed_ledger import ManagedLedger
+from ..storage.managed.managed_ledger import ManagedLedger
 from .consumer import Consumer
 from .dispatcher import Limits
 from .message_counts import MessageCounts

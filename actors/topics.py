@@ -22,7 +22,7 @@ from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.settings import Settings
 from ..runtime.tasks import Tasks
-from ..storage.managed_ledger import ManagedLedger
+from ..storage.managed.managed_ledger import ManagedLedger
 from .message_counts import MessageCounts
 from .topic import State, Topic
 

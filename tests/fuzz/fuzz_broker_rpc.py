@@ -29,8 +29,8 @@ from magnetar.runtime.rpc import Identity, RpcConnection
 from magnetar.runtime.rpc_messages import pack
 from magnetar.runtime.settings import Settings
 from magnetar.storage.ledger.ledgers import Ledgers
-from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
+from magnetar.storage.managed.deletion import delete_managed_ledger
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 
 _TOPIC = TopicName.parse("persistent://public/default/t")
 _OTHER = "persistent://public/default/other"

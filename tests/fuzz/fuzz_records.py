@@ -14,12 +14,12 @@ from fuzz_target import Target, Wrong, quietly
 from magnetar.protocol.errors import CookieMismatch, MetadataError
 from magnetar.runtime.rpc_messages import pack, unpack
 from magnetar.storage.bookie.cookie import Cookie, claim_directory
-from magnetar.storage.cursor import CursorRecord
-from magnetar.storage.managed_ledger_record import LedgerInfo, ManagedLedgerRecord
+from magnetar.storage.managed.cursor import CursorRecord
+from magnetar.storage.managed.pins import Pins
+from magnetar.storage.managed.record import LedgerInfo, ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.metadata.memory import MemoryMetadataStore
-from magnetar.storage.pins import Pins
 
 _LEDGER = LedgerMetadata(
     ledger_id=7,

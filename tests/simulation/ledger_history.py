@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from magnetar.storage.cursor import Cursor
-from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.managed.cursor import Cursor
+from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.storage.metadata.store import Versioned

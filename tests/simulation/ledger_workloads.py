@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MessageTooBig, NoSuchEntry, NoSuchLedger, StaleEpoch
-from magnetar.storage.cursor import Cursor
-from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed.cursor import Cursor
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 from .ledger_history import LedgerHistory, Place

@@ -11,8 +11,8 @@ I3 is `History`'s.
 
 import re
 
-from magnetar.storage.cursor import CursorRecord
-from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.managed.cursor import CursorRecord
+from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.store import Versioned, unpack

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from magnetar.actors import topics
 from magnetar.actors.broker import BrokerService
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
-from magnetar.storage.cursor import Cursor
+from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.store import Versioned

@@ -11,11 +11,11 @@ from faulty_files import FaultyFiles
 
 from magnetar.client.message_id import MessageId
 from magnetar.storage.bookie.held_ledgers import LedgerState
-from magnetar.storage.cursor import CursorRecord
-from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.ledger.writer_state import LedgerWriterState
-from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
-from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
+from magnetar.storage.managed.cursor import CursorRecord
+from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryRecords

@@ -9,14 +9,14 @@ from itertools import pairwise
 
 from magnetar.protocol.message_id import Position
 from magnetar.storage.bookie.store import BookieStore
-from magnetar.storage.chain_reads import PLACES_MAX, READERS_MAX
-from magnetar.storage.chain_writer import ChainWriterState
-from magnetar.storage.cursor import Cursor
-from magnetar.storage.cursor_state import CursorState
 from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState, WriterPhase
-from magnetar.storage.ledger_chain import LedgerChain
-from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed.chain import LedgerChain
+from magnetar.storage.managed.chain_reader import PLACES_MAX, READERS_MAX
+from magnetar.storage.managed.chain_writer import ChainWriterState
+from magnetar.storage.managed.cursor import Cursor
+from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryRecords

@@ -20,7 +20,7 @@ from magnetar.runtime.rpc import Identity, RpcConnection
 from magnetar.runtime.rpc_keys import RootKeys
 from magnetar.runtime.rpc_server import RpcServer
 from magnetar.runtime.settings import Settings
-from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords

@@ -2,7 +2,7 @@
 
 from fake_bookies import Adds
 
-from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 
 NAME = "persistent/public/default/t"
 

@@ -6,7 +6,7 @@ from fake_bookies import Adds, FakeCluster
 from magnetar.actors import orphan_ledgers
 from magnetar.actors.orphan_ledgers import OrphanLedgers
 from magnetar.protocol.errors import ConditionFailed, MetadataError
-from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import list_all, pack
 

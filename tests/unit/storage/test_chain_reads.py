@@ -10,7 +10,7 @@ from magnetar.protocol.bookie_wire import BookieOp, LedgerEntry
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage.ledger import reader as ledger_reader
 from magnetar.storage.ledger.ledgers import Ledgers
-from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 
 ENTRIES = 300
 

@@ -131,8 +131,8 @@ async def test_too_few_bookies_are_said_at_once_and_nothing_is_stuck(cluster):
 @pytest.mark.parametrize("trouble", ["no ledger can be created", "no entry can be stored"])
 async def test_a_topic_that_cannot_store_begins_anew_ever_more_slowly_until_a_success(cluster, monkeypatch, trouble):
     """A client that sends again at once must not make it create, recover and close ledgers without a pause."""
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 0.02)
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_MAX_S", 0.08)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_INITIAL_S", 0.02)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_MAX_S", 0.08)
     if trouble == "no ledger can be created":
         cluster.list_all(without=["bookie-1", "bookie-2"])
     for number in (1, 2):
@@ -161,8 +161,8 @@ async def test_a_topic_that_cannot_store_begins_anew_ever_more_slowly_until_a_su
 
 
 async def test_a_topic_that_waits_to_begin_anew_can_be_closed(cluster, monkeypatch):
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 1000.0)
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_MAX_S", 1000.0)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_INITIAL_S", 1000.0)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_MAX_S", 1000.0)
     cluster.list_all(without=["bookie-1", "bookie-2"])
     managed = await open_(cluster)
     assert isinstance((await append(managed, bodies(1))).outcomes[0], NotEnoughBookies)
@@ -174,7 +174,7 @@ async def test_a_topic_that_waits_to_begin_anew_can_be_closed(cluster, monkeypat
 
 
 async def test_a_topic_that_is_taken_over_while_it_waits_to_begin_anew_touches_no_ledger(cluster, monkeypatch):
-    monkeypatch.setattr("magnetar.storage.chain_writer.START_DELAY_INITIAL_S", 0.05)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_INITIAL_S", 0.05)
     managed = await open_(cluster)
     await append(managed, bodies(1))
     for number in (1, 2):
@@ -192,7 +192,7 @@ async def test_a_topic_that_is_taken_over_while_it_waits_to_begin_anew_touches_n
 
 
 async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, monkeypatch):
-    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr("magnetar.storage.managed.rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
     cluster.list_all(without=["bookie-3"])
     managed = await open_(cluster, keep=True)
     await append(managed, bodies(2))
@@ -206,7 +206,7 @@ async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, m
 
 async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypatch):
     """Nobody appends, so no failed add says that a copy is gone; the auditor repairs only what is closed."""
-    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr("magnetar.storage.managed.rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
     monkeypatch.setattr(cluster.client.lost, "_grace_s", 0.05)
     cluster.bookies["bookie-4"] = FakeBookie("bookie-4")
     managed = await open_(cluster, keep=True)
@@ -229,7 +229,7 @@ async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypa
 
 async def test_a_bookie_in_limbo_ends_the_ledgers_of_an_idle_topic_without_a_spare(cluster, monkeypatch):
     """Limbo lasts until they are closed; there are two other bookies only, which is enough for an ack quorum."""
-    monkeypatch.setattr("magnetar.storage.ledger_rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr("magnetar.storage.managed.rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
     monkeypatch.setattr(cluster.client.lost, "_grace_s", 0.05)
     managed = await open_(cluster, keep=True)
     cursor = await managed.open_cursor("reader")

@@ -5,9 +5,9 @@ import time
 
 from fake_bookies import FakeCluster
 
-from magnetar.storage.chain_writer import ChainWriter
-from magnetar.storage.ledger_chain import LedgerChain
-from magnetar.storage.managed_ledger_record import OwnedRecord
+from magnetar.storage.managed.chain import LedgerChain
+from magnetar.storage.managed.chain_writer import ChainWriter
+from magnetar.storage.managed.record import OwnedRecord
 
 TOPICS = 4000
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.bookie_wire import ENTRY_HEADER_SIZE_BYTES
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataError, OutcomeUnknown, StaleEpoch
-from magnetar.storage import cursor, cursor_ledger
-from magnetar.storage.cursor import CursorRecord
-from magnetar.storage.cursor_changes import CHANGES_MAX
-from magnetar.storage.cursor_ledger import CursorLog, read_last
-from magnetar.storage.cursor_state import CursorState
-from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
-from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed import cursor, cursor_ledger
+from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
+from magnetar.storage.managed.cursor import CursorRecord
+from magnetar.storage.managed.cursor_changes import CHANGES_MAX
+from magnetar.storage.managed.cursor_ledger import CursorLog, read_last
+from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
 

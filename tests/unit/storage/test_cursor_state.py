@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.errors import MetadataError
 from magnetar.runtime.rpc_messages import pack
-from magnetar.storage.cursor_state import CursorState, bits_to_words, words_to_bits
-from magnetar.storage.entry_ranges import EntryRanges
-from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
+from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
+from magnetar.storage.managed.cursor_state import CursorState, bits_to_words, words_to_bits
+from magnetar.storage.managed.entry_ranges import EntryRanges
 
 
 def chain(*entries: int) -> LedgerChain:

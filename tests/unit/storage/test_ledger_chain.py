@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.errors import LedgerError, MetadataError
 from magnetar.runtime.settings import Settings
-from magnetar.storage.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
-from magnetar.storage.ledger_chain import LedgerChain, LedgerInfo
-from magnetar.storage.ledger_rollover import DEGRADED_ROLLOVER_MIN_S, RolloverRule, should_move
-from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
-from magnetar.storage.trimming import trimmable
+from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
+from magnetar.storage.managed.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
+from magnetar.storage.managed.record import ManagedLedgerRecord
+from magnetar.storage.managed.rollover import DEGRADED_ROLLOVER_MIN_S, RolloverRule, should_move
+from magnetar.storage.managed.trimming import trimmable
 
 
 @settings(max_examples=200, deadline=None)

@@ -16,9 +16,9 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
-from magnetar.storage import trim_timer
-from magnetar.storage.cursor import Cursor
-from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
+from magnetar.storage.managed import trim_timer
+from magnetar.storage.managed.cursor import Cursor
+from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerState
 

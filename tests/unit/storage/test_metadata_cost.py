@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fake_bookies import Adds, FakeCluster
 
-from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
+from magnetar.storage.managed.deletion import delete_managed_ledger
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
 

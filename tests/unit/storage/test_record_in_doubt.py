@@ -8,8 +8,9 @@ from fake_bookies import Adds, FakeCluster, until
 from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
-from magnetar.storage import chain_writer, managed_ledger_record
-from magnetar.storage.managed_ledger_record import ManagedLedgerRecord
+from magnetar.storage.managed import chain_writer
+from magnetar.storage.managed import record as managed_ledger_record
+from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.certain_writes import put_certain
 from magnetar.storage.metadata.store import Guard, Write, WriteResult
@@ -92,7 +93,7 @@ async def _first_outcome(adds: Adds) -> object:
 async def test_a_trim_in_doubt_is_known_before_anything_is_pinned(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, lands: str
 ) -> None:
-    monkeypatch.setattr("magnetar.storage.managed_ledger_record.put_certain", _impatient)
+    monkeypatch.setattr("magnetar.storage.managed.record.put_certain", _impatient)
     managed = await open_(cluster)
     cursor = await managed.open_cursor("s", "earliest")
     await append(managed, bodies(10))

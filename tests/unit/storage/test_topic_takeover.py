@@ -9,8 +9,8 @@ import pytest
 from fake_bookies import Adds, FakeCluster
 
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
-from magnetar.storage.managed_ledger import ManagedLedger
-from magnetar.storage.managed_ledger_deletion import delete_managed_ledger
+from magnetar.storage.managed.deletion import delete_managed_ledger
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import list_all, pack
 

@@ -8,8 +8,8 @@ from fake_bookies import FakeCluster, until
 from managed_ledger_kit import NAME, append, bodies, open_
 
 from magnetar.protocol.errors import MetadataUnavailable
-from magnetar.storage import managed_ledger, trim_timer
-from magnetar.storage.managed_ledger import ManagedLedger
+from magnetar.storage.managed import managed_ledger, trim_timer
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
 

@@ -3,11 +3,11 @@
 Producers stamp entries with their own clocks, so times ascend only roughly; the answer is exact when they do.
 """
 
-from ..protocol.entries import parse_metadata
-from ..protocol.errors import NoSuchEntry
-from ..protocol.message_id import Position
-from .chain_reads import ChainReads
-from .ledger_chain import LedgerChain
+from ...protocol.entries import parse_metadata
+from ...protocol.errors import NoSuchEntry
+from ...protocol.message_id import Position
+from .chain import LedgerChain
+from .chain_reader import ChainReads
 
 
 async def find_by_publish_time(chain: LedgerChain, reads: ChainReads, publish_time_ms: int) -> Position:

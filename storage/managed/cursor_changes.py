@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from operator import add
 from typing import Any, NamedTuple, cast
 
-from ..protocol.errors import MetadataError, ProtocolError
-from ..protocol.message_id import Position
+from ...protocol.errors import MetadataError, ProtocolError
+from ...protocol.message_id import Position
+from ..metadata.store import pack, unpack
 from .entry_ranges import EntryRanges
-from .metadata.store import pack, unpack
 
 CHANGES_MAX = 10_000
 """Ranges and batches that are kept for the next delta."""

@@ -20,7 +20,7 @@ new one. The ids of ledgers are never used twice.
 import logging
 from collections.abc import Sequence
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     BadVersion,
     ConditionFailed,
     MagnetarError,
@@ -29,13 +29,13 @@ from ..protocol.errors import (
     NoSuchLedger,
     StaleEpoch,
 )
-from ..runtime.environment import Environment
-from ..runtime.tasks import together
+from ...runtime.environment import Environment
+from ...runtime.tasks import together
+from ..ledger.ledgers import Ledgers
+from ..metadata import keys as metadata_keys
+from ..metadata.store import MetadataStore, Versioned, Write, list_all
 from .cursor import CursorRecord
-from .ledger.ledgers import Ledgers
-from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
-from .metadata import keys as metadata_keys
-from .metadata.store import MetadataStore, Versioned, Write, list_all
+from .record import ManagedLedgerRecord, OwnedRecord
 
 logger = logging.getLogger(__name__)
 

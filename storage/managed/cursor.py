@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AlreadyClosed,
     BadVersion,
     LedgerFenced,
@@ -30,15 +30,15 @@ from ..protocol.errors import (
     OutcomeUnknown,
     StaleEpoch,
 )
-from ..protocol.message_id import Position
+from ...protocol.message_id import Position
+from ..ledger.writer import LedgerWriter
+from ..metadata import keys as metadata_keys
+from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
+from ..metadata.store import Guard
 from . import cursor_ledger
 from .cursor_ledger import CursorLog
 from .cursor_record import CursorHome, CursorRecord
 from .cursor_state import CursorState
-from .ledger.writer import LedgerWriter
-from .metadata import keys as metadata_keys
-from .metadata.certain_writes import SETTLE_LIMIT_S, put_certain
-from .metadata.store import Guard
 
 logger = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from ..protocol.errors import MetadataError, ProtocolError
-from ..runtime.environment import Environment
-from ..runtime.settings import Settings
-from .ledger.ledgers import Ledgers
-from .ledger_chain import LedgerChain
-from .metadata.store import MetadataStore, pack, unpack
+from ...protocol.errors import MetadataError, ProtocolError
+from ...runtime.environment import Environment
+from ...runtime.settings import Settings
+from ..ledger.ledgers import Ledgers
+from ..metadata.store import MetadataStore, pack, unpack
+from .chain import LedgerChain
 
 
 class CursorRecord(NamedTuple):

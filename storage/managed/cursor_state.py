@@ -13,10 +13,10 @@ Invariants:
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..protocol.message_id import Position
+from ...protocol.message_id import Position
+from .chain import LedgerChain
 from .cursor_changes import Batches, Changes, Whole, read_back
 from .entry_ranges import EntryRanges
-from .ledger_chain import LedgerChain
 
 WORD_BITS = 64
 _WORD_MASK = (1 << WORD_BITS) - 1

@@ -7,8 +7,8 @@ nothing is kept for anybody.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from ..protocol.message_id import Position
-from .ledger_chain import LedgerInfo
+from ...protocol.message_id import Position
+from .chain import LedgerInfo
 
 
 def trimmable(

@@ -7,8 +7,8 @@ trimmed or deleted yet. Of several reasons the earliest moment counts.
 import asyncio
 from collections.abc import Callable
 
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
 
 OPEN_SPREAD_S = 10.0
 """A broker that takes over a thousand topics trims them within this time, not all at once while they are loaded."""

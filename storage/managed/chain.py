@@ -10,8 +10,8 @@ Invariants: ledger ids strictly ascend; only the last ledger grows; entries of a
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from ..protocol.errors import LedgerError
-from ..protocol.message_id import EARLIEST_POSITION, Position
+from ...protocol.errors import LedgerError
+from ...protocol.message_id import EARLIEST_POSITION, Position
 
 
 @dataclass

@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
-from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
-from ..runtime.environment import Environment
-from .metadata import keys as metadata_keys
-from .metadata.certain_writes import delete_certain, put_certain
-from .metadata.store import Guard, MetadataStore, list_all, pack, unpack
+from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
+from ...runtime.environment import Environment
+from ..metadata import keys as metadata_keys
+from ..metadata.certain_writes import delete_certain, put_certain
+from ..metadata.store import Guard, MetadataStore, list_all, pack, unpack
 
 
 class Pinned(NamedTuple):

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from ..protocol.message_id import Position
-from .metadata.ledger_metadata import LedgerMetadata
+from ...protocol.message_id import Position
+from ..metadata.ledger_metadata import LedgerMetadata
 
 
 class ReadPlan(NamedTuple):

@@ -22,33 +22,33 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AlreadyClosed,
     ConditionFailed,
     MagnetarError,
     StaleEpoch,
     SubscriptionNotFound,
 )
-from ..protocol.message_id import EARLIEST_POSITION, Position
-from ..runtime.environment import Environment
-from ..runtime.settings import Settings
-from ..runtime.tasks import Tasks, together
+from ...protocol.message_id import EARLIEST_POSITION, Position
+from ...runtime.environment import Environment
+from ...runtime.settings import Settings
+from ...runtime.tasks import Tasks, together
+from ..ledger.ledgers import Ledgers
+from ..ledger.writer import AddCallback
+from ..ledger.writer_state import PendingEntry
+from ..metadata import keys as metadata_keys
+from ..metadata.store import MetadataStore, list_all
 from . import publish_times
-from .chain_reads import ChainReads
+from .chain import LedgerChain, LedgerInfo
+from .chain_reader import ChainReads
 from .chain_recovery import settle
 from .chain_writer import ChainWriter, fresh_infos
 from .cursor import Cursor, CursorHome
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
-from .ledger.ledgers import Ledgers
-from .ledger.writer import AddCallback
-from .ledger.writer_state import PendingEntry
-from .ledger_chain import LedgerChain, LedgerInfo
-from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord, holding
-from .metadata import keys as metadata_keys
-from .metadata.store import MetadataStore, list_all
 from .pins import Pins
 from .read_plan import ReadPlan
+from .record import ManagedLedgerRecord, OwnedRecord, holding
 from .trim_timer import TrimTimer
 from .trimming import trimmable
 

@@ -14,15 +14,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..protocol.bookie_wire import LedgerEntry
-from ..protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
-from ..protocol.message_id import Position
-from ..runtime.tasks import Tasks
+from ...protocol.bookie_wire import LedgerEntry
+from ...protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
+from ...protocol.message_id import Position
+from ...runtime.tasks import Tasks
+from ..ledger.ledgers import Ledgers
+from ..ledger.reader import LedgerReader
+from ..metadata.ledger_metadata import LedgerMetadata
+from .chain import LedgerChain
 from .entry_cache import EntryCache
-from .ledger.ledgers import Ledgers
-from .ledger.reader import LedgerReader
-from .ledger_chain import LedgerChain
-from .metadata.ledger_metadata import LedgerMetadata
 
 PIECE_ENTRIES_MAX = 1000
 PIECE_SIZE_BYTES = 1 << 20

@@ -16,12 +16,12 @@ snapshots cost no more than deltas do; both bounds limit what a recovery reads.
 import asyncio
 from typing import Any, NamedTuple, cast
 
-from ..protocol.errors import MagnetarError, MetadataError, ProtocolError
+from ...protocol.errors import MagnetarError, MetadataError, ProtocolError
+from ..ledger.ledgers import Ledgers
+from ..ledger.reader import LedgerReader
+from ..ledger.writer import LedgerWriter
+from ..metadata.store import pack, unpack
 from .cursor_record import CursorRecord
-from .ledger.ledgers import Ledgers
-from .ledger.reader import LedgerReader
-from .ledger.writer import LedgerWriter
-from .metadata.store import pack, unpack
 
 PART_SIZE_MAX_BYTES = 1 << 20
 DELTAS_MAX = 1000

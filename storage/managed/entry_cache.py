@@ -7,7 +7,7 @@ is ever wrong and nothing has to be taken back.
 
 from collections import OrderedDict
 
-from ..protocol.message_id import Position
+from ...protocol.message_id import Position
 
 ENTRY_OVERHEAD_BYTES = 200
 """What Python needs for the key, the position and the links of one entry, about."""

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ..runtime.environment import Environment
-from ..runtime.tasks import together
-from .ledger.ledgers import Ledgers
-from .ledger_chain import LedgerInfo
-from .managed_ledger_record import ManagedLedgerRecord
-from .metadata.ledger_records import LedgerRecord
+from ...runtime.environment import Environment
+from ...runtime.tasks import together
+from ..ledger.ledgers import Ledgers
+from ..metadata.ledger_records import LedgerRecord
+from .chain import LedgerInfo
+from .record import ManagedLedgerRecord
 
 
 async def settle(env: Environment, ledgers: Ledgers, record: ManagedLedgerRecord) -> tuple[LedgerInfo, ...]:

@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AlreadyClosed,
     LedgerError,
     LedgerFenced,
@@ -39,17 +39,17 @@ from ..protocol.errors import (
     OutcomeUnknown,
     StaleEpoch,
 )
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.settings import Settings
-from ..runtime.tasks import Tasks
-from .ledger.ledgers import Ledgers
-from .ledger.writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
-from .ledger.writer_state import PendingEntry
-from .ledger_chain import LedgerChain, LedgerInfo
-from .ledger_rollover import RolloverRule
-from .managed_ledger_record import ManagedLedgerRecord, OwnedRecord
-from .metadata.ledger_metadata import LedgerMetadata
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.settings import Settings
+from ...runtime.tasks import Tasks
+from ..ledger.ledgers import Ledgers
+from ..ledger.writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
+from ..ledger.writer_state import PendingEntry
+from ..metadata.ledger_metadata import LedgerMetadata
+from .chain import LedgerChain, LedgerInfo
+from .record import ManagedLedgerRecord, OwnedRecord
+from .rollover import RolloverRule
 
 logger = logging.getLogger(__name__)
 

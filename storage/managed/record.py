@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     BadVersion,
     ConditionFailed,
     MetadataError,
@@ -33,11 +33,11 @@ from ..protocol.errors import (
     ProtocolError,
     StaleEpoch,
 )
-from ..runtime.environment import Environment
-from .ledger_chain import LedgerInfo
-from .metadata import keys as metadata_keys
-from .metadata.certain_writes import SETTLE_LIMIT_S, put_certain
-from .metadata.store import Guard, MetadataStore, pack, unpack
+from ...runtime.environment import Environment
+from ..metadata import keys as metadata_keys
+from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
+from ..metadata.store import Guard, MetadataStore, pack, unpack
+from .chain import LedgerInfo
 
 RECORD_WAIT_S = 10.0
 """How long a subscriber, a pin or a trim waits while others change the record, before it fails."""
