@@ -38,8 +38,8 @@ from ..protocol.errors import (
 from ..protocol.names import ADMIN_ID, ROLE_ADMIN
 from ..runtime.environment import Environment
 from ..runtime.metrics import Metrics
-from ..runtime.rpc_keys import Identity, Keys
-from ..runtime.settings import Settings
+from ..runtime.rpc.keys import Identity, Keys
+from ..runtime.settings.settings import Settings
 from .admin_cluster import ClusterRoutes
 from .admin_guard import RequestGuard
 from .admin_requests import Owners

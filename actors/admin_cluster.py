@@ -7,7 +7,7 @@ from aiohttp import web
 from ..protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
 from ..protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ..runtime.metrics import Metrics
-from ..runtime.settings import Settings
+from ..runtime.settings.settings import Settings
 from .admin_requests import Owners, json_answer, json_body, namespace_of, no_content
 from .lookups import pages
 

@@ -11,7 +11,7 @@ from ..protocol.errors import CoordinatorUnavailable, InvalidConfiguration, Serv
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.settings import Settings
+from ..runtime.settings.settings import Settings
 from .coordinator_client import CoordinatorClient
 from .member_calls import MemberCalls
 

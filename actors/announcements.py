@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..protocol.errors import ProtocolError
-from ..runtime.rpc_messages import pack
+from ..runtime.rpc.messages import pack
 
 DATA_BYTES_MAX = 64 << 10
 

@@ -22,10 +22,10 @@ from ..protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, 
 from ..protocol.names import ROLE_BOOKIE, ROLE_READER
 from ..runtime.environment import Environment
 from ..runtime.files import DiskUsage, Lock
-from ..runtime.rpc import RpcConnection, RpcService
-from ..runtime.rpc_keys import Identity, Keys
-from ..runtime.rpc_server import RpcServer
-from ..runtime.settings import Settings
+from ..runtime.rpc.connection import RpcConnection, RpcService
+from ..runtime.rpc.keys import Identity, Keys
+from ..runtime.rpc.server import RpcServer
+from ..runtime.settings.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.bookie.compaction import Compactor
 from ..storage.bookie.cookie import Cookie, claim_directory

@@ -17,9 +17,9 @@ from ..protocol.names import ROLE_BROKER
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.rpc_keys import Identity, Keys
-from ..runtime.rpc_server import RpcServer
-from ..runtime.settings import Settings
+from ..runtime.rpc.keys import Identity, Keys
+from ..runtime.rpc.server import RpcServer
+from ..runtime.settings.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.managed.managed_ledger import ManagedLedger
 from ..storage.metadata.keys import PRODUCER_COUNTER

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from ..protocol.topics import TopicName
-from ..runtime.rpc import RpcConnection, RpcService
+from ..runtime.rpc.connection import RpcConnection, RpcService
 from ..storage.ledger.bookie_directory import BookieInfo
 from .permissions import BROKER_METHODS
 from .read_planning import Point, plan_read, position_of_point

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
-from ..runtime.rpc_keys import Identity, Keys
-from ..runtime.settings import Settings
+from ..runtime.rpc.keys import Identity, Keys
+from ..runtime.settings.settings import Settings
 from ..storage.ledger.bookie_client import BookieClient
 from ..storage.ledger.ledgers import Ledgers
 from ..storage.managed.deletion import delete_managed_ledger

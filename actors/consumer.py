@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..protocol.commands import message_header
 from ..protocol.message_id import Position
-from .rates import Meter, time_text
+from ..runtime.meter import Meter, time_text
 
 Delivered = tuple[Position, bytes, int, int]
 """Position, entry body, messages in it, redelivery count."""

@@ -33,11 +33,11 @@ from ..protocol.errors import (
 from ..protocol.names import COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.rpc import STATUS_OK, RpcConnection, RpcService
-from ..runtime.rpc_keys import Identity, Keys
-from ..runtime.rpc_messages import unpack
-from ..runtime.rpc_server import RpcServer
-from ..runtime.settings import Settings
+from ..runtime.rpc.connection import STATUS_OK, RpcConnection, RpcService
+from ..runtime.rpc.keys import Identity, Keys
+from ..runtime.rpc.messages import unpack
+from ..runtime.rpc.server import RpcServer
+from ..runtime.settings.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.metadata.cluster_identity import read_cluster_id

@@ -30,10 +30,10 @@ from ..protocol.names import COORDINATOR_ID
 from ..protocol.topics import group_of
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.rpc import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
-from ..runtime.rpc_keys import Identity, Keys
-from ..runtime.rpc_messages import pack
-from ..runtime.settings import Settings
+from ..runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
+from ..runtime.rpc.keys import Identity, Keys
+from ..runtime.rpc.messages import pack
+from ..runtime.settings.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.metadata.remote import RemoteMetadataStore

@@ -13,8 +13,8 @@ from ..protocol.errors import InvalidConfiguration, MagnetarError, NotAllowedErr
 from ..protocol.names import ROLE_BROKER
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
-from ..runtime.rpc import RpcConnection
-from ..runtime.settings import Settings
+from ..runtime.rpc.connection import RpcConnection
+from ..runtime.settings.settings import Settings
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.store import MetadataStore, list_all, unpack
 from .assignment import Assignment

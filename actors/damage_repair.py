@@ -1,8 +1,8 @@
 """Brings back what bookies say is damaged on their disks: a good copy of each such entry, from another bookie.
 
-A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/bookie/damage.py`). Here it is
-asked which, in pages, and each is copied to it as the auditor copies missing ones; the bookie ends the note when the
-copy is durable. So a failure at any step only means that the entry is still noted at the next round.
+A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/bookie/damage.py`).
+Here it is asked which, in pages, and each is copied to it as the auditor copies missing ones; the bookie ends the note
+when the copy is durable. So a failure at any step only means that the entry is still noted at the next round.
 
 This is done whatever the state of the ledger: the bookie had accepted just this entry, so to give it the same bytes
 again changes nothing that a writer or a recovery could see, save that a read succeeds. Two kinds are left out: entries

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from ..protocol.errors import MagnetarError
 from ..protocol.message_id import Position
+from ..runtime.meter import Meter, time_text
 from .consumer import Outlet
-from .rates import Meter, time_text
 
 
 class PublishOutlet(Outlet, Protocol):

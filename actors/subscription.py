@@ -30,13 +30,13 @@ from ..protocol.message_id import MessageId, Position
 from ..protocol.pulsar_pb2 import CommandSubscribe
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
+from ..runtime.meter import Meter
 from ..storage.managed.cursor import Cursor
 from ..storage.managed.managed_ledger import ManagedLedger
 from .consumer import Consumer
 from .dispatcher import Dispatcher, Entry, Limits, ReadPlan
 from .dispatcher_exclusive import ExclusiveDispatcher
 from .dispatcher_shared import SharedDispatcher
-from .rates import Meter
 
 logger = logging.getLogger(__name__)
 

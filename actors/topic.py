@@ -36,14 +36,14 @@ from ..protocol.errors import (
 from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId, Position
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
-from ..runtime.settings import Settings
+from ..runtime.meter import Meter
+from ..runtime.settings.settings import Settings
 from ..runtime.tasks import Tasks
 from ..storage.managed.managed_ledger import ManagedLedger
 from .consumer import Consumer
 from .dispatcher import Limits
 from .message_counts import MessageCounts
 from .producer import Producer, Publish
-from .rates import Meter
 from .subscription import Subscription
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ the status of a response. Operation 0 is a call by name: its payload is msgpack 
 is msgpack of the result, its error answer (status 255) msgpack of the triple of `errors.error_to_wire`. Other
 operations have binary payloads of their own (`bookie_wire`).
 
-Handshake, time-outs and matching of answers to requests belong to `runtime.rpc`.
+Handshake, time-outs and matching of answers to requests belong to `runtime.rpc.connection`.
 """
 
 from collections.abc import Iterable

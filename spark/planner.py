@@ -33,8 +33,8 @@ from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, R
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
-from ..runtime.rpc import RpcConnection, rpc_connect
-from ..runtime.rpc_keys import Identity
+from ..runtime.rpc.connection import RpcConnection, rpc_connect
+from ..runtime.rpc.keys import Identity
 from ..runtime.tasks import Tasks
 from ..storage.ledger.bookie_directory import BookieInfo
 from ..storage.metadata.ledger_metadata import LedgerMetadata

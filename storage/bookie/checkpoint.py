@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from ...protocol.errors import EntryCorrupt, ProtocolError
 from ...runtime.files import Files
-from ...runtime.rpc_messages import pack, unpack
+from ...runtime.rpc.messages import pack, unpack
 from .held_ledgers import IdRanges
 
 CHECKPOINT_NAME = "checkpoint"

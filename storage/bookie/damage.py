@@ -26,7 +26,7 @@ from crc32c import crc32c
 from ...protocol.errors import DiskFull, EntryCorrupt, ProtocolError, StorageFailed
 from ...runtime.files import Files
 from ...runtime.offload import Lane
-from ...runtime.rpc_messages import pack, unpack
+from ...runtime.rpc.messages import pack, unpack
 from ...runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,9 @@ from ...protocol.errors import BookieUnavailable, EntryUnknown, MagnetarError
 from ...protocol.rpc_frames import STATUS_DISCONNECTED
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.rpc import rpc_connect
-from ...runtime.rpc_keys import Identity, Keys
-from ...runtime.settings import Settings
+from ...runtime.rpc.connection import rpc_connect
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.settings.settings import Settings
 from ...runtime.tasks import Tasks
 from .bookie_directory import BookieDirectory, BookieInfo
 from .lost_bookies import LostBookies

@@ -20,7 +20,7 @@ from ...protocol.errors import (
     error_from_wire,
     error_to_wire,
 )
-from ...runtime.rpc import RpcConnection
+from ...runtime.rpc.connection import RpcConnection
 from . import keys as metadata_keys
 from .keys import counter as counter_key
 from .ledger_ids import LedgerIds

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ...protocol.errors import ConditionFailed, MagnetarError, MetadataError, NoSuchKey
-from ...runtime.rpc_messages import pack as pack
-from ...runtime.rpc_messages import unpack as unpack
+from ...runtime.rpc.messages import pack as pack
+from ...runtime.rpc.messages import unpack as unpack
 
 KEY_SIZE_MAX_BYTES = 2500
 """PostgreSQL refuses to index longer ones (2,704 bytes), so no store takes them."""

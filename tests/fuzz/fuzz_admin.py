@@ -20,7 +20,7 @@ from fuzz_target import Target, Wrong
 
 from magnetar.actors.admin import AdminService
 from magnetar.protocol.errors import NotAllowedError, SubscriptionNotFound
-from magnetar.runtime.rpc import RpcConnection
+from magnetar.runtime.rpc.connection import RpcConnection
 
 _ANSWERS_S = 200.0
 _LINGER_S = 11.0

@@ -25,10 +25,10 @@ from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import Identity, RpcConnection, RpcService
-from magnetar.runtime.rpc_messages import pack
-from magnetar.runtime.rpc_server import RpcServer
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcService
+from magnetar.runtime.rpc.messages import pack
+from magnetar.runtime.rpc.server import RpcServer
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore

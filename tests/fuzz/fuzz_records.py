@@ -12,7 +12,7 @@ from fuzz_mutation import make_odd, mutate
 from fuzz_target import Target, Wrong, quietly
 
 from magnetar.protocol.errors import CookieMismatch, MetadataError
-from magnetar.runtime.rpc_messages import pack, unpack
+from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.storage.bookie.cookie import Cookie, claim_directory
 from magnetar.storage.managed.cursor import CursorRecord
 from magnetar.storage.managed.pins import Pins

@@ -28,7 +28,7 @@ from fuzz_target import Target, Wrong, quietly
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import CookieMismatch, EntryCorrupt
-from magnetar.runtime.rpc_messages import unpack
+from magnetar.runtime.rpc.messages import unpack
 from magnetar.storage.bookie.checkpoint import CHECKPOINT_NAME, Checkpoint
 from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.bookie.cookie import COOKIE_NAME, read_cookie

@@ -15,7 +15,7 @@ from magnetar.actors import admin_requests
 from magnetar.actors.admin import AdminService
 from magnetar.actors.admin_requests import position_of
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
-from magnetar.runtime.rpc import RpcConnection
+from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
 

@@ -17,8 +17,8 @@ from magnetar.actors import ledger_repair
 from magnetar.actors.bookie import BookieService
 from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol.errors import CookieMismatch, LedgerFenced
-from magnetar.runtime.rpc import Identity
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.connection import Identity
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.bookie.segment_reader import RangeRead, RangeResult, SegmentReader
 from magnetar.storage.bookie.store import entry_reads
 from magnetar.storage.ledger.bookie_client import BookieClient

@@ -23,9 +23,9 @@ from magnetar.protocol.bookie_wire import (
 )
 from magnetar.protocol.errors import CookieMismatch, DirectoryLocked, HandshakeRefused, ProtocolError
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import STATUS_DISCONNECTED, Identity, rpc_connect
-from magnetar.runtime.rpc_keys import RootKeys
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, Identity, rpc_connect
+from magnetar.runtime.rpc.keys import RootKeys
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.ledger_records import renew

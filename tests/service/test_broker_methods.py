@@ -14,7 +14,7 @@ from magnetar.protocol.errors import (
     SubscriptionNotFound,
 )
 from magnetar.protocol.names import ROLE_ADMIN, broker_id
-from magnetar.runtime.rpc import Identity, rpc_connect
+from magnetar.runtime.rpc.connection import Identity, rpc_connect
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 WAIT_MS = 10_000

@@ -24,8 +24,8 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import Identity
-from magnetar.runtime.rpc_keys import RootKeys
+from magnetar.runtime.rpc.connection import Identity
+from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.certain_writes import put_certain
 from magnetar.storage.metadata.cluster_identity import create_cluster

@@ -7,7 +7,7 @@ from coordination import CLUSTER, Coordination, coordination
 
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.names import ROLE_BROKER
-from magnetar.runtime.rpc_messages import pack
+from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys
 
 

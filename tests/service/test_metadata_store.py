@@ -26,9 +26,9 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import Identity, RpcConnection, rpc_connect
-from magnetar.runtime.rpc_keys import RootKeys
-from magnetar.runtime.rpc_server import RpcServer
+from magnetar.runtime.rpc.connection import Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc.keys import RootKeys
+from magnetar.runtime.rpc.server import RpcServer
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster, read_cluster_id
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords

@@ -10,9 +10,9 @@ from embedded_cluster import HOST, KEYS, EmbeddedCluster
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger, encode_read
 from magnetar.protocol.errors import AuthorizationError, HandshakeRefused, TopicNotFound
 from magnetar.protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_READER
-from magnetar.runtime.rpc import STATUS_ERROR, rpc_connect
-from magnetar.runtime.rpc_keys import Identity
-from magnetar.runtime.rpc_messages import decode_error
+from magnetar.runtime.rpc.connection import STATUS_ERROR, rpc_connect
+from magnetar.runtime.rpc.keys import Identity
+from magnetar.runtime.rpc.messages import decode_error
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 

@@ -23,8 +23,8 @@ from magnetar.client.discovery import service_url_source
 from magnetar.client.handover import SameThread
 from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.protocol.topics import TopicName
-from magnetar.runtime.rpc_keys import RootKeys
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.keys import RootKeys
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from magnetar.actors import auditor, bookie, ledger_repair, orphan_ledgers
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.bookie.store import BookieStore, entry_reads, entry_store, segment_reader
 from magnetar.storage.metadata.store import Versioned
 

@@ -15,8 +15,8 @@ from typing import Any
 from magnetar.actors.auditor import Auditor
 from magnetar.actors.bookie import BookieService
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_BROKER, ROLE_COORDINATOR
-from magnetar.runtime.rpc import Identity
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.connection import Identity
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.ledger.bookie_client import BookieClient
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers

@@ -20,7 +20,7 @@ from magnetar.actors.coordinator_client import CoordinatorClient
 from magnetar.protocol.errors import KeyExists, MagnetarError, TopicNotFound
 from magnetar.protocol.names import ROLE_ADMIN
 from magnetar.protocol.topics import TopicName
-from magnetar.runtime.rpc_keys import Identity
+from magnetar.runtime.rpc.keys import Identity
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Versioned, unpack
 

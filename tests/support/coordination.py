@@ -16,10 +16,10 @@ from magnetar.protocol.errors import NoSuchKey
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import Identity, RpcConnection
-from magnetar.runtime.rpc_keys import RootKeys
-from magnetar.runtime.rpc_server import RpcServer
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.connection import Identity, RpcConnection
+from magnetar.runtime.rpc.keys import RootKeys
+from magnetar.runtime.rpc.server import RpcServer
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster

@@ -29,8 +29,8 @@ from magnetar.protocol.names import (
     broker_id,
 )
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc_keys import Identity, RootKeys
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.keys import Identity, RootKeys
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.sql import SqlMetadataStore
 

@@ -24,8 +24,8 @@ from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.runtime.environment import Environment, SeededChance, SystemClock
 from magnetar.runtime.files import RealFiles
 from magnetar.runtime.offload import ThreadOffload
-from magnetar.runtime.rpc_keys import Identity, RootKeys
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.keys import Identity, RootKeys
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.ledger.bookie_client import BookieClient
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers

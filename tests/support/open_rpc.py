@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 
-from magnetar.runtime.rpc import RpcService
+from magnetar.runtime.rpc.connection import RpcService
 
 
 class OpenService(RpcService):

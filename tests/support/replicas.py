@@ -10,9 +10,9 @@ from magnetar.cluster.directory import ClusterDirectory
 from magnetar.protocol.errors import RpcDisconnected, RpcTimeout
 from magnetar.protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import rpc_connect
-from magnetar.runtime.rpc_keys import Identity, RootKeys
-from magnetar.runtime.settings import Settings
+from magnetar.runtime.rpc.connection import rpc_connect
+from magnetar.runtime.rpc.keys import Identity, RootKeys
+from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 

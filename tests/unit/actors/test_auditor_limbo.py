@@ -8,8 +8,8 @@ from fake_bookies import FakeCluster, until
 from magnetar.actors import auditor as auditor_module
 from magnetar.actors import orphan_ledgers
 from magnetar.actors.auditor import Auditor
-from magnetar.runtime.rpc_keys import Identity, RootKeys
-from magnetar.runtime.rpc_messages import pack
+from magnetar.runtime.rpc.keys import Identity, RootKeys
+from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 

@@ -9,8 +9,8 @@ from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.coordinator_client import _Pushes
 from magnetar.protocol.errors import AuthorizationError
 from magnetar.protocol.names import ROLES
-from magnetar.runtime.rpc import RpcService
-from magnetar.runtime.rpc_keys import CALLS, Identity
+from magnetar.runtime.rpc.connection import RpcService
+from magnetar.runtime.rpc.keys import CALLS, Identity
 from magnetar.storage.metadata import keys as metadata_keys
 
 SERVICES = {"coordinator": CoordinatorService, "broker": BrokerRpc, "bookie": BookieService}

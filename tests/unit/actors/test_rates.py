@@ -1,6 +1,6 @@
 """Rates between questions, and times as text."""
 
-from magnetar.actors.rates import Meter, time_text
+from magnetar.runtime.meter import Meter, time_text
 
 
 def test_the_first_question_sees_all_since_creation():

@@ -11,11 +11,11 @@ from open_rpc import OpenService
 
 from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError, RpcDisconnected, RpcError, RpcTimeout
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
-from magnetar.runtime import rpc_handshake
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import STATUS_DISCONNECTED, STATUS_OK, Identity, RpcConnection, rpc_connect
-from magnetar.runtime.rpc_keys import RootKeys
-from magnetar.runtime.rpc_server import RpcServer
+from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, STATUS_OK, Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc.connection import handshake as rpc_handshake
+from magnetar.runtime.rpc.keys import RootKeys
+from magnetar.runtime.rpc.server import RpcServer
 
 KEYS = RootKeys(b"s" * 32)
 FRAME_MAX = 1 << 20

@@ -6,8 +6,8 @@ import pytest
 
 from magnetar.protocol.errors import HandshakeRefused
 from magnetar.protocol.names import ROLES
-from magnetar.runtime.rpc_handshake import CHALLENGE, PROOF, Handshake
-from magnetar.runtime.rpc_keys import CALLS, Identity, Keys, RootKeys
+from magnetar.runtime.rpc.handshake import CHALLENGE, PROOF, Handshake
+from magnetar.runtime.rpc.keys import CALLS, Identity, Keys, RootKeys
 
 ROOT = RootKeys(b"s" * 32)
 COORDINATOR = Identity("c", "coordinator", "coordinator", "1")
@@ -98,7 +98,7 @@ def test_keys_pickle_and_are_not_shown() -> None:
     assert again == keys
     shown = repr(keys)
     assert shown == "NodeKeys(role='broker', node_id='broker-1')"
-    assert "magnetar.runtime.rpc_keys.RootKeys object" in repr(ROOT)
+    assert "magnetar.runtime.rpc.keys.RootKeys object" in repr(ROOT)
 
 
 def test_no_two_nodes_have_a_key_in_common() -> None:

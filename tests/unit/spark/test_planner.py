@@ -19,9 +19,9 @@ from magnetar.protocol.errors import (
 )
 from magnetar.protocol.message_id import MessageId
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import RpcConnection
-from magnetar.runtime.rpc_keys import Identity, RootKeys
-from magnetar.runtime.rpc_server import RpcServer
+from magnetar.runtime.rpc.connection import RpcConnection
+from magnetar.runtime.rpc.keys import Identity, RootKeys
+from magnetar.runtime.rpc.server import RpcServer
 from magnetar.spark.planner import Planner
 from magnetar.spark.range_reader import ClusterAccess
 from magnetar.spark.read_plan import Bounds

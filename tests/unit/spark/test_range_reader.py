@@ -19,9 +19,9 @@ from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
 from magnetar.protocol.message_id import MessageId
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc import RpcConnection
-from magnetar.runtime.rpc_keys import Identity, RootKeys
-from magnetar.runtime.rpc_server import RpcServer
+from magnetar.runtime.rpc.connection import RpcConnection
+from magnetar.runtime.rpc.keys import Identity, RootKeys
+from magnetar.runtime.rpc.server import RpcServer
 from magnetar.spark import range_reader
 from magnetar.spark.arrow_decoding import TimeWindow
 from magnetar.spark.range_reader import ClusterAccess, RangeReader

@@ -8,7 +8,7 @@ from bookie_kit import make_env
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.errors import CookieMismatch, MetadataUnavailable
-from magnetar.runtime.rpc_messages import pack
+from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.bookie.checkpoint import Checkpoint
 from magnetar.storage.bookie.cookie import claim_directory, read_cookie
 from magnetar.storage.bookie.replay import format_directory

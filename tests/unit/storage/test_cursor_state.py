@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import MetadataError
-from magnetar.runtime.rpc_messages import pack
+from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.cursor_state import CursorState, bits_to_words, words_to_bits
 from magnetar.storage.managed.entry_ranges import EntryRanges

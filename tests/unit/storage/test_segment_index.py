@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import EntryCorrupt
-from magnetar.runtime.rpc_messages import pack, unpack
+from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.storage.bookie.checkpoint import Checkpoint
 from magnetar.storage.bookie.damage import without_entries
 from magnetar.storage.bookie.held_ledgers import IdRanges

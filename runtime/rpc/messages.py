@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import msgpack
 
-from ..protocol.errors import MagnetarError, ProtocolError, error_from_wire
+from ...protocol.errors import MagnetarError, ProtocolError, error_from_wire
 
 
 def pack(value: Any) -> bytes:

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from ..protocol.errors import SettingError
+from ...protocol.errors import SettingError
 
 Fields = Mapping[str, "dataclasses.Field[Any]"]
 """Fields by outside name."""

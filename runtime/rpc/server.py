@@ -2,10 +2,10 @@
 
 import asyncio
 
-from .environment import Environment
-from .rpc import RpcConnection, RpcService
-from .rpc_admission import Admission
-from .rpc_keys import Identity, Keys
+from ..environment import Environment
+from .admission import Admission
+from .connection import RpcConnection, RpcService
+from .keys import Identity, Keys
 
 
 class RpcServer:

@@ -23,8 +23,8 @@ from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
-from ..protocol.errors import HandshakeRefused
-from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
+from ...protocol.errors import HandshakeRefused
+from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
 
 CALLS: Mapping[str, tuple[str, ...]] = {
     ROLE_COORDINATOR: (ROLE_BROKER, ROLE_BOOKIE),

@@ -8,7 +8,7 @@ would let a stranger lock out members with a few silent connections. Proven conn
 
 from typing import Generic, Protocol, TypeVar
 
-from ..protocol.errors import HandshakeRefused
+from ...protocol.errors import HandshakeRefused
 
 UNAUTHENTICATED_CONNECTIONS_MAX = 256
 CONNECTIONS_MAX = 8192

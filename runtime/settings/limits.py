@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .setting_text import setting
+from .text import setting
 
 
 def _bound(name: str, doc: str) -> Any:

@@ -24,8 +24,8 @@ from typing import Any, cast
 
 import msgpack
 
-from ..protocol.errors import HandshakeRefused, ProtocolError
-from .rpc_keys import Identity, Keys
+from ...protocol.errors import HandshakeRefused, ProtocolError
+from .keys import Identity, Keys
 
 HELLO, CHALLENGE, PROOF, WELCOME, REFUSED = 1, 2, 3, 4, 5
 NONCE_SIZE_BYTES = 16

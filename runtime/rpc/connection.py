@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AuthorizationError,
     HandshakeRefused,
     MagnetarError,
@@ -32,19 +32,19 @@ from ..protocol.errors import (
     RpcTimeout,
     error_to_wire,
 )
-from ..protocol.rpc_frames import (
+from ...protocol.rpc_frames import (
     KIND_NOTIFY,
     KIND_REQUEST,
     KIND_RESPONSE,
     RpcFrameDecoder,
 )
-from . import rpc_handshake as handshake
-from .environment import Environment
-from .rpc_handshake import Handshake
-from .rpc_keys import Identity, Keys
-from .rpc_messages import decode_call, decode_error, pack, unpack
-from .rpc_writes import WRITE_BUFFER_MAX_BYTES, Bytes, FrameWriter
-from .tasks import Tasks
+from ..environment import Environment
+from ..tasks import Tasks
+from . import handshake
+from .handshake import Handshake
+from .keys import Identity, Keys
+from .messages import decode_call, decode_error, pack, unpack
+from .writes import WRITE_BUFFER_MAX_BYTES, Bytes, FrameWriter
 
 logger = logging.getLogger(__name__)
 

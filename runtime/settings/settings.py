@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol.errors import InvalidTopicName, SettingError
-from ..protocol.topics import check_named_entity
-from . import setting_text
-from .setting_limits import ClientLimits
-from .setting_text import setting as _setting
+from ...protocol.errors import InvalidTopicName, SettingError
+from ...protocol.topics import check_named_entity
+from . import text as setting_text
+from .limits import ClientLimits
+from .text import setting as _setting
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 

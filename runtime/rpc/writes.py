@@ -8,7 +8,7 @@ passed, and the connection then ends.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ..protocol.rpc_frames import encode_empty_responses, encode_frame_header
+from ...protocol.rpc_frames import encode_empty_responses, encode_frame_header
 
 WRITE_BUFFER_HIGH_BYTES = 4 << 20
 WRITE_BUFFER_MAX_BYTES = 256 << 20
