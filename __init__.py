@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from .client.blocking_consumer import Reader as Reader
     from .client.blocking_producer import Producer as Producer
     from .client.client import AsyncClient as AsyncClient
-    from .client.configuration import BatchingType as BatchingType
-    from .client.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
-    from .client.configuration import ConsumerType as ConsumerType
-    from .client.configuration import HashingScheme as HashingScheme
-    from .client.configuration import InitialPosition as InitialPosition
-    from .client.configuration import PartitionsRoutingMode as PartitionsRoutingMode
+    from .client.core.configuration import BatchingType as BatchingType
+    from .client.core.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
+    from .client.core.configuration import ConsumerType as ConsumerType
+    from .client.core.configuration import HashingScheme as HashingScheme
+    from .client.core.configuration import InitialPosition as InitialPosition
+    from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
+    from .client.core.message_id import MessageId as MessageId
+    from .client.core.results import Result as Result
     from .client.message import Message as Message
-    from .client.message_id import MessageId as MessageId
     from .client.reader import AsyncReader as AsyncReader
-    from .client.results import Result as Result
     from .cluster.handle import Cluster as Cluster
     from .cluster.starting import connect as connect
     from .cluster.starting import start as start
@@ -102,7 +102,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.blocking_consumer": ("Consumer", "Reader"),
     "client.blocking_producer": ("Producer",),
     "client.client": ("AsyncClient",),
-    "client.configuration": (
+    "client.core.configuration": (
         "BatchingType",
         "ConsumerBatchReceivePolicy",
         "ConsumerType",
@@ -111,9 +111,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "PartitionsRoutingMode",
     ),
     "client.message": ("Message",),
-    "client.message_id": ("MessageId",),
+    "client.core.message_id": ("MessageId",),
     "client.reader": ("AsyncReader",),
-    "client.results": ("Result",),
+    "client.core.results": ("Result",),
     "cluster.handle": ("Cluster",),
     "cluster.starting": ("connect", "start"),
     "protocol.compression": ("CompressionType",),

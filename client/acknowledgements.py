@@ -16,7 +16,7 @@ Bound: `_undelivered` and `_passed` hold unacknowledged entries, which the broke
 """
 
 from ..protocol.errors import OperationNotSupported
-from .message_id import MessageId
+from .core.message_id import MessageId
 
 Position = tuple[int, int]
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from ..protocol.errors import Timeout
-from .configuration import ConsumerBatchReceivePolicy
-from .core import Core
+from .core.configuration import ConsumerBatchReceivePolicy
+from .core.context import Core
+from .core.message_id import MessageId
+from .core.threading_bridge import LoopSignal
 from .facts import ConsumerFacts
-from .handover import LoopSignal
 from .message import Message, Messages
-from .message_id import MessageId
 from .topic_consumer import TopicConsumer
 
 T = TypeVar("T")

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 
 from ..protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
 from .batching import Outbox, SendCallback, ignore
-from .core import Core
+from .core.context import Core
+from .core.message_id import MessageId
+from .core.refusals import refuse
+from .core.results import Result
+from .core.threading_bridge import LoopSignal
 from .facts import ProducerFacts
-from .handover import LoopSignal
-from .message_id import MessageId
 from .outcomes import Outcome
 from .partitioned import TopicProducer, as_bytes, check_attributes
 from .producer import Failing
-from .refusals import refuse
-from .results import Result
 
 
 class AsyncProducer(ProducerFacts):

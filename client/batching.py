@@ -22,10 +22,10 @@ from typing import Any
 from ..protocol.batches import encode_batch, encode_single
 from ..protocol.commands import varint
 from ..protocol.errors import MagnetarError
-from .handover import Handover
-from .message_id import MessageId
-from .pending_pool import PendingPool
-from .results import Result
+from .core.message_id import MessageId
+from .core.pending_pool import PendingPool
+from .core.results import Result
+from .core.threading_bridge import Handover
 
 SendCallback = Callable[[Result, MessageId], object]
 

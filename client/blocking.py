@@ -11,7 +11,7 @@ from .blocking_consumer import Consumer, Reader
 from .blocking_loop import Running, obtain
 from .blocking_producer import Producer
 from .client import topic_partitions
-from .configuration import (
+from .core.configuration import (
     BatchingType,
     ClientConfiguration,
     CompressionType,
@@ -24,13 +24,13 @@ from .configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
 )
-from .core import Closeable
+from .core.context import Closeable
+from .core.message_id import MessageId
+from .core.outgoing_message import OutgoingMessage
+from .core.refusals import refuse
 from .message import Message
-from .message_id import MessageId
-from .outgoing_message import OutgoingMessage
 from .partitioned import TopicProducer
 from .reader import TopicReader
-from .refusals import refuse
 from .topic_consumer import TopicConsumer
 
 

@@ -10,11 +10,11 @@ from ..protocol.errors import InvalidConfiguration, MagnetarError, OperationNotS
 from .async_consumer import is_enough
 from .blocking_loop import Running
 from .blocking_pickling import Opener, OpensLater
-from .configuration import ConsumerBatchReceivePolicy
+from .core.configuration import ConsumerBatchReceivePolicy
+from .core.message_id import MessageId
 from .facts import ConsumerFacts
 from .inbox import Inbox
 from .message import Message, Messages
-from .message_id import MessageId
 from .reader import ReaderFacts, TopicReader
 from .topic_consumer import TopicConsumer
 

@@ -14,10 +14,10 @@ import uvloop
 
 from ..protocol.errors import AlreadyClosed, MagnetarError, OperationNotSupported
 from ..runtime.environment import Environment
-from .configuration import ClientConfiguration
-from .core import Closeable, Core
-from .discovery import in_ray_worker, service_url_source
-from .forking import inherited_error, watch
+from .core.configuration import ClientConfiguration
+from .core.context import Closeable, Core
+from .core.discovery import in_ray_worker, service_url_source
+from .core.forking import inherited_error, watch
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ import threading
 from typing import Any, ClassVar, Protocol
 
 from .blocking_loop import Running
-from .configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
-from .core import Closeable
-from .forking import watch
+from .core.configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
+from .core.context import Closeable
+from .core.forking import watch
 from .partitioned import TopicProducer
 from .reader import TopicReader
 from .topic_consumer import TopicConsumer

@@ -11,11 +11,11 @@ from ..protocol.errors import OperationNotSupported
 from .async_producer import queue_is_full, report
 from .batching import Outbox, SendCallback, ignore
 from .blocking_pickling import Opener, OpensLater
+from .core.message_id import MessageId
+from .core.refusals import refuse
 from .facts import ProducerFacts
-from .message_id import MessageId
 from .outcomes import Outcome
 from .partitioned import TopicProducer, as_bytes, check_attributes
-from .refusals import refuse
 
 
 class Producer(ProducerFacts, OpensLater):

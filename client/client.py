@@ -10,7 +10,7 @@ from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from .async_consumer import AsyncConsumer
 from .async_producer import AsyncProducer
-from .configuration import (
+from .core.configuration import (
     BatchingType,
     ClientConfiguration,
     CompressionType,
@@ -23,14 +23,14 @@ from .configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
 )
-from .core import Core
-from .discovery import service_url_source
-from .handover import SameThread
-from .message_id import MessageId
-from .outgoing_message import OutgoingMessage
+from .core.context import Core
+from .core.discovery import service_url_source
+from .core.message_id import MessageId
+from .core.outgoing_message import OutgoingMessage
+from .core.refusals import refuse
+from .core.threading_bridge import SameThread
 from .partitioned import TopicProducer
 from .reader import AsyncReader, TopicReader
-from .refusals import refuse
 from .topic_consumer import TopicConsumer
 
 

@@ -44,13 +44,13 @@ from ..protocol.pulsar_pb2 import (
     MessageMetadata,
 )
 from ..protocol.topics import TopicName
-from .configuration import ConsumerConfiguration, ConsumerType
-from .connection import Connection
 from .consumer_acks import ConsumerAcks
-from .core import Core
+from .core.configuration import ConsumerConfiguration, ConsumerType
+from .core.connection import Connection
+from .core.context import Core
+from .core.message_id import MessageId
 from .inbox import Inbox
 from .message import Entry, Message
-from .message_id import MessageId
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
 

@@ -21,10 +21,10 @@ from ..protocol.commands import ack, encode
 from ..protocol.errors import OperationNotSupported
 from ..protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
 from .acknowledgements import Acknowledgements, Position
-from .configuration import ConsumerConfiguration, ConsumerType
-from .core import Core
+from .core.configuration import ConsumerConfiguration, ConsumerType
+from .core.context import Core
+from .core.message_id import MessageId
 from .message import Message, Opened, Run, run_at
-from .message_id import MessageId
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from ..protocol.entries import build_entry
 from ..protocol.errors import MessageTooBig
 from ..protocol.pulsar_pb2 import KeyValue, MessageMetadata
 from .batching import Attributes, Batch
-from .connection import MESSAGE_SIZE_DEFAULT_BYTES
+from .core.connection import MESSAGE_SIZE_DEFAULT_BYTES
 
 _COMPRESSION = b"\x40"
 _UNCOMPRESSED_SIZE = b"\x48"

@@ -16,7 +16,7 @@ from itertools import repeat
 from typing import Protocol, cast
 
 from ..protocol.errors import MagnetarError
-from .handover import Handover
+from .core.threading_bridge import Handover
 from .message import Entry, Message, Messages, Opened
 
 

@@ -19,7 +19,7 @@ from ..protocol.compression import decompress
 from ..protocol.entries import is_batch, message_count
 from ..protocol.errors import MagnetarError
 from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from .message_id import MessageId
+from .core.message_id import MessageId
 from .undelivered import chunk, encrypted, too_large, unknown_compression
 
 LARGE_BYTES = 256 * 1024

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from ..protocol.errors import MagnetarError
-from .message_id import MessageId
+from .core.message_id import MessageId
+from .core.results import Result
 from .producer import Failing
-from .results import Result
 
 
 class Outcome(Failing):

@@ -13,12 +13,12 @@ from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
 from ..protocol.topics import TopicName
 from ..runtime.tasks import together
 from .batching import Attributes, Outbox, SendCallback
-from .configuration import BatchingType, ProducerConfiguration
-from .core import Core
-from .forking import inherited_error
+from .core.configuration import BatchingType, ProducerConfiguration
+from .core.context import Core
+from .core.forking import inherited_error
+from .core.outgoing_message import OutgoingMessage
+from .core.pending_pool import PendingPool
 from .keyed_batching import KeyedOutbox
-from .outgoing_message import OutgoingMessage
-from .pending_pool import PendingPool
 from .producer import PartitionProducer
 from .routing import Router, make_router
 

@@ -44,13 +44,13 @@ from ..protocol.pulsar_pb2 import (
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from .batching import Batch, Outbox, SendCallback, ignore
-from .configuration import ProducerConfiguration
-from .connection import Connection
-from .core import Core
+from .core.configuration import ProducerConfiguration
+from .core.connection import Connection
+from .core.context import Core
+from .core.message_id import MessageId, batch_ids
+from .core.pending_pool import PendingPool
+from .core.results import Result
 from .entry_encoder import EntryEncoder
-from .message_id import MessageId, batch_ids
-from .pending_pool import PendingPool
-from .results import Result
 
 logger = logging.getLogger(__name__)
 

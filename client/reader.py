@@ -10,11 +10,11 @@ from typing import cast
 from ..protocol.errors import MagnetarError, OperationNotSupported
 from ..protocol.message_id import Position
 from .async_consumer import AsyncConsumer
-from .configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
 from .consumer import PartitionConsumer
-from .core import Core
+from .core.configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
+from .core.context import Core
+from .core.message_id import MessageId
 from .message import Message
-from .message_id import MessageId
 from .start_filter import StartFilter
 from .topic_consumer import TopicConsumer
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from ..protocol.errors import InvalidMessage
 from ..protocol.hashing import java_string_hash, murmur3_32
 from ..runtime.environment import Chance
-from .configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
-from .outgoing_message import OutgoingMessage
+from .core.configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
+from .core.outgoing_message import OutgoingMessage
 
 
 class Router(Protocol):

@@ -6,8 +6,8 @@ wanted one are dropped here.
 
 from collections.abc import Callable
 
+from .core.message_id import MessageId
 from .message import Entry
-from .message_id import MessageId
 
 
 class StartFilter:

@@ -26,13 +26,13 @@ from ..protocol.pulsar_pb2 import (
 )
 from ..protocol.topics import TopicName
 from ..runtime.tasks import together
-from .configuration import ConsumerConfiguration, ConsumerType
 from .consumer import PartitionConsumer
-from .core import Core
-from .forking import inherited_error
+from .core.configuration import ConsumerConfiguration, ConsumerType
+from .core.context import Core
+from .core.forking import inherited_error
+from .core.message_id import MessageId
 from .inbox import Inbox
 from .message import Message, Messages, Opened, entry_of
-from .message_id import MessageId
 from .start_filter import StartFilter
 
 

@@ -18,7 +18,7 @@ from ..protocol.errors import (
     MessageTooBig,
     OperationNotSupported,
 )
-from .message_id import MessageId
+from .core.message_id import MessageId
 
 
 def encrypted() -> CryptoError:

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from ..client.configuration import ConsumerType, InitialPosition
+from ..client.core.configuration import ConsumerType, InitialPosition
 from ..protocol.errors import Timeout
 from .demo_flights import Identity, flights, identify
 from .ray_calls import ask
@@ -37,7 +37,7 @@ class Progress:
 def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     """Publish one share of the flights; every receipt is counted by its own callback."""
     from ..client.blocking import Client
-    from ..client.results import Result
+    from ..client.core.results import Result
 
     client = Client()
     producer = client.create_producer(

@@ -15,11 +15,11 @@ from fuzz_target import Target, Wrong
 from fuzz_wire import FROM_BROKERS, make_stream
 
 from magnetar.client.client import AsyncClient
-from magnetar.client.configuration import ConsumerType, InitialPosition
-from magnetar.client.core import Core
-from magnetar.client.discovery import service_url_source
-from magnetar.client.handover import SameThread
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.configuration import ConsumerType, InitialPosition
+from magnetar.client.core.context import Core
+from magnetar.client.core.discovery import service_url_source
+from magnetar.client.core.message_id import MessageId
+from magnetar.client.core.threading_bridge import SameThread
 from magnetar.protocol.commands import encode, pong, send_receipt
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.frames import FrameDecoder

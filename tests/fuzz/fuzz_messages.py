@@ -16,9 +16,9 @@ from fuzz_target import Target, Wrong, quietly
 from fuzz_wire import make_entry
 
 from magnetar.client.batching import Attributes, Batch, ignore
+from magnetar.client.core.message_id import MessageId
 from magnetar.client.entry_encoder import EntryEncoder
 from magnetar.client.message import Entry, Message
-from magnetar.client.message_id import MessageId
 from magnetar.protocol import entries
 from magnetar.protocol.compression import CompressionType
 from magnetar.protocol.errors import (

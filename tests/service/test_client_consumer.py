@@ -7,8 +7,8 @@ from client_calls import TOPIC, nothing_more, numbers, publish, receive, subscri
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
-from magnetar.client.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import (
     AlreadyClosed,
     AuthorizationError,

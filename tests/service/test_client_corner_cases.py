@@ -7,9 +7,9 @@ from client_calls import TOPIC, numbers, publish, receive, subscription
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
-from magnetar.client.configuration import ConsumerType, InitialPosition
-from magnetar.client.message_id import MessageId
-from magnetar.client.results import Result
+from magnetar.client.core.configuration import ConsumerType, InitialPosition
+from magnetar.client.core.message_id import MessageId
+from magnetar.client.core.results import Result
 from magnetar.protocol.errors import AlreadyClosed, ChecksumError, MessageTooBig, Timeout, UnknownError
 
 EARLIEST = InitialPosition.Earliest
@@ -116,7 +116,7 @@ async def test_a_surprise_while_reconnecting_reaches_those_who_wait(
     async def surprise(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("magnetar.client.lookup.Lookup.connection", surprise)
+    monkeypatch.setattr("magnetar.client.core.lookup.Lookup.connection", surprise)
     broker.drop_connections()
     with pytest.raises(UnknownError):
         await producer.send(b"x")

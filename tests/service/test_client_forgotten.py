@@ -10,8 +10,8 @@ from fake_broker import FakeBroker, FakeBrokerThread
 
 from magnetar.client import blocking_loop
 from magnetar.client.blocking import Client
-from magnetar.client.message_id import MessageId
-from magnetar.client.results import Result
+from magnetar.client.core.message_id import MessageId
+from magnetar.client.core.results import Result
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker, FakeBrokerThread
 
-from magnetar.client import discovery, forking
 from magnetar.client.blocking import Client
 from magnetar.client.client import AsyncClient
-from magnetar.client.configuration import InitialPosition
-from magnetar.client.message_id import MessageId
-from magnetar.client.results import Result
+from magnetar.client.core.configuration import InitialPosition
+from magnetar.client.core.context import discovery, forking
+from magnetar.client.core.message_id import MessageId
+from magnetar.client.core.results import Result
 from magnetar.protocol.errors import AlreadyClosed, ConnectError
 
 CHILD_TIMEOUT_S = 20.0

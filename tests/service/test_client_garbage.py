@@ -7,7 +7,7 @@ import pytest
 from fake_broker import Connection, FakeBroker
 
 from magnetar.client.client import AsyncClient
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.commands import encode
 from magnetar.protocol.errors import ProtocolError, Timeout
 from magnetar.protocol.pulsar_pb2 import CommandPartitionedTopicMetadataResponse, CommandSuccess

@@ -10,8 +10,8 @@ from fake_broker import FakeBroker
 
 from magnetar.client import message
 from magnetar.client.client import AsyncClient
-from magnetar.client.configuration import InitialPosition
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.configuration import InitialPosition
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol import compression
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.entries import build_entry

@@ -6,7 +6,7 @@ from client_calls import TOPIC, numbers, publish
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import OperationNotSupported
 
 

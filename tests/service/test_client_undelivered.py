@@ -12,8 +12,8 @@ from fake_broker import FakeBroker, FakeBrokerThread
 from magnetar.client.async_consumer import AsyncConsumer
 from magnetar.client.blocking import Client
 from magnetar.client.client import AsyncClient
-from magnetar.client.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (

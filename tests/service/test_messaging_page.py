@@ -17,7 +17,7 @@ from embedded_cluster import EmbeddedCluster
 import magnetar
 from magnetar.actors.topic import SubscriptionStart
 from magnetar.actors.topic_stats import topic_stats
-from magnetar.client.configuration import ConsumerConfiguration, ProducerConfiguration
+from magnetar.client.core.configuration import ConsumerConfiguration, ProducerConfiguration
 
 WAIT_MS = 10_000
 SMALL_LEDGERS = {"ledger_entries_max": 10, "ledger_rollover_min_minutes": 0, "cursor_flush_interval_s": 0.05}

@@ -18,9 +18,9 @@ from magnetar.actors.bookie import BookieService
 from magnetar.actors.broker import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.client.client import AsyncClient
-from magnetar.client.core import Core
-from magnetar.client.discovery import service_url_source
-from magnetar.client.handover import SameThread
+from magnetar.client.core.context import Core
+from magnetar.client.core.discovery import service_url_source
+from magnetar.client.core.threading_bridge import SameThread
 from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc.keys import RootKeys

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from magnetar.client.connection import Connection
+from magnetar.client.core.connection import Connection
 from magnetar.protocol.commands import ack, encode, flow
 from magnetar.protocol.entries import is_batch, parse_metadata
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError

@@ -13,7 +13,7 @@ from magnetar.actors.topic import SubscriptionStart, Topic
 from magnetar.actors.topic_deletions import TopicDeletions
 from magnetar.actors.topics import Topics
 from magnetar.client.consumer import PartitionConsumer
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, StaleEpoch
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import magnetar
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError
 
 from .cluster import SimCluster

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from faulty_files import FaultyFiles
 
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.storage.bookie.held_ledgers import LedgerState
 from magnetar.storage.ledger.writer_state import LedgerWriterState
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo

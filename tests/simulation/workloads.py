@@ -13,7 +13,7 @@ from typing import Any
 
 import magnetar
 from magnetar.client.client import AsyncClient
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError
 
 from .cluster import SimCluster

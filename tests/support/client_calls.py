@@ -5,7 +5,7 @@ from fake_broker import FakeBroker, Subscription
 
 from magnetar.client.async_consumer import AsyncConsumer
 from magnetar.client.client import AsyncClient
-from magnetar.client.message_id import MessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import Timeout
 
 TOPIC = "persistent://public/default/t"

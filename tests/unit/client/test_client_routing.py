@@ -2,8 +2,8 @@
 
 import pytest
 
-from magnetar.client.configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
-from magnetar.client.outgoing_message import OutgoingMessage
+from magnetar.client.core.configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
+from magnetar.client.core.outgoing_message import OutgoingMessage
 from magnetar.client.routing import Router, make_router
 from magnetar.protocol.errors import InvalidMessage
 from magnetar.runtime.environment import SeededChance

@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from magnetar.client import configuration
-from magnetar.client.configuration import (
+from magnetar.client.core.configuration import (
     ClientConfiguration,
     ConsumerBatchReceivePolicy,
     ConsumerConfiguration,
@@ -13,10 +12,11 @@ from magnetar.client.configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
 )
+from magnetar.client.core.context import configuration
+from magnetar.client.core.message_id import MessageId, batch_ids
+from magnetar.client.core.results import Result
+from magnetar.client.core.service_url import format_address, parse_service_url
 from magnetar.client.message import Entry
-from magnetar.client.message_id import MessageId, batch_ids
-from magnetar.client.results import Result
-from magnetar.client.service_url import format_address, parse_service_url
 from magnetar.client.start_filter import StartFilter
 from magnetar.protocol.errors import (
     ConnectError,

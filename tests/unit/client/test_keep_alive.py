@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.client.configuration import ClientConfiguration
-from magnetar.client.connection import Connection
+from magnetar.client.core.configuration import ClientConfiguration
+from magnetar.client.core.connection import Connection
 from magnetar.protocol.commands import encode, ping, pong
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError
 from magnetar.protocol.pulsar_pb2 import CommandConnected

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.client.batching import Attributes, Batch, Outbox, ignore
-from magnetar.client.handover import LoopSignal, NoLock
+from magnetar.client.core.threading_bridge import LoopSignal, NoLock
 from magnetar.client.keyed_batching import KeyedOutbox
 from magnetar.protocol.batches import decode_batch
 from magnetar.protocol.errors import AlreadyClosed

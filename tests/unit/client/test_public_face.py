@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import magnetar
-from magnetar.client.refusals import refuse
+from magnetar.client.core.refusals import refuse
 from magnetar.protocol.errors import MagnetarError, OperationNotSupported
 
 pulsar = pytest.importorskip("pulsar")

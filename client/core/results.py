@@ -5,7 +5,7 @@ Exceptions are for calls that wait. A callback gets `Result.Ok` and a message id
 
 from enum import IntEnum
 
-from ..protocol.errors import MagnetarError
+from ...protocol.errors import MagnetarError
 
 
 class Result(IntEnum):

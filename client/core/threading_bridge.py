@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-from ..protocol.errors import MagnetarError
+from ...protocol.errors import MagnetarError
 
 
 class Lock(Protocol):

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..protocol.errors import ConnectError
-from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
-from ..runtime.environment import Environment
+from ...protocol.errors import ConnectError
+from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
+from ...runtime.environment import Environment
 from .configuration import ClientConfiguration
 from .forking import ray_was_inherited
 

@@ -13,7 +13,7 @@ import sys
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from ..protocol.errors import AlreadyClosed
+from ...protocol.errors import AlreadyClosed
 
 
 class Inheritable(Protocol):

@@ -1,6 +1,6 @@
 """Service URLs: `pulsar://host:port`, or several hosts of one cluster, `pulsar://a:1,b:2`."""
 
-from ..protocol.errors import InvalidUrl
+from ...protocol.errors import InvalidUrl
 
 Address = tuple[str, int]
 

@@ -13,7 +13,7 @@ an outbox's, then the pool's.
 from collections.abc import Callable
 from typing import Protocol
 
-from .handover import Handover
+from .threading_bridge import Handover
 
 STEP_MAX = 32
 

@@ -17,11 +17,11 @@ from typing import Any, Protocol, cast
 
 from google.protobuf.message import Message as WireMessage
 
-from ..protocol.commands import encode, ping, pong
-from ..protocol.errors import ConnectError, ConnectionClosed, MagnetarError, ProtocolError, exception_for_server_error
-from ..protocol.frames import FRAME_PADDING_BYTES, FrameDecoder
-from ..protocol.names import CLIENT_VERSION, PROTOCOL_VERSION
-from ..protocol.pulsar_pb2 import (
+from ...protocol.commands import encode, ping, pong
+from ...protocol.errors import ConnectError, ConnectionClosed, MagnetarError, ProtocolError, exception_for_server_error
+from ...protocol.frames import FRAME_PADDING_BYTES, FrameDecoder
+from ...protocol.names import CLIENT_VERSION, PROTOCOL_VERSION
+from ...protocol.pulsar_pb2 import (
     BaseCommand,
     CommandConnect,
     CommandGetLastMessageId,

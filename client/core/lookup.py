@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message as WireMessage
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AlreadyClosed,
     ConnectError,
     MagnetarError,
@@ -20,15 +20,15 @@ from ..protocol.errors import (
     exception_for_server_error,
     is_retriable,
 )
-from ..protocol.errors import LookupError as TopicLookupError
-from ..protocol.pulsar_pb2 import (
+from ...protocol.errors import LookupError as TopicLookupError
+from ...protocol.pulsar_pb2 import (
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
 )
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
 from .configuration import ClientConfiguration
 from .connection import Connection, connect
 from .service_url import Address, parse_service_url

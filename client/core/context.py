@@ -5,13 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from ..protocol.errors import AlreadyClosed, ConsumerBusy, MagnetarError, ProducerBusy, is_retriable
-from ..runtime.environment import Environment
-from ..runtime.tasks import Tasks
+from ...protocol.errors import AlreadyClosed, ConsumerBusy, MagnetarError, ProducerBusy, is_retriable
+from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
 from .configuration import ClientConfiguration
 from .forking import inherited_error, release_sockets, watch
-from .handover import Handover
 from .lookup import ConnectionPool, Lookup
+from .threading_bridge import Handover
 
 logger = logging.getLogger(__name__)
 

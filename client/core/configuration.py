@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from ..protocol.compression import CompressionType
-from ..protocol.errors import InvalidConfiguration
+from ...protocol.compression import CompressionType
+from ...protocol.errors import InvalidConfiguration
 from .message_id import MessageId
 from .outgoing_message import OutgoingMessage
 

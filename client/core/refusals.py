@@ -4,7 +4,7 @@ So a program that moves here fails where it asks for such a feature, with a word
 TypeError or, worse, without it. Values that switch a feature off pass.
 """
 
-from ..protocol.errors import OperationNotSupported
+from ...protocol.errors import OperationNotSupported
 
 
 def refuse(call: str, **given: object) -> None:
