@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .client.blocking_consumer import Reader as Reader
     from .client.blocking_producer import Producer as Producer
     from .client.client import AsyncClient as AsyncClient
+    from .client.consuming.message import Message as Message
     from .client.core.configuration import BatchingType as BatchingType
     from .client.core.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
     from .client.core.configuration import ConsumerType as ConsumerType
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
     from .client.core.message_id import MessageId as MessageId
     from .client.core.results import Result as Result
-    from .client.message import Message as Message
     from .client.reader import AsyncReader as AsyncReader
     from .cluster.handle import Cluster as Cluster
     from .cluster.starting import connect as connect
@@ -110,7 +110,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "InitialPosition",
         "PartitionsRoutingMode",
     ),
-    "client.message": ("Message",),
+    "client.consuming.message": ("Message",),
     "client.core.message_id": ("MessageId",),
     "client.reader": ("AsyncReader",),
     "client.core.results": ("Result",),

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from ..protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
-from .batching import Outbox, SendCallback, ignore
 from .core.context import Core
 from .core.message_id import MessageId
 from .core.refusals import refuse
 from .core.results import Result
 from .core.threading_bridge import LoopSignal
 from .facts import ProducerFacts
-from .outcomes import Outcome
-from .partitioned import TopicProducer, as_bytes, check_attributes
-from .producer import Failing
+from .producing.outbox import Outbox, SendCallback, ignore
+from .producing.partition_producer import Failing
+from .producing.send_outcome import Outcome
+from .producing.topic_producer import TopicProducer, as_bytes, check_attributes
 
 
 class AsyncProducer(ProducerFacts):

@@ -11,6 +11,8 @@ from .blocking_consumer import Consumer, Reader
 from .blocking_loop import Running, obtain
 from .blocking_producer import Producer
 from .client import topic_partitions
+from .consuming.message import Message
+from .consuming.topic_consumer import TopicConsumer
 from .core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -28,10 +30,8 @@ from .core.context import Closeable
 from .core.message_id import MessageId
 from .core.outgoing_message import OutgoingMessage
 from .core.refusals import refuse
-from .message import Message
-from .partitioned import TopicProducer
+from .producing.topic_producer import TopicProducer
 from .reader import TopicReader
-from .topic_consumer import TopicConsumer
 
 
 class Client:

@@ -10,13 +10,13 @@ from ..protocol.errors import InvalidConfiguration, MagnetarError, OperationNotS
 from .async_consumer import is_enough
 from .blocking_loop import Running
 from .blocking_pickling import Opener, OpensLater
+from .consuming.message import Message, Messages
+from .consuming.receive_queue import Inbox
+from .consuming.topic_consumer import TopicConsumer
 from .core.configuration import ConsumerBatchReceivePolicy
 from .core.message_id import MessageId
 from .facts import ConsumerFacts
-from .inbox import Inbox
-from .message import Message, Messages
 from .reader import ReaderFacts, TopicReader
-from .topic_consumer import TopicConsumer
 
 logger = logging.getLogger(__name__)
 

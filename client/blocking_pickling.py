@@ -8,12 +8,12 @@ import threading
 from typing import Any, ClassVar, Protocol
 
 from .blocking_loop import Running
+from .consuming.topic_consumer import TopicConsumer
 from .core.configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
 from .core.context import Closeable
 from .core.forking import watch
-from .partitioned import TopicProducer
+from .producing.topic_producer import TopicProducer
 from .reader import TopicReader
-from .topic_consumer import TopicConsumer
 
 
 class Opener(Protocol):

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from ..protocol.errors import OperationNotSupported
 from .async_producer import queue_is_full, report
-from .batching import Outbox, SendCallback, ignore
 from .blocking_pickling import Opener, OpensLater
 from .core.message_id import MessageId
 from .core.refusals import refuse
 from .facts import ProducerFacts
-from .outcomes import Outcome
-from .partitioned import TopicProducer, as_bytes, check_attributes
+from .producing.outbox import Outbox, SendCallback, ignore
+from .producing.send_outcome import Outcome
+from .producing.topic_producer import TopicProducer, as_bytes, check_attributes
 
 
 class Producer(ProducerFacts, OpensLater):

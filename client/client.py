@@ -10,6 +10,7 @@ from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from .async_consumer import AsyncConsumer
 from .async_producer import AsyncProducer
+from .consuming.topic_consumer import TopicConsumer
 from .core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -29,9 +30,8 @@ from .core.message_id import MessageId
 from .core.outgoing_message import OutgoingMessage
 from .core.refusals import refuse
 from .core.threading_bridge import SameThread
-from .partitioned import TopicProducer
+from .producing.topic_producer import TopicProducer
 from .reader import AsyncReader, TopicReader
-from .topic_consumer import TopicConsumer
 
 
 class AsyncClient:

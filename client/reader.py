@@ -10,13 +10,13 @@ from typing import cast
 from ..protocol.errors import MagnetarError, OperationNotSupported
 from ..protocol.message_id import Position
 from .async_consumer import AsyncConsumer
-from .consumer import PartitionConsumer
+from .consuming.message import Message
+from .consuming.partition_consumer import PartitionConsumer
+from .consuming.start_filter import StartFilter
+from .consuming.topic_consumer import TopicConsumer
 from .core.configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
 from .core.context import Core
 from .core.message_id import MessageId
-from .message import Message
-from .start_filter import StartFilter
-from .topic_consumer import TopicConsumer
 
 
 class TopicReader:

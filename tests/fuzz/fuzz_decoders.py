@@ -8,8 +8,8 @@ from fuzz_mutation import mutate
 from fuzz_target import Target, Wrong, quietly
 from fuzz_wire import FROM_BROKERS, FROM_CLIENTS, make_batch, make_entry, make_stream
 
+from magnetar.client.consuming.message import Entry
 from magnetar.client.core.message_id import MessageId as ClientMessageId
-from magnetar.client.message import Entry
 from magnetar.protocol import batches, bookie_wire, compression, entries, frames, rpc_frames
 from magnetar.protocol.errors import (
     ChecksumError,

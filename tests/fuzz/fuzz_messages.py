@@ -15,10 +15,10 @@ from fuzz_mutation import U32, mutate
 from fuzz_target import Target, Wrong, quietly
 from fuzz_wire import make_entry
 
-from magnetar.client.batching import Attributes, Batch, ignore
+from magnetar.client.consuming.message import Entry, Message
 from magnetar.client.core.message_id import MessageId
-from magnetar.client.entry_encoder import EntryEncoder
-from magnetar.client.message import Entry, Message
+from magnetar.client.producing.entry_encoder import EntryEncoder
+from magnetar.client.producing.outbox import Attributes, Batch, ignore
 from magnetar.protocol import entries
 from magnetar.protocol.compression import CompressionType
 from magnetar.protocol.errors import (

@@ -11,10 +11,10 @@ from fake_broker import FakeBroker, FakeBrokerThread
 
 from magnetar.client.blocking import Client
 from magnetar.client.blocking_consumer import Consumer, Reader
+from magnetar.client.consuming.message import Message
 from magnetar.client.core.configuration import ConsumerType, InitialPosition
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
-from magnetar.client.message import Message
 from magnetar.protocol.errors import (
     AlreadyClosed,
     ConnectError,

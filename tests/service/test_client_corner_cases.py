@@ -138,7 +138,7 @@ async def test_a_seek_that_fails_acknowledges_nothing(broker: FakeBroker, monkey
 async def test_many_negative_acknowledgements_are_told_in_portions(
     broker: FakeBroker, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.client.consumer_acks.ENTRIES_PER_COMMAND_MAX", 3)
+    monkeypatch.setattr("magnetar.client.consuming.ack_sender.ENTRIES_PER_COMMAND_MAX", 3)
     await publish(client, numbers(8))
     consumer = await client.subscribe(
         "t", "s", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=20

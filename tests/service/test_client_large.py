@@ -8,8 +8,8 @@ import pytest
 from client_calls import TOPIC, numbers, publish
 from fake_broker import FakeBroker
 
-from magnetar.client import message
 from magnetar.client.client import AsyncClient
+from magnetar.client.consuming import message
 from magnetar.client.core.configuration import InitialPosition
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol import compression

@@ -6,10 +6,10 @@ import pytest
 from fake_broker import FakeBroker
 
 from magnetar.client.client import AsyncClient
+from magnetar.client.consuming.message import Entry
 from magnetar.client.core.configuration import BatchingType, CompressionType, PartitionsRoutingMode
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
-from magnetar.client.message import Entry
 from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.errors import (
     AlreadyClosed,

@@ -13,8 +13,8 @@ from unittest.mock import patch
 from magnetar.actors.consumer import Consumer
 from magnetar.actors.subscription import Subscription
 from magnetar.client.async_consumer import AsyncConsumer
-from magnetar.client.consumer_acks import ConsumerAcks
-from magnetar.client.message import Message
+from magnetar.client.consuming.ack_sender import ConsumerAcks
+from magnetar.client.consuming.message import Message
 from magnetar.protocol.message_id import Position
 
 from .history import History

@@ -12,7 +12,7 @@ from magnetar.actors.lookups import Lookups
 from magnetar.actors.topic import SubscriptionStart, Topic
 from magnetar.actors.topic_deletions import TopicDeletions
 from magnetar.actors.topics import Topics
-from magnetar.client.consumer import PartitionConsumer
+from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, StaleEpoch
 from magnetar.protocol.message_id import Position

@@ -3,8 +3,8 @@
 from contextlib import ExitStack
 from unittest.mock import patch
 
-from magnetar.client.batching import Batch
-from magnetar.client.producer import PartitionProducer
+from magnetar.client.producing.outbox import Batch
+from magnetar.client.producing.partition_producer import PartitionProducer
 
 from .history import History
 

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 import magnetar
-from magnetar.client.batching import Batch
-from magnetar.client.consumer import PartitionConsumer
-from magnetar.client.entry_encoder import EntryEncoder
+from magnetar.client.consuming.partition_consumer import PartitionConsumer
+from magnetar.client.producing.entry_encoder import EntryEncoder
+from magnetar.client.producing.outbox import Batch
 from magnetar.protocol.entries import build_entry, parse_entry
 from magnetar.protocol.errors import ChecksumError, MagnetarError, Timeout
 from magnetar.protocol.message_id import Position

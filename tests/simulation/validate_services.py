@@ -15,10 +15,10 @@ from magnetar.actors.subscription import Subscription
 from magnetar.actors.topic import Topic
 from magnetar.client.async_consumer import AsyncConsumer
 from magnetar.client.client import AsyncClient
-from magnetar.client.consumer import PartitionConsumer
-from magnetar.client.partitioned import TopicProducer
-from magnetar.client.producer import PartitionProducer
-from magnetar.client.topic_consumer import TopicConsumer
+from magnetar.client.consuming.partition_consumer import PartitionConsumer
+from magnetar.client.consuming.topic_consumer import TopicConsumer
+from magnetar.client.producing.partition_producer import PartitionProducer
+from magnetar.client.producing.topic_producer import TopicProducer
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata import keys as metadata_keys

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.client.acknowledgements import Acknowledgements
+from magnetar.client.consuming.ack_state import Acknowledgements
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import OperationNotSupported
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.client.batching import Attributes, Batch, ignore
+from magnetar.client.consuming.message import Entry, Message
 from magnetar.client.core.configuration import CompressionType
 from magnetar.client.core.message_id import MessageId
-from magnetar.client.entry_encoder import EntryEncoder
-from magnetar.client.message import Entry, Message
+from magnetar.client.producing.entry_encoder import EntryEncoder
+from magnetar.client.producing.outbox import Attributes, Batch, ignore
 from magnetar.protocol.batches import decode_batch, encode_batch, encode_single
 from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.errors import MessageTooBig, OperationNotSupported, ProtocolError

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from magnetar.client.inbox import Inbox
-from magnetar.client.message import Entry, Message
+from magnetar.client.consuming.message import Entry, Message
+from magnetar.client.consuming.receive_queue import Inbox
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
 

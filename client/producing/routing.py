@@ -8,11 +8,11 @@ by its hash, a custom router decides alone.
 from collections.abc import Callable
 from typing import Protocol
 
-from ..protocol.errors import InvalidMessage
-from ..protocol.hashing import java_string_hash, murmur3_32
-from ..runtime.environment import Chance
-from .core.configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
-from .core.outgoing_message import OutgoingMessage
+from ...protocol.errors import InvalidMessage
+from ...protocol.hashing import java_string_hash, murmur3_32
+from ...runtime.environment import Chance
+from ..core.configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
+from ..core.outgoing_message import OutgoingMessage
 
 
 class Router(Protocol):

@@ -15,8 +15,8 @@ acknowledged; nothing at or below the cumulative position is held anywhere; no e
 Bound: `_undelivered` and `_passed` hold unacknowledged entries, which the broker limits.
 """
 
-from ..protocol.errors import OperationNotSupported
-from .core.message_id import MessageId
+from ...protocol.errors import OperationNotSupported
+from ..core.message_id import MessageId
 
 Position = tuple[int, int]
 

@@ -10,7 +10,7 @@ it is negatively acknowledged, each time with a longer delay. All others would l
 with the next subscription, or when the application asks for redelivery.
 """
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     ChecksumError,
     CryptoError,
     InvalidMessage,
@@ -18,7 +18,7 @@ from ..protocol.errors import (
     MessageTooBig,
     OperationNotSupported,
 )
-from .core.message_id import MessageId
+from ..core.message_id import MessageId
 
 
 def encrypted() -> CryptoError:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from ..protocol.batches import decode_batch, decode_uniform
-from ..protocol.compression import decompress
-from ..protocol.entries import is_batch, message_count
-from ..protocol.errors import MagnetarError
-from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from .core.message_id import MessageId
+from ...protocol.batches import decode_batch, decode_uniform
+from ...protocol.compression import decompress
+from ...protocol.entries import is_batch, message_count
+from ...protocol.errors import MagnetarError
+from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from ..core.message_id import MessageId
 from .undelivered import chunk, encrypted, too_large, unknown_compression
 
 LARGE_BYTES = 256 * 1024

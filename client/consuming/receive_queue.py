@@ -15,8 +15,8 @@ from contextlib import suppress
 from itertools import repeat
 from typing import Protocol, cast
 
-from ..protocol.errors import MagnetarError
-from .core.threading_bridge import Handover
+from ...protocol.errors import MagnetarError
+from ..core.threading_bridge import Handover
 from .message import Entry, Message, Messages, Opened
 
 

@@ -7,7 +7,7 @@ need not follow each other.
 
 from collections.abc import Sequence
 
-from .batching import Attributes, Batch, Outbox, SendCallback
+from .outbox import Attributes, Batch, Outbox, SendCallback
 
 
 class _OpenBatch:

@@ -19,8 +19,8 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ..protocol.commands import encode, send_header
-from ..protocol.errors import (
+from ...protocol.commands import encode, send_header
+from ...protocol.errors import (
     AlreadyClosed,
     ConnectionClosed,
     InvalidMessage,
@@ -32,8 +32,8 @@ from ..protocol.errors import (
     exception_for_server_error,
     is_retriable,
 )
-from ..protocol.message_id import signed64
-from ..protocol.pulsar_pb2 import (
+from ...protocol.message_id import signed64
+from ...protocol.pulsar_pb2 import (
     CommandCloseProducer,
     CommandProducer,
     CommandProducerSuccess,
@@ -41,16 +41,16 @@ from ..protocol.pulsar_pb2 import (
     CommandSendReceipt,
     KeyValue,
 )
-from ..protocol.topics import TopicName
-from ..runtime.backoff import Backoff
-from .batching import Batch, Outbox, SendCallback, ignore
-from .core.configuration import ProducerConfiguration
-from .core.connection import Connection
-from .core.context import Core
-from .core.message_id import MessageId, batch_ids
-from .core.pending_pool import PendingPool
-from .core.results import Result
+from ...protocol.topics import TopicName
+from ...runtime.backoff import Backoff
+from ..core.configuration import ProducerConfiguration
+from ..core.connection import Connection
+from ..core.context import Core
+from ..core.message_id import MessageId, batch_ids
+from ..core.pending_pool import PendingPool
+from ..core.results import Result
 from .entry_encoder import EntryEncoder
+from .outbox import Batch, Outbox, SendCallback, ignore
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from ..protocol.commands import encode, flow
-from ..protocol.entries import parse_entry, parse_metadata
-from ..protocol.errors import (
+from ...protocol.commands import encode, flow
+from ...protocol.entries import parse_entry, parse_metadata
+from ...protocol.errors import (
     AlreadyClosed,
     ChecksumError,
     ConnectionClosed,
@@ -34,8 +34,8 @@ from ..protocol.errors import (
     ProtocolError,
     UnknownError,
 )
-from ..protocol.message_id import signed64
-from ..protocol.pulsar_pb2 import (
+from ...protocol.message_id import signed64
+from ...protocol.pulsar_pb2 import (
     CommandCloseConsumer,
     CommandMessage,
     CommandSubscribe,
@@ -43,14 +43,14 @@ from ..protocol.pulsar_pb2 import (
     MessageIdData,
     MessageMetadata,
 )
-from ..protocol.topics import TopicName
-from .consumer_acks import ConsumerAcks
-from .core.configuration import ConsumerConfiguration, ConsumerType
-from .core.connection import Connection
-from .core.context import Core
-from .core.message_id import MessageId
-from .inbox import Inbox
+from ...protocol.topics import TopicName
+from ..core.configuration import ConsumerConfiguration, ConsumerType
+from ..core.connection import Connection
+from ..core.context import Core
+from ..core.message_id import MessageId
+from .ack_sender import ConsumerAcks
 from .message import Entry, Message
+from .receive_queue import Inbox
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
 

@@ -6,7 +6,7 @@ wanted one are dropped here.
 
 from collections.abc import Callable
 
-from .core.message_id import MessageId
+from ..core.message_id import MessageId
 from .message import Entry
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from google.protobuf.message import Message as WireMessage
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
@@ -18,21 +18,21 @@ from ..protocol.errors import (
     MagnetarError,
     OperationNotSupported,
 )
-from ..protocol.pulsar_pb2 import (
+from ...protocol.pulsar_pb2 import (
     CommandGetLastMessageId,
     CommandGetLastMessageIdResponse,
     CommandSeek,
     CommandUnsubscribe,
 )
-from ..protocol.topics import TopicName
-from ..runtime.tasks import together
-from .consumer import PartitionConsumer
-from .core.configuration import ConsumerConfiguration, ConsumerType
-from .core.context import Core
-from .core.forking import inherited_error
-from .core.message_id import MessageId
-from .inbox import Inbox
+from ...protocol.topics import TopicName
+from ...runtime.tasks import together
+from ..core.configuration import ConsumerConfiguration, ConsumerType
+from ..core.context import Core
+from ..core.forking import inherited_error
+from ..core.message_id import MessageId
 from .message import Message, Messages, Opened, entry_of
+from .partition_consumer import PartitionConsumer
+from .receive_queue import Inbox
 from .start_filter import StartFilter
 
 

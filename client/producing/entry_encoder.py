@@ -1,12 +1,12 @@
 """From a closed batch to the entry that is sent and stored."""
 
-from ..protocol.commands import varint
-from ..protocol.compression import CompressionType, compress
-from ..protocol.entries import build_entry
-from ..protocol.errors import MessageTooBig
-from ..protocol.pulsar_pb2 import KeyValue, MessageMetadata
-from .batching import Attributes, Batch
-from .core.connection import MESSAGE_SIZE_DEFAULT_BYTES
+from ...protocol.commands import varint
+from ...protocol.compression import CompressionType, compress
+from ...protocol.entries import build_entry
+from ...protocol.errors import MessageTooBig
+from ...protocol.pulsar_pb2 import KeyValue, MessageMetadata
+from ..core.connection import MESSAGE_SIZE_DEFAULT_BYTES
+from .outbox import Attributes, Batch
 
 _COMPRESSION = b"\x40"
 _UNCOMPRESSED_SIZE = b"\x48"

@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import Any
 
-from ..protocol.batches import encode_batch, encode_single
-from ..protocol.commands import varint
-from ..protocol.errors import MagnetarError
-from .core.message_id import MessageId
-from .core.pending_pool import PendingPool
-from .core.results import Result
-from .core.threading_bridge import Handover
+from ...protocol.batches import encode_batch, encode_single
+from ...protocol.commands import varint
+from ...protocol.errors import MagnetarError
+from ..core.message_id import MessageId
+from ..core.pending_pool import PendingPool
+from ..core.results import Result
+from ..core.threading_bridge import Handover
 
 SendCallback = Callable[[Result, MessageId], object]
 

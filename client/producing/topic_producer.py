@@ -9,17 +9,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
-from ..protocol.topics import TopicName
-from ..runtime.tasks import together
-from .batching import Attributes, Outbox, SendCallback
-from .core.configuration import BatchingType, ProducerConfiguration
-from .core.context import Core
-from .core.forking import inherited_error
-from .core.outgoing_message import OutgoingMessage
-from .core.pending_pool import PendingPool
-from .keyed_batching import KeyedOutbox
-from .producer import PartitionProducer
+from ...protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
+from ...protocol.topics import TopicName
+from ...runtime.tasks import together
+from ..core.configuration import BatchingType, ProducerConfiguration
+from ..core.context import Core
+from ..core.forking import inherited_error
+from ..core.outgoing_message import OutgoingMessage
+from ..core.pending_pool import PendingPool
+from .keyed_outbox import KeyedOutbox
+from .outbox import Attributes, Outbox, SendCallback
+from .partition_producer import PartitionProducer
 from .routing import Router, make_router
 
 BATCHES_PENDING_MIN = 2

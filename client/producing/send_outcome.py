@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from ..protocol.errors import MagnetarError
-from .core.message_id import MessageId
-from .core.results import Result
-from .producer import Failing
+from ...protocol.errors import MagnetarError
+from ..core.message_id import MessageId
+from ..core.results import Result
+from .partition_producer import Failing
 
 
 class Outcome(Failing):

@@ -17,13 +17,13 @@ from heapq import heappop, heappush
 from itertools import repeat
 from typing import Protocol
 
-from ..protocol.commands import ack, encode
-from ..protocol.errors import OperationNotSupported
-from ..protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
-from .acknowledgements import Acknowledgements, Position
-from .core.configuration import ConsumerConfiguration, ConsumerType
-from .core.context import Core
-from .core.message_id import MessageId
+from ...protocol.commands import ack, encode
+from ...protocol.errors import OperationNotSupported
+from ...protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
+from ..core.configuration import ConsumerConfiguration, ConsumerType
+from ..core.context import Core
+from ..core.message_id import MessageId
+from .ack_state import Acknowledgements, Position
 from .message import Message, Opened, Run, run_at
 
 logger = logging.getLogger(__name__)
