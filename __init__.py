@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import exceptions as exceptions
     from . import spark as spark
-    from .client.async_consumer import AsyncConsumer as AsyncConsumer
-    from .client.async_producer import AsyncProducer as AsyncProducer
-    from .client.blocking import Client as Client
-    from .client.blocking_consumer import Consumer as Consumer
-    from .client.blocking_consumer import Reader as Reader
-    from .client.blocking_producer import Producer as Producer
-    from .client.client import AsyncClient as AsyncClient
+    from .client.aio.client import AsyncClient as AsyncClient
+    from .client.aio.consumer import AsyncConsumer as AsyncConsumer
+    from .client.aio.producer import AsyncProducer as AsyncProducer
+    from .client.aio.reader import AsyncReader as AsyncReader
+    from .client.blocking.client import Client as Client
+    from .client.blocking.consumer import Consumer as Consumer
+    from .client.blocking.consumer import Reader as Reader
+    from .client.blocking.producer import Producer as Producer
     from .client.consuming.message import Message as Message
     from .client.core.configuration import BatchingType as BatchingType
     from .client.core.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
     from .client.core.message_id import MessageId as MessageId
     from .client.core.results import Result as Result
-    from .client.reader import AsyncReader as AsyncReader
     from .cluster.handle import Cluster as Cluster
     from .cluster.starting import connect as connect
     from .cluster.starting import start as start
@@ -96,12 +96,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "client.async_consumer": ("AsyncConsumer",),
-    "client.async_producer": ("AsyncProducer",),
-    "client.blocking": ("Client",),
-    "client.blocking_consumer": ("Consumer", "Reader"),
-    "client.blocking_producer": ("Producer",),
-    "client.client": ("AsyncClient",),
+    "client.aio.consumer": ("AsyncConsumer",),
+    "client.aio.producer": ("AsyncProducer",),
+    "client.blocking.client": ("Client",),
+    "client.blocking.consumer": ("Consumer", "Reader"),
+    "client.blocking.producer": ("Producer",),
+    "client.aio.client": ("AsyncClient",),
     "client.core.configuration": (
         "BatchingType",
         "ConsumerBatchReceivePolicy",
@@ -112,7 +112,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "client.consuming.message": ("Message",),
     "client.core.message_id": ("MessageId",),
-    "client.reader": ("AsyncReader",),
+    "client.aio.reader": ("AsyncReader",),
     "client.core.results": ("Result",),
     "cluster.handle": ("Cluster",),
     "cluster.starting": ("connect", "start"),

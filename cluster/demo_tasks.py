@@ -36,7 +36,7 @@ class Progress:
 
 def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     """Publish one share of the flights; every receipt is counted by its own callback."""
-    from ..client.blocking import Client
+    from ..client.blocking.client import Client
     from ..client.core.results import Result
 
     client = Client()
@@ -78,7 +78,7 @@ def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
 
 def consume(topic: str, subscription: str, number: int, expected: int, progress: Any) -> list[Identity]:
     """Consume until all consumers together have seen `expected` different messages and nothing more comes."""
-    from ..client.blocking import Client
+    from ..client.blocking.client import Client
 
     client = Client()
     consumer = client.subscribe(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from ..client.blocking import Client
+    from ..client.blocking.client import Client
 
 
 class Cluster(ABC):
@@ -24,7 +24,7 @@ class Cluster(ABC):
 
     def client(self, **options: Any) -> "Client":
         """A new client of this cluster; `options` are those of `magnetar.Client`."""
-        from ..client.blocking import Client
+        from ..client.blocking.client import Client
 
         return Client(self.service_url, **options)
 

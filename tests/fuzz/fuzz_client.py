@@ -14,7 +14,7 @@ from fuzz_mutation import U32
 from fuzz_target import Target, Wrong
 from fuzz_wire import FROM_BROKERS, make_stream
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.configuration import ConsumerType, InitialPosition
 from magnetar.client.core.context import Core
 from magnetar.client.core.discovery import service_url_source

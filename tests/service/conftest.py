@@ -6,7 +6,7 @@ import postgresql_server
 import pytest
 from fake_broker import FakeBroker
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 from client_calls import TOPIC, numbers, publish, receive, subscription
 from fake_broker import FakeBroker
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.configuration import ConsumerType, InitialPosition
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker, FakeBrokerThread
 
-from magnetar.client.blocking import Client
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
+from magnetar.client.blocking.client import Client
 from magnetar.client.core.configuration import InitialPosition
 from magnetar.client.core.context import discovery, forking
 from magnetar.client.core.message_id import MessageId

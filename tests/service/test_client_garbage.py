@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fake_broker import Connection, FakeBroker
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.commands import encode
 from magnetar.protocol.errors import ProtocolError, Timeout

@@ -8,7 +8,7 @@ import pytest
 from client_calls import TOPIC, numbers, publish
 from fake_broker import FakeBroker
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.consuming import message
 from magnetar.client.core.configuration import InitialPosition
 from magnetar.client.core.message_id import MessageId

@@ -6,7 +6,7 @@ import pytest
 from client_calls import TOPIC, numbers
 from fake_broker import FakeBroker
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.consuming.message import Entry
 from magnetar.client.core.results import Result
 from magnetar.protocol.entries import parse_entry

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from fake_broker import FakeBroker
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.consuming.message import Entry
 from magnetar.client.core.configuration import BatchingType, CompressionType, PartitionsRoutingMode
 from magnetar.client.core.message_id import MessageId

@@ -5,7 +5,7 @@ import pytest
 from client_calls import TOPIC, numbers, publish
 from fake_broker import FakeBroker
 
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import OperationNotSupported
 

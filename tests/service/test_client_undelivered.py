@@ -9,9 +9,9 @@ import pytest
 from client_calls import TOPIC, nothing_more, numbers, publish, receive, subscription
 from fake_broker import FakeBroker, FakeBrokerThread
 
-from magnetar.client.async_consumer import AsyncConsumer
-from magnetar.client.blocking import Client
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
+from magnetar.client.aio.consumer import AsyncConsumer
+from magnetar.client.blocking.client import Client
 from magnetar.client.core.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.batches import encode_batch

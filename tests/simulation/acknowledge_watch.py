@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from magnetar.actors.consumer import Consumer
 from magnetar.actors.subscription import Subscription
-from magnetar.client.async_consumer import AsyncConsumer
+from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.ack_sender import ConsumerAcks
 from magnetar.client.consuming.message import Message
 from magnetar.protocol.message_id import Position

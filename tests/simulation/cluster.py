@@ -17,7 +17,7 @@ from faulty_files import FaultyFiles
 from magnetar.actors.bookie import BookieService
 from magnetar.actors.broker import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.context import Core
 from magnetar.client.core.discovery import service_url_source
 from magnetar.client.core.threading_bridge import SameThread

@@ -13,8 +13,8 @@ from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.dispatcher_shared import SharedDispatcher
 from magnetar.actors.subscription import Subscription
 from magnetar.actors.topic import Topic
-from magnetar.client.async_consumer import AsyncConsumer
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
+from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.consuming.topic_consumer import TopicConsumer
 from magnetar.client.producing.partition_producer import PartitionProducer

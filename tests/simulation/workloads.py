@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import magnetar
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError
 

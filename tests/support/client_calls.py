@@ -3,8 +3,8 @@
 import pytest
 from fake_broker import FakeBroker, Subscription
 
-from magnetar.client.async_consumer import AsyncConsumer
-from magnetar.client.client import AsyncClient
+from magnetar.client.aio.client import AsyncClient
+from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import Timeout
 

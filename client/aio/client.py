@@ -5,13 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..protocol.errors import AlreadyClosed, OperationNotSupported
-from ..protocol.topics import TopicName
-from ..runtime.environment import Environment
-from .async_consumer import AsyncConsumer
-from .async_producer import AsyncProducer
-from .consuming.topic_consumer import TopicConsumer
-from .core.configuration import (
+from ...protocol.errors import AlreadyClosed, OperationNotSupported
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ..consuming.topic_consumer import TopicConsumer
+from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
     CompressionType,
@@ -24,13 +22,15 @@ from .core.configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
 )
-from .core.context import Core
-from .core.discovery import service_url_source
-from .core.message_id import MessageId
-from .core.outgoing_message import OutgoingMessage
-from .core.refusals import refuse
-from .core.threading_bridge import SameThread
-from .producing.topic_producer import TopicProducer
+from ..core.context import Core
+from ..core.discovery import service_url_source
+from ..core.message_id import MessageId
+from ..core.outgoing_message import OutgoingMessage
+from ..core.refusals import refuse
+from ..core.threading_bridge import SameThread
+from ..producing.topic_producer import TopicProducer
+from .consumer import AsyncConsumer
+from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
 
 

@@ -7,15 +7,15 @@ loop is woken once per batch.
 import threading
 from collections.abc import Mapping, Sequence
 
-from ..protocol.errors import OperationNotSupported
-from .async_producer import queue_is_full, report
-from .blocking_pickling import Opener, OpensLater
-from .core.message_id import MessageId
-from .core.refusals import refuse
-from .facts import ProducerFacts
-from .producing.outbox import Outbox, SendCallback, ignore
-from .producing.send_outcome import Outcome
-from .producing.topic_producer import TopicProducer, as_bytes, check_attributes
+from ...protocol.errors import OperationNotSupported
+from ..aio.facts import ProducerFacts
+from ..aio.producer import queue_is_full, report
+from ..core.message_id import MessageId
+from ..core.refusals import refuse
+from ..producing.outbox import Outbox, SendCallback, ignore
+from ..producing.send_outcome import Outcome
+from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes
+from .pickling import Opener, OpensLater
 
 
 class Producer(ProducerFacts, OpensLater):

@@ -1,7 +1,7 @@
 """What producers and consumers say about themselves, the same in both faces."""
 
-from .consuming.topic_consumer import TopicConsumer
-from .producing.topic_producer import TopicProducer
+from ..consuming.topic_consumer import TopicConsumer
+from ..producing.topic_producer import TopicProducer
 
 
 class ProducerFacts:

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from ..protocol.errors import AlreadyClosed, MagnetarError, OperationNotSupported
-from ..runtime.environment import Environment
-from .core.configuration import ClientConfiguration
-from .core.context import Closeable, Core
-from .core.discovery import in_ray_worker, service_url_source
-from .core.forking import inherited_error, watch
+from ...protocol.errors import AlreadyClosed, MagnetarError, OperationNotSupported
+from ...runtime.environment import Environment
+from ..core.configuration import ClientConfiguration
+from ..core.context import Closeable, Core
+from ..core.discovery import in_ray_worker, service_url_source
+from ..core.forking import inherited_error, watch
 
 T = TypeVar("T")
 

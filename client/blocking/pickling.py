@@ -7,13 +7,13 @@ does. The first use of what is not there yet opens them.
 import threading
 from typing import Any, ClassVar, Protocol
 
-from .blocking_loop import Running
-from .consuming.topic_consumer import TopicConsumer
-from .core.configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
-from .core.context import Closeable
-from .core.forking import watch
-from .producing.topic_producer import TopicProducer
-from .reader import TopicReader
+from ..aio.reader import TopicReader
+from ..consuming.topic_consumer import TopicConsumer
+from ..core.configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
+from ..core.context import Closeable
+from ..core.forking import watch
+from ..producing.topic_producer import TopicProducer
+from .loop import Running
 
 
 class Opener(Protocol):

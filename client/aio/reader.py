@@ -7,16 +7,16 @@ that nothing piles up at the broker.
 
 from typing import cast
 
-from ..protocol.errors import MagnetarError, OperationNotSupported
-from ..protocol.message_id import Position
-from .async_consumer import AsyncConsumer
-from .consuming.message import Message
-from .consuming.partition_consumer import PartitionConsumer
-from .consuming.start_filter import StartFilter
-from .consuming.topic_consumer import TopicConsumer
-from .core.configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
-from .core.context import Core
-from .core.message_id import MessageId
+from ...protocol.errors import MagnetarError, OperationNotSupported
+from ...protocol.message_id import Position
+from ..consuming.message import Message
+from ..consuming.partition_consumer import PartitionConsumer
+from ..consuming.start_filter import StartFilter
+from ..consuming.topic_consumer import TopicConsumer
+from ..core.configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
+from ..core.context import Core
+from ..core.message_id import MessageId
+from .consumer import AsyncConsumer
 
 
 class TopicReader:

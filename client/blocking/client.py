@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..protocol.errors import AlreadyClosed
-from .blocking_consumer import Consumer, Reader
-from .blocking_loop import Running, obtain
-from .blocking_producer import Producer
-from .client import topic_partitions
-from .consuming.message import Message
-from .consuming.topic_consumer import TopicConsumer
-from .core.configuration import (
+from ...protocol.errors import AlreadyClosed
+from ..aio.client import topic_partitions
+from ..aio.reader import TopicReader
+from ..consuming.message import Message
+from ..consuming.topic_consumer import TopicConsumer
+from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
     CompressionType,
@@ -26,12 +24,14 @@ from .core.configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
 )
-from .core.context import Closeable
-from .core.message_id import MessageId
-from .core.outgoing_message import OutgoingMessage
-from .core.refusals import refuse
-from .producing.topic_producer import TopicProducer
-from .reader import TopicReader
+from ..core.context import Closeable
+from ..core.message_id import MessageId
+from ..core.outgoing_message import OutgoingMessage
+from ..core.refusals import refuse
+from ..producing.topic_producer import TopicProducer
+from .consumer import Consumer, Reader
+from .loop import Running, obtain
+from .producer import Producer
 
 
 class Client:

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from ..protocol.errors import Timeout
-from .consuming.message import Message, Messages
-from .consuming.topic_consumer import TopicConsumer
-from .core.configuration import ConsumerBatchReceivePolicy
-from .core.context import Core
-from .core.message_id import MessageId
-from .core.threading_bridge import LoopSignal
+from ...protocol.errors import Timeout
+from ..consuming.message import Message, Messages
+from ..consuming.topic_consumer import TopicConsumer
+from ..core.configuration import ConsumerBatchReceivePolicy
+from ..core.context import Core
+from ..core.message_id import MessageId
+from ..core.threading_bridge import LoopSignal
 from .facts import ConsumerFacts
 
 T = TypeVar("T")

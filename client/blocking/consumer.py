@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ..protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
-from .async_consumer import is_enough
-from .blocking_loop import Running
-from .blocking_pickling import Opener, OpensLater
-from .consuming.message import Message, Messages
-from .consuming.receive_queue import Inbox
-from .consuming.topic_consumer import TopicConsumer
-from .core.configuration import ConsumerBatchReceivePolicy
-from .core.message_id import MessageId
-from .facts import ConsumerFacts
-from .reader import ReaderFacts, TopicReader
+from ...protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
+from ..aio.consumer import is_enough
+from ..aio.facts import ConsumerFacts
+from ..aio.reader import ReaderFacts, TopicReader
+from ..consuming.message import Message, Messages
+from ..consuming.receive_queue import Inbox
+from ..consuming.topic_consumer import TopicConsumer
+from ..core.configuration import ConsumerBatchReceivePolicy
+from ..core.message_id import MessageId
+from .loop import Running
+from .pickling import Opener, OpensLater
 
 logger = logging.getLogger(__name__)
 

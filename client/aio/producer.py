@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from ..protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
-from .core.context import Core
-from .core.message_id import MessageId
-from .core.refusals import refuse
-from .core.results import Result
-from .core.threading_bridge import LoopSignal
+from ...protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
+from ..core.context import Core
+from ..core.message_id import MessageId
+from ..core.refusals import refuse
+from ..core.results import Result
+from ..core.threading_bridge import LoopSignal
+from ..producing.outbox import Outbox, SendCallback, ignore
+from ..producing.partition_producer import Failing
+from ..producing.send_outcome import Outcome
+from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes
 from .facts import ProducerFacts
-from .producing.outbox import Outbox, SendCallback, ignore
-from .producing.partition_producer import Failing
-from .producing.send_outcome import Outcome
-from .producing.topic_producer import TopicProducer, as_bytes, check_attributes
 
 
 class AsyncProducer(ProducerFacts):
