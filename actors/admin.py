@@ -44,8 +44,8 @@ from .admin_cluster import ClusterRoutes
 from .admin_guard import RequestGuard
 from .admin_requests import Owners
 from .admin_topics import TopicRoutes
-from .coordinator_client import CoordinatorClient, Locate
-from .member_calls import MemberCalls
+from .members.coordinator_link import CoordinatorClient, Locate
+from .members.peer_calls import MemberCalls
 
 logger = logging.getLogger(__name__)
 

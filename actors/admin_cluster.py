@@ -9,7 +9,7 @@ from ..protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ..runtime.metrics import Metrics
 from ..runtime.settings.settings import Settings
 from .admin_requests import Owners, json_answer, json_body, namespace_of, no_content
-from .lookups import pages
+from .members.topic_lookup import pages
 
 GAUGES = {
     "magnetar_coordinator_up": "Whether the coordinator answers.",

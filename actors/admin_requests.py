@@ -12,8 +12,8 @@ from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from ..runtime.settings.settings import Settings
-from .coordinator_client import CoordinatorClient
-from .member_calls import MemberCalls
+from .members.coordinator_link import CoordinatorClient
+from .members.peer_calls import MemberCalls
 
 BODY_TIMEOUT_S = 10.0
 """Requests under way are few: one whose body does not come may not hold its place."""

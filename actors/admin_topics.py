@@ -17,7 +17,7 @@ from .admin_requests import (
     topic_of,
     whole_number,
 )
-from .lookups import PAGE, check_listener, pages
+from .members.topic_lookup import PAGE, check_listener, pages
 
 DELETE_TIMEOUT_S = 120.0
 UNLOAD_TIMEOUT_S = 60.0

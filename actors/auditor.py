@@ -46,7 +46,7 @@ from . import orphan_ledgers
 from .audit_plan import Change, pieces_of, replace_lost, thicken
 from .damage_repair import repair_damage
 from .ledger_repair import LedgerRepair
-from .member_calls import MemberCalls
+from .members.peer_calls import MemberCalls
 from .orphan_ledgers import OrphanLedgers
 
 logger = logging.getLogger(__name__)

@@ -34,8 +34,8 @@ from ..storage.bookie.scrub import Scrubber
 from ..storage.bookie.store import BookieStore
 from ..storage.metadata.keys import LEDGER_COUNTER
 from ..storage.metadata.store import MetadataStore
-from .coordinator_client import CoordinatorClient
-from .permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS
+from .members.coordinator_link import CoordinatorClient
+from .members.permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS
 
 logger = logging.getLogger(__name__)
 

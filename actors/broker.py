@@ -27,8 +27,8 @@ from .broker_rpc import BrokerRpc
 from .broker_session import BrokerSession
 from .connection import Connection
 from .connection_limits import ConnectionLimits
-from .coordinator_client import CoordinatorClient
-from .lookups import Lookups
+from .members.coordinator_link import CoordinatorClient
+from .members.topic_lookup import Lookups
 from .publish_budget import PublishBudget
 from .topics import Topics
 

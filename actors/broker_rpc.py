@@ -12,7 +12,7 @@ from ..protocol.errors import InvalidConfiguration, NotAllowedError, Subscriptio
 from ..protocol.topics import TopicName
 from ..runtime.rpc.connection import RpcConnection, RpcService
 from ..storage.ledger.bookie_directory import BookieInfo
-from .permissions import BROKER_METHODS
+from .members.permissions import BROKER_METHODS
 from .read_planning import Point, plan_read, position_of_point
 from .subscription import Subscription
 from .topic import SubscriptionStart, Topic

@@ -18,7 +18,7 @@ from ..storage.managed.deletion import delete_managed_ledger
 from ..storage.managed.entry_cache import EntryCache
 from ..storage.managed.managed_ledger import ManagedLedger
 from ..storage.metadata import keys as metadata_keys
-from .coordinator_client import CoordinatorClient
+from .members.coordinator_link import CoordinatorClient
 from .topics import Topics
 
 

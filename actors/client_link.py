@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..protocol.errors import MagnetarError
 from ..runtime.environment import Environment
 from ..runtime.settings.settings import Settings
-from .lookups import Lookups
+from .members.topic_lookup import Lookups
 from .producer import PublishOutlet
 from .topics import Topics
 

@@ -31,7 +31,7 @@ from ..protocol.pulsar_pb2 import (
 )
 from ..protocol.topics import TopicName
 from .client_link import ClientLink
-from .lookups import check_listener
+from .members.topic_lookup import check_listener
 
 BYTES_SCHEMA_VERSION = bytes(8)
 """What Pulsar calls the schema of a topic whose only schema is that of bytes."""

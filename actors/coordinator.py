@@ -47,12 +47,12 @@ from ..storage.metadata.remote import MetadataRpc
 from ..storage.metadata.store import MetadataStore
 from .announcements import check_registration, check_report, damage_found, listing
 from .auditor import Auditor
-from .coordinator_client import COORDINATOR_FRAME_SIZE_MAX
 from .coordinator_topics import TopicsRpc
-from .disk_report import disk_report
-from .member_calls import MemberCalls
+from .members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
+from .members.disk_report import disk_report
+from .members.peer_calls import MemberCalls
+from .members.permissions import COORDINATOR_METHODS, COORDINATOR_OPERATIONS, check_writable
 from .membership import Membership, Session
-from .permissions import COORDINATOR_METHODS, COORDINATOR_OPERATIONS, check_writable
 from .placement import Change, Placement
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry

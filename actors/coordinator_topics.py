@@ -18,9 +18,9 @@ from ..runtime.settings.settings import Settings
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.store import MetadataStore, list_all, unpack
 from .assignment import Assignment
-from .member_calls import MemberCalls
+from .members.peer_calls import MemberCalls
+from .members.permissions import check_topic_creation
 from .membership import Membership, Session
-from .permissions import check_topic_creation
 from .placement import Placement
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry

@@ -17,7 +17,7 @@ from ..protocol.errors import MagnetarError, NoSuchLedger
 from ..storage.metadata.ledger_records import LedgerRecords
 from .audit_plan import Range
 from .ledger_repair import LedgerRepair
-from .member_calls import MemberCalls
+from .members.peer_calls import MemberCalls
 
 ENTRIES_PER_PAGE = 1000
 

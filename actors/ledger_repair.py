@@ -16,7 +16,7 @@ from ..storage.ledger.bookie_client import BookieClient
 from ..storage.ledger.reader import LedgerReader
 from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .audit_plan import Piece, Range, missing_entries
-from .member_calls import MemberCalls
+from .members.peer_calls import MemberCalls
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from ..runtime.environment import Environment
 from ..runtime.tasks import Tasks
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.store import MetadataStore
-from .member_calls import MemberCalls
+from .members.peer_calls import MemberCalls
 from .membership import Membership
 from .placement import Placement
 from .topic_registry import TopicRegistry

@@ -20,7 +20,7 @@ from fuzz_target import Target, Wrong
 from open_rpc import OpenService
 
 from magnetar.actors.coordinator import CoordinatorService
-from magnetar.actors.coordinator_client import OP_HEARTBEAT, CoordinatorClient
+from magnetar.actors.members.coordinator_link import OP_HEARTBEAT, CoordinatorClient
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder

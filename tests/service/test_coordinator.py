@@ -12,7 +12,7 @@ import pytest
 from coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, create, eventually
 
 from magnetar.actors.coordinator import CoordinatorService
-from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.actors.membership import Session
 from magnetar.protocol.errors import (
     ClusterError,

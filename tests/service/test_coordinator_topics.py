@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from coordination import PREFIX, coordination, eventually
 
-from magnetar.actors.lookups import pages
+from magnetar.actors.members.topic_lookup import pages
 from magnetar.protocol.errors import (
     CookieMismatch,
     KeyExists,

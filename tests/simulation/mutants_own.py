@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from magnetar.actors.coordinator_topics import TopicsRpc
-from magnetar.actors.lookups import Lookups
+from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.topic import SubscriptionStart, Topic
 from magnetar.actors.topic_deletions import TopicDeletions
 from magnetar.actors.topics import Topics

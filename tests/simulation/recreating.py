@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import magnetar
-from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import KeyExists, MagnetarError, TopicNotFound
 from magnetar.protocol.names import ROLE_ADMIN
 from magnetar.protocol.topics import TopicName

@@ -11,7 +11,7 @@ import uvloop
 from open_rpc import OpenService
 
 from magnetar.actors.coordinator import CoordinatorService
-from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import NoSuchKey
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.topics import TopicName

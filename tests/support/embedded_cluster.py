@@ -16,7 +16,7 @@ import uvloop
 from magnetar.actors.bookie import BookieService
 from magnetar.actors.broker import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
-from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.protocol.names import (
     ADMIN_ID,

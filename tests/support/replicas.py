@@ -5,7 +5,7 @@ from typing import Any
 
 import ray
 
-from magnetar.actors.coordinator_client import CoordinatorClient
+from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.cluster.directory import ClusterDirectory
 from magnetar.protocol.errors import RpcDisconnected, RpcTimeout
 from magnetar.protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors.lookups import Lookups, check_listener, pages
+from magnetar.actors.members.topic_lookup import Lookups, check_listener, pages
 from magnetar.protocol.errors import InvalidTopicName, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 
 PREFIX = "persistent://public/default/"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from magnetar.actors import permissions
 from magnetar.actors.bookie import BookieService
 from magnetar.actors.broker_rpc import BrokerRpc
 from magnetar.actors.coordinator import CoordinatorService
-from magnetar.actors.coordinator_client import _Pushes
+from magnetar.actors.members import permissions
+from magnetar.actors.members.coordinator_link import _Pushes
 from magnetar.protocol.errors import AuthorizationError
 from magnetar.protocol.names import ROLES
 from magnetar.runtime.rpc.connection import RpcService

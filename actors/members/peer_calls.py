@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ..protocol.errors import RpcDisconnected, RpcTimeout, ServiceUnitNotReady
-from ..runtime.environment import Environment
-from ..runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, rpc_connect
-from ..runtime.rpc.keys import Identity, Keys
+from ...protocol.errors import RpcDisconnected, RpcTimeout, ServiceUnitNotReady
+from ...runtime.environment import Environment
+from ...runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, rpc_connect
+from ...runtime.rpc.keys import Identity, Keys
 
 FRAME_SIZE_MAX = 64 << 20
 CONNECT_TIMEOUT_S = 2.0

@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     NotAllowedError,
     ServiceUnitNotReady,
     TooManyLookupRequestException,
     TopicNotFound,
 )
-from ..protocol.topics import TopicName, parse_namespace
+from ...protocol.topics import TopicName, parse_namespace
 
 if TYPE_CHECKING:
-    from .coordinator_client import CoordinatorClient
+    from .coordinator_link import CoordinatorClient
 
 PAGE = 1000
 """Topics of a namespace that one question to the coordinator brings."""

@@ -2,8 +2,8 @@
 
 import logging
 
-from ..protocol.errors import DiskFull
-from ..runtime.environment import Environment
+from ...protocol.errors import DiskFull
+from ...runtime.environment import Environment
 
 logger = logging.getLogger(__name__)
 

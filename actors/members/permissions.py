@@ -6,12 +6,12 @@ learns where they end, pins and reads them; it creates, changes and deletes noth
 
 from collections.abc import Mapping, Sequence
 
-from ..protocol.bookie_wire import BookieOp
-from ..protocol.errors import AuthorizationError
-from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
-from ..runtime.rpc.connection import RpcConnection
-from ..runtime.rpc.keys import Identity
-from ..storage.metadata import keys as metadata_keys
+from ...protocol.bookie_wire import BookieOp
+from ...protocol.errors import AuthorizationError
+from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.keys import Identity
+from ...storage.metadata import keys as metadata_keys
 
 Roles = frozenset[str]
 

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     CookieMismatch,
     CoordinatorUnavailable,
     HandshakeRefused,
@@ -26,17 +26,17 @@ from ..protocol.errors import (
     RpcTimeout,
     StaleEpoch,
 )
-from ..protocol.names import COORDINATOR_ID
-from ..protocol.topics import group_of
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
-from ..runtime.rpc.keys import Identity, Keys
-from ..runtime.rpc.messages import pack
-from ..runtime.settings.settings import Settings
-from ..runtime.tasks import Tasks
-from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.metadata.remote import RemoteMetadataStore
+from ...protocol.names import COORDINATOR_ID
+from ...protocol.topics import group_of
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.rpc.messages import pack
+from ...runtime.settings.settings import Settings
+from ...runtime.tasks import Tasks
+from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ...storage.metadata.remote import RemoteMetadataStore
 from .permissions import OP_HEARTBEAT, PUSHES
 
 logger = logging.getLogger(__name__)
