@@ -30,7 +30,7 @@ from .connection_limits import ConnectionLimits
 from .members.coordinator_link import CoordinatorClient
 from .members.topic_lookup import Lookups
 from .publish_budget import PublishBudget
-from .topics import Topics
+from .topics.loaded_topics import Topics
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from ..runtime.rpc.connection import RpcConnection, RpcService
 from ..storage.ledger.bookie_directory import BookieInfo
 from .members.permissions import BROKER_METHODS
 from .read_planning import Point, plan_read, position_of_point
-from .subscription import Subscription
-from .topic import SubscriptionStart, Topic
 from .topic_stats import internal_stats, topic_stats
-from .topics import Topics
+from .topics.loaded_topics import Topics
+from .topics.subscription import Subscription
+from .topics.topic import SubscriptionStart, Topic
 
 DELETIONS_AT_A_TIME = 8
 PIN_TTL_DEFAULT_S = 600.0

@@ -19,7 +19,7 @@ from ..storage.managed.entry_cache import EntryCache
 from ..storage.managed.managed_ledger import ManagedLedger
 from ..storage.metadata import keys as metadata_keys
 from .members.coordinator_link import CoordinatorClient
-from .topics import Topics
+from .topics.loaded_topics import Topics
 
 
 class BrokerSession:

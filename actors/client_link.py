@@ -10,8 +10,8 @@ from ..protocol.errors import MagnetarError
 from ..runtime.environment import Environment
 from ..runtime.settings.settings import Settings
 from .members.topic_lookup import Lookups
-from .producer import PublishOutlet
-from .topics import Topics
+from .topics.loaded_topics import Topics
+from .topics.producer import PublishOutlet
 
 
 class LinkHost(Protocol):

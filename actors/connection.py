@@ -35,9 +35,9 @@ from .connection_consumers import ConsumerCommands
 from .connection_limits import ConnectionLimits
 from .connection_lookups import LookupCommands
 from .connection_producers import ProducerCommands
-from .consumer import Consumer
-from .producer import Producer
+from .dispatch.consumer import Consumer
 from .publish_budget import PublishBudget
+from .topics.producer import Producer
 
 logger = logging.getLogger(__name__)
 

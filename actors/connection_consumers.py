@@ -43,9 +43,9 @@ from ..protocol.pulsar_pb2 import (
 )
 from ..protocol.topics import TopicName
 from .client_link import ClientLink
-from .consumer import Consumer
-from .subscription import DISPATCHERS, Subscription
-from .topic import SubscriptionStart
+from .dispatch.consumer import Consumer
+from .topics.subscription import DISPATCHERS, Subscription
+from .topics.topic import SubscriptionStart
 
 logger = logging.getLogger(__name__)
 

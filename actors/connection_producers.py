@@ -27,8 +27,8 @@ from ..protocol.pulsar_pb2 import (
 from ..protocol.topics import TopicName
 from .client_link import ClientLink
 from .connection_lookups import BYTES_SCHEMA_VERSION
-from .producer import Producer
-from .topic import SubscriptionStart
+from .topics.producer import Producer
+from .topics.topic import SubscriptionStart
 
 DEPARTED_MAX = 10_000
 LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..protocol.errors import InvalidConfiguration
 from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
-from .topic import Topic
+from .topics.topic import Topic
 
 Point = str | int | list[int]
 """A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""

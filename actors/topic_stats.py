@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..protocol.message_id import Position
-from .topic import Topic
+from .topics.topic import Topic
 
 
 def topic_stats(topic: Topic) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fuzz_target import Target, Wrong
 from fuzz_wire import FROM_CLIENTS, make_stream
 
 from magnetar.actors.connection import Connection
-from magnetar.actors.topics import Topics
+from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.commands import encode
 from magnetar.protocol.frames import FrameDecoder
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandFlow, CommandProducer, CommandSubscribe

@@ -20,7 +20,7 @@ from fuzz_target import Target, Wrong
 from fuzz_wire import make_entry
 
 from magnetar.actors.broker_rpc import BrokerRpc
-from magnetar.actors.topics import Topics
+from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.message_id import EARLIEST_POSITION
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder

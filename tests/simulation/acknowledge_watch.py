@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.consumer import Consumer
-from magnetar.actors.subscription import Subscription
+from magnetar.actors.dispatch.consumer import Consumer
+from magnetar.actors.topics.subscription import Subscription
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.ack_sender import ConsumerAcks
 from magnetar.client.consuming.message import Message

@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.consumer import Consumer, Delivery
-from magnetar.actors.dispatcher_shared import SharedDispatcher
-from magnetar.actors.subscription import Subscription
+from magnetar.actors.dispatch.consumer import Consumer, Delivery
+from magnetar.actors.dispatch.shared import SharedDispatcher
+from magnetar.actors.topics.subscription import Subscription
 from magnetar.protocol.message_id import Position
 
 from .history import History

@@ -9,9 +9,9 @@ from typing import Any
 
 from magnetar.actors.coordinator_topics import TopicsRpc
 from magnetar.actors.members.topic_lookup import Lookups
-from magnetar.actors.topic import SubscriptionStart, Topic
 from magnetar.actors.topic_deletions import TopicDeletions
-from magnetar.actors.topics import Topics
+from magnetar.actors.topics.loaded_topics import Topics
+from magnetar.actors.topics.topic import SubscriptionStart, Topic
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, StaleEpoch

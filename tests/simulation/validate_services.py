@@ -10,9 +10,9 @@ from typing import Any
 
 from magnetar.actors.broker import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
-from magnetar.actors.dispatcher_shared import SharedDispatcher
-from magnetar.actors.subscription import Subscription
-from magnetar.actors.topic import Topic
+from magnetar.actors.dispatch.shared import SharedDispatcher
+from magnetar.actors.topics.subscription import Subscription
+from magnetar.actors.topics.topic import Topic
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.partition_consumer import PartitionConsumer

@@ -12,7 +12,7 @@ from wire_peer import WirePeer, entry
 from magnetar.actors.connection import Connection
 from magnetar.actors.connection_limits import ConnectionLimits
 from magnetar.actors.publish_budget import PublishBudget
-from magnetar.actors.topics import Topics
+from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import TopicNotFound
 from magnetar.protocol.pulsar_pb2 import BaseCommand
 from magnetar.protocol.topics import TopicName

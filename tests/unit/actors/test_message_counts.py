@@ -2,7 +2,7 @@
 
 from wire_peer import entry
 
-from magnetar.actors.message_counts import MessageCounts
+from magnetar.actors.topics.message_counts import MessageCounts
 
 
 def test_known_counts_are_not_parsed_again_and_unknown_ones_are():

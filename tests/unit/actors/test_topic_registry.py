@@ -46,7 +46,7 @@ async def test_a_client_that_comes_before_the_news_waits_for_it_a_little(monkeyp
         await asyncio.sleep(0.01)
         front.topics.assign(name.full, 1, load=False)
         assert (await early[0]).name == name and (await early[1]).name == name
-        monkeypatch.setattr("magnetar.actors.topics.ASSIGNMENT_WAIT_S", 0.02)
+        monkeypatch.setattr("magnetar.actors.topics.loaded_topics.ASSIGNMENT_WAIT_S", 0.02)
         with pytest.raises(ServiceUnitNotReady):
             await front.topics.get(TopicName.parse("never"))
         assert not front.topics._news
@@ -146,7 +146,7 @@ async def test_a_released_topic_is_refused_until_the_assignment_changes(monkeypa
             await front.topics.get(NAME)
         front.topics.assign(TOPIC, 2, load=False)
         assert (await front.topics.get(NAME)).epoch == 2
-        monkeypatch.setattr("magnetar.actors.topics.RELEASE_HOLD_S", 0.02)
+        monkeypatch.setattr("magnetar.actors.topics.loaded_topics.RELEASE_HOLD_S", 0.02)
         await front.topics.release(TOPIC)
         await asyncio.sleep(0.05)  # nobody moved it: it is still ours
         await front.topics.get(NAME)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     BrokerMetadataError,
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
@@ -26,17 +26,17 @@ from ..protocol.errors import (
     NotAllowedError,
     ServiceUnitNotReady,
 )
-from ..protocol.message_id import MessageId, Position
-from ..protocol.pulsar_pb2 import CommandSubscribe
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.meter import Meter
-from ..storage.managed.cursor import Cursor
-from ..storage.managed.managed_ledger import ManagedLedger
-from .consumer import Consumer
-from .dispatcher import Dispatcher, Entry, Limits, ReadPlan
-from .dispatcher_exclusive import ExclusiveDispatcher
-from .dispatcher_shared import SharedDispatcher
+from ...protocol.message_id import MessageId, Position
+from ...protocol.pulsar_pb2 import CommandSubscribe
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.meter import Meter
+from ...storage.managed.cursor import Cursor
+from ...storage.managed.managed_ledger import ManagedLedger
+from ..dispatch.consumer import Consumer
+from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
+from ..dispatch.exclusive import ExclusiveDispatcher
+from ..dispatch.shared import SharedDispatcher
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ bound is acknowledged.
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ..protocol.commands import message_header
-from ..protocol.message_id import Position
-from ..runtime.meter import Meter, time_text
+from ...protocol.commands import message_header
+from ...protocol.message_id import Position
+from ...runtime.meter import Meter, time_text
 
 Delivered = tuple[Position, bytes, int, int]
 """Position, entry body, messages in it, redelivery count."""

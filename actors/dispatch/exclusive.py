@@ -1,8 +1,8 @@
 """Dispatch to one consumer: everything in order, redelivery by starting again at the first unacknowledged entry."""
 
-from ..protocol.errors import ConsumerBusy
-from ..protocol.message_id import Position
-from ..protocol.pulsar_pb2 import CommandSubscribe
+from ...protocol.errors import ConsumerBusy
+from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import CommandSubscribe
 from .consumer import Consumer, Delivered, Delivery
 from .dispatcher import Dispatcher, Entry, ReadPlan
 

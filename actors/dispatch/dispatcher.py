@@ -25,7 +25,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
 
-from ..protocol.message_id import Position
+from ...protocol.message_id import Position
 from .consumer import Consumer, Delivery
 
 Entry = tuple[Position, bytes]

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ..protocol.errors import MagnetarError
-from ..protocol.message_id import Position
-from ..runtime.meter import Meter, time_text
-from .consumer import Outlet
+from ...protocol.errors import MagnetarError
+from ...protocol.message_id import Position
+from ...runtime.meter import Meter, time_text
+from ..dispatch.consumer import Outlet
 
 
 class PublishOutlet(Outlet, Protocol):

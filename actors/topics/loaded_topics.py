@@ -17,12 +17,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from ..protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
-from ..protocol.topics import TopicName
-from ..runtime.environment import Environment
-from ..runtime.settings.settings import Settings
-from ..runtime.tasks import Tasks
-from ..storage.managed.managed_ledger import ManagedLedger
+from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ...runtime.settings.settings import Settings
+from ...runtime.tasks import Tasks
+from ...storage.managed.managed_ledger import ManagedLedger
 from .message_counts import MessageCounts
 from .topic import State, Topic
 

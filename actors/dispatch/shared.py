@@ -15,8 +15,8 @@ from itertools import islice
 
 from sortedcontainers import SortedSet
 
-from ..protocol.message_id import Position
-from ..protocol.pulsar_pb2 import CommandSubscribe
+from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import CommandSubscribe
 from .consumer import Consumer, Delivered, Delivery
 from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
 

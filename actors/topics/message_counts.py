@@ -1,8 +1,8 @@
 """How many messages recent entries hold, so that dispatch need not parse what the publish path has parsed already."""
 
-from ..protocol.entries import message_count, parse_metadata
-from ..protocol.errors import ProtocolError
-from ..protocol.message_id import Position
+from ...protocol.entries import message_count, parse_metadata
+from ...protocol.errors import ProtocolError
+from ...protocol.message_id import Position
 
 GENERATION_ENTRIES_MAX = 16_384
 

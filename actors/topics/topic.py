@@ -18,9 +18,9 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from ..protocol.commands import send_error, send_receipt
-from ..protocol.entries import is_batch, parse_metadata
-from ..protocol.errors import (
+from ...protocol.commands import send_error, send_receipt
+from ...protocol.entries import is_batch, parse_metadata
+from ...protocol.errors import (
     BrokerPersistenceError,
     ConsumerBusy,
     LedgerFenced,
@@ -33,15 +33,15 @@ from ..protocol.errors import (
     SubscriptionNotFound,
     server_error_code,
 )
-from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId, Position
-from ..protocol.topics import TopicName
-from ..runtime.environment import Environment
-from ..runtime.meter import Meter
-from ..runtime.settings.settings import Settings
-from ..runtime.tasks import Tasks
-from ..storage.managed.managed_ledger import ManagedLedger
-from .consumer import Consumer
-from .dispatcher import Limits
+from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId, Position
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ...runtime.meter import Meter
+from ...runtime.settings.settings import Settings
+from ...runtime.tasks import Tasks
+from ...storage.managed.managed_ledger import ManagedLedger
+from ..dispatch.consumer import Consumer
+from ..dispatch.dispatcher import Limits
 from .message_counts import MessageCounts
 from .producer import Producer, Publish
 from .subscription import Subscription
