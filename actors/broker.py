@@ -25,11 +25,11 @@ from ..storage.managed.managed_ledger import ManagedLedger
 from ..storage.metadata.keys import PRODUCER_COUNTER
 from .broker_rpc import BrokerRpc
 from .broker_session import BrokerSession
-from .connection import Connection
-from .connection_limits import ConnectionLimits
+from .connections.connection import Connection
+from .connections.limits import ConnectionLimits
+from .connections.publish_budget import PublishBudget
 from .members.coordinator_link import CoordinatorClient
 from .members.topic_lookup import Lookups
-from .publish_budget import PublishBudget
 from .topics.loaded_topics import Topics
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from fuzz_loop import MemoryTransport, make_env, run, turns
 from fuzz_target import Target, Wrong
 from fuzz_wire import FROM_CLIENTS, make_stream
 
-from magnetar.actors.connection import Connection
+from magnetar.actors.connections.connection import Connection
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.commands import encode
 from magnetar.protocol.frames import FrameDecoder

@@ -9,9 +9,9 @@ from typing import Any
 from memory_managed_ledger import MemoryManagedLedger
 from wire_peer import WirePeer, entry
 
-from magnetar.actors.connection import Connection
-from magnetar.actors.connection_limits import ConnectionLimits
-from magnetar.actors.publish_budget import PublishBudget
+from magnetar.actors.connections.connection import Connection
+from magnetar.actors.connections.limits import ConnectionLimits
+from magnetar.actors.connections.publish_budget import PublishBudget
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import TopicNotFound
 from magnetar.protocol.pulsar_pb2 import BaseCommand

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..protocol.commands import BROKER_REQUEST_ID, encode
-from ..protocol.errors import (
+from ...protocol.commands import BROKER_REQUEST_ID, encode
+from ...protocol.errors import (
     BrokerMetadataError,
     ConsumerNotFound,
     CumulativeAcknowledgementNotAllowedError,
@@ -23,8 +23,8 @@ from ..protocol.errors import (
     UnknownError,
     server_error_code,
 )
-from ..protocol.message_id import MessageId, Position, position_of, signed64, unsigned64
-from ..protocol.pulsar_pb2 import (
+from ...protocol.message_id import MessageId, Position, position_of, signed64, unsigned64
+from ...protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
     CommandAckResponse,
@@ -41,11 +41,11 @@ from ..protocol.pulsar_pb2 import (
     CommandUnsubscribe,
     ServerError,
 )
-from ..protocol.topics import TopicName
-from .client_link import ClientLink
-from .dispatch.consumer import Consumer
-from .topics.subscription import DISPATCHERS, Subscription
-from .topics.topic import SubscriptionStart
+from ...protocol.topics import TopicName
+from ..dispatch.consumer import Consumer
+from ..topics.subscription import DISPATCHERS, Subscription
+from ..topics.topic import SubscriptionStart
+from .link import ClientLink
 
 logger = logging.getLogger(__name__)
 

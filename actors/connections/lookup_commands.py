@@ -12,9 +12,9 @@ match an ERROR to a question about schemas, and would wait for their time-out.
 from collections.abc import Callable
 from typing import Any
 
-from ..protocol.commands import encode
-from ..protocol.errors import MagnetarError, NotAllowedError, TopicNotFound, server_error_code
-from ..protocol.pulsar_pb2 import (
+from ...protocol.commands import encode
+from ...protocol.errors import MagnetarError, NotAllowedError, TopicNotFound, server_error_code
+from ...protocol.pulsar_pb2 import (
     BaseCommand,
     CommandGetOrCreateSchema,
     CommandGetOrCreateSchemaResponse,
@@ -29,9 +29,9 @@ from ..protocol.pulsar_pb2 import (
     Schema,
     ServerError,
 )
-from ..protocol.topics import TopicName
-from .client_link import ClientLink
-from .members.topic_lookup import check_listener
+from ...protocol.topics import TopicName
+from ..members.topic_lookup import check_listener
+from .link import ClientLink
 
 BYTES_SCHEMA_VERSION = bytes(8)
 """What Pulsar calls the schema of a topic whose only schema is that of bytes."""

@@ -6,12 +6,12 @@ The connection knows its commands; they know only this, so that each can be read
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from ..protocol.errors import MagnetarError
-from ..runtime.environment import Environment
-from ..runtime.settings.settings import Settings
-from .members.topic_lookup import Lookups
-from .topics.loaded_topics import Topics
-from .topics.producer import PublishOutlet
+from ...protocol.errors import MagnetarError
+from ...runtime.environment import Environment
+from ...runtime.settings.settings import Settings
+from ..members.topic_lookup import Lookups
+from ..topics.loaded_topics import Topics
+from ..topics.producer import PublishOutlet
 
 
 class LinkHost(Protocol):

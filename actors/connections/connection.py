@@ -18,26 +18,26 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from ..protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
-from ..protocol.errors import (
+from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
+from ...protocol.errors import (
     MagnetarError,
     NotAllowedError,
     ProtocolError,
     TooManyLookupRequestException,
     server_error_code,
 )
-from ..protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, FrameDecoder
-from ..protocol.names import PROTOCOL_VERSION, SERVER_VERSION
-from ..protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected, CommandError, FeatureFlags
-from ..runtime.tasks import Tasks
-from .client_link import LinkHost
-from .connection_consumers import ConsumerCommands
-from .connection_limits import ConnectionLimits
-from .connection_lookups import LookupCommands
-from .connection_producers import ProducerCommands
-from .dispatch.consumer import Consumer
+from ...protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, FrameDecoder
+from ...protocol.names import PROTOCOL_VERSION, SERVER_VERSION
+from ...protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected, CommandError, FeatureFlags
+from ...runtime.tasks import Tasks
+from ..dispatch.consumer import Consumer
+from ..topics.producer import Producer
+from .consumer_commands import ConsumerCommands
+from .limits import ConnectionLimits
+from .link import LinkHost
+from .lookup_commands import LookupCommands
+from .producer_commands import ProducerCommands
 from .publish_budget import PublishBudget
-from .topics.producer import Producer
 
 logger = logging.getLogger(__name__)
 

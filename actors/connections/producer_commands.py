@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..protocol.commands import BROKER_REQUEST_ID, encode
-from ..protocol.entries import message_count, parse_entry
-from ..protocol.errors import (
+from ...protocol.commands import BROKER_REQUEST_ID, encode
+from ...protocol.entries import message_count, parse_entry
+from ...protocol.errors import (
     ChecksumError,
     MagnetarError,
     MessageTooBig,
@@ -13,7 +13,7 @@ from ..protocol.errors import (
     ProtocolError,
     ServiceUnitNotReady,
 )
-from ..protocol.pulsar_pb2 import (
+from ...protocol.pulsar_pb2 import (
     BaseCommand,
     CommandCloseProducer,
     CommandProducer,
@@ -24,11 +24,11 @@ from ..protocol.pulsar_pb2 import (
     Schema,
     Shared,
 )
-from ..protocol.topics import TopicName
-from .client_link import ClientLink
-from .connection_lookups import BYTES_SCHEMA_VERSION
-from .topics.producer import Producer
-from .topics.topic import SubscriptionStart
+from ...protocol.topics import TopicName
+from ..topics.producer import Producer
+from ..topics.topic import SubscriptionStart
+from .link import ClientLink
+from .lookup_commands import BYTES_SCHEMA_VERSION
 
 DEPARTED_MAX = 10_000
 LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously
