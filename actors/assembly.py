@@ -54,13 +54,13 @@ def build_member(env: Environment, plan: MemberPlan, locate: Locate, on_fatal: O
     node = plan.node
     common = (plan.cluster_id, plan.keys, plan.settings, node.host, node.port, locate)
     if node.role == ROLE_BOOKIE:
-        from .bookie import BookieService
+        from .bookie.service import BookieService
 
         bookie = BookieService(env, node.directory, node.node_id, *common, lost_instance=node.lost_instance)
         bookie.on_fatal = on_fatal
         return bookie
     if node.role == ROLE_BROKER:
-        from .broker import BrokerService
+        from .broker.service import BrokerService
 
         return BrokerService(env, node.node_id, *common, advertised_host=node.advertised_host)
     if node.role == ROLE_ADMIN:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from magnetar.actors.bookie import BookieService
+from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     decode_read_answer,

@@ -19,7 +19,7 @@ from fuzz_rpc import KEYS, frame, shake
 from fuzz_target import Target, Wrong
 from fuzz_wire import make_entry
 
-from magnetar.actors.broker_rpc import BrokerRpc
+from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.message_id import EARLIEST_POSITION

@@ -16,7 +16,7 @@ from fuzz_records import pack_odd
 from fuzz_target import Target, Wrong
 from open_rpc import OpenService
 
-from magnetar.actors.bookie import BookieService
+from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,

@@ -14,7 +14,7 @@ from coordination import CLUSTER, FAST, KEYS, Coordination, coordination, eventu
 
 from magnetar.actors import auditor as auditor_module
 from magnetar.actors import ledger_repair
-from magnetar.actors.bookie import BookieService
+from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import CookieMismatch, LedgerFenced
 from magnetar.runtime.rpc.connection import Identity

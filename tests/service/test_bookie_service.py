@@ -11,7 +11,7 @@ import sys
 import pytest
 from bookie_kit import add_payload, bodies, body_of
 
-from magnetar.actors.bookie import BookieService
+from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,

@@ -3,7 +3,7 @@
 import pytest
 from fake_bookies import Adds, until
 
-from magnetar.actors.bookie import BookieService
+from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.errors import LedgerFenced, StaleEpoch
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity

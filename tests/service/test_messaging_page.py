@@ -15,7 +15,7 @@ import pytest
 from embedded_cluster import EmbeddedCluster
 
 import magnetar
-from magnetar.actors.topic_stats import topic_stats
+from magnetar.actors.broker.stats import topic_stats
 from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.core.configuration import ConsumerConfiguration, ProducerConfiguration
 

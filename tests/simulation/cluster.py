@@ -14,8 +14,8 @@ from typing import Any
 
 from faulty_files import FaultyFiles
 
-from magnetar.actors.bookie import BookieService
-from magnetar.actors.broker import BrokerService
+from magnetar.actors.bookie.service import BookieService
+from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.context import Core

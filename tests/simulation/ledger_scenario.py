@@ -13,7 +13,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors import auditor, bookie, ledger_repair, orphan_ledgers
+from magnetar.actors import auditor, ledger_repair, orphan_ledgers
+from magnetar.actors.bookie.service import service as bookie
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings.settings import Settings
 from magnetar.storage.bookie.store import BookieStore, entry_reads, entry_store, segment_reader

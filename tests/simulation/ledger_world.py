@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from magnetar.actors.auditor import Auditor
-from magnetar.actors.bookie import BookieService
+from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_BROKER, ROLE_COORDINATOR
 from magnetar.runtime.rpc.connection import Identity
 from magnetar.runtime.settings.settings import Settings
@@ -147,7 +147,7 @@ class LedgerWorld(SimCluster):
 
 
 class Link:
-    """What a bookie has in place of a coordinator (`actors.bookie.Coordinator`)."""
+    """What a bookie has in place of a coordinator (`actors.bookie.service.Coordinator`)."""
 
     def __init__(self, world: LedgerWorld, process: Process, store: SimMetadataStore) -> None:
         self.process = process

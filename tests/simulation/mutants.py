@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from magnetar.actors.bookie import BookieService
+from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError
 from magnetar.storage.bookie.entry_store import EntryStore
 from magnetar.storage.bookie.store import BookieStore

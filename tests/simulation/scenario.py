@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.broker import BrokerService
+from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.topics.loaded_topics import loaded_topics as topics
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
 from magnetar.storage.managed.cursor import Cursor

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from magnetar.actors.broker import BrokerService
+from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics.subscription import Subscription

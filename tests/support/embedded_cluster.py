@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from magnetar.actors.bookie import BookieService
-from magnetar.actors.broker import BrokerService
+from magnetar.actors.bookie.service import BookieService
+from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import CoordinatorUnavailable

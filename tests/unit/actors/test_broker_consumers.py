@@ -6,7 +6,7 @@ import pytest
 from broker_bench import TOPIC, broker_front, cursor, filled, until
 from wire_peer import entry
 
-from magnetar.actors.topic_stats import topic_stats
+from magnetar.actors.broker.stats import topic_stats
 from magnetar.protocol.commands import ack
 from magnetar.protocol.errors import BrokerPersistenceError, OutcomeUnknown
 from magnetar.protocol.message_id import MessageId

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from broker_bench import TOPIC, broker_front, cursor, filled, until
 
-from magnetar.actors.topic_stats import topic_stats
+from magnetar.actors.broker.stats import topic_stats
 from magnetar.actors.topics.loaded_topics import subscription as subscription_module
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages, CommandSubscribe, MessageIdData

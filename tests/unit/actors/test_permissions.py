@@ -2,8 +2,8 @@
 
 import pytest
 
-from magnetar.actors.bookie import BookieService
-from magnetar.actors.broker_rpc import BrokerRpc
+from magnetar.actors.bookie.service import BookieService
+from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.coordinator import CoordinatorService
 from magnetar.actors.members import permissions
 from magnetar.actors.members.coordinator_link import _Pushes

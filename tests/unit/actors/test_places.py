@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.actors.read_planning import position_of_point
+from magnetar.actors.broker.read_planning import position_of_point
 from magnetar.protocol.errors import InvalidConfiguration
 from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION
 

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.runtime.logs import CONTINUED, LineFormatter, one_line
 
-FORGED = "s\n2026-01-01 00:00:00,000 INFO magnetar.actors.broker: all is well"
+FORGED = "s\n2026-01-01 00:00:00,000 INFO magnetar.actors.broker.service: all is well"
 
 
 def written(message: str, *arguments: object, error: BaseException | None = None) -> str:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..protocol.message_id import Position
-from .topics.topic import Topic
+from ...protocol.message_id import Position
+from ..topics.topic import Topic
 
 
 def topic_stats(topic: Topic) -> dict[str, Any]:

@@ -12,25 +12,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ..protocol.errors import MagnetarError, ServiceUnitNotReady
-from ..protocol.names import ROLE_BROKER
-from ..protocol.topics import TopicName
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.rpc.keys import Identity, Keys
-from ..runtime.rpc.server import RpcServer
-from ..runtime.settings.settings import Settings
-from ..runtime.tasks import Tasks
-from ..storage.managed.managed_ledger import ManagedLedger
-from ..storage.metadata.keys import PRODUCER_COUNTER
-from .broker_rpc import BrokerRpc
-from .broker_session import BrokerSession
-from .connections.connection import Connection
-from .connections.limits import ConnectionLimits
-from .connections.publish_budget import PublishBudget
-from .members.coordinator_link import CoordinatorClient
-from .members.topic_lookup import Lookups
-from .topics.loaded_topics import Topics
+from ...protocol.errors import MagnetarError, ServiceUnitNotReady
+from ...protocol.names import ROLE_BROKER
+from ...protocol.topics import TopicName
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.rpc.server import RpcServer
+from ...runtime.settings.settings import Settings
+from ...runtime.tasks import Tasks
+from ...storage.managed.managed_ledger import ManagedLedger
+from ...storage.metadata.keys import PRODUCER_COUNTER
+from ..connections.connection import Connection
+from ..connections.limits import ConnectionLimits
+from ..connections.publish_budget import PublishBudget
+from ..members.coordinator_link import CoordinatorClient
+from ..members.topic_lookup import Lookups
+from ..topics.loaded_topics import Topics
+from .methods import BrokerRpc
+from .session import BrokerSession
 
 logger = logging.getLogger(__name__)
 

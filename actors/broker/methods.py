@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
-from ..protocol.topics import TopicName
-from ..runtime.rpc.connection import RpcConnection, RpcService
-from ..storage.ledger.bookie_directory import BookieInfo
-from .members.permissions import BROKER_METHODS
+from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
+from ...protocol.topics import TopicName
+from ...runtime.rpc.connection import RpcConnection, RpcService
+from ...storage.ledger.bookie_directory import BookieInfo
+from ..members.permissions import BROKER_METHODS
+from ..topics.loaded_topics import Topics
+from ..topics.subscription import Subscription
+from ..topics.topic import SubscriptionStart, Topic
 from .read_planning import Point, plan_read, position_of_point
-from .topic_stats import internal_stats, topic_stats
-from .topics.loaded_topics import Topics
-from .topics.subscription import Subscription
-from .topics.topic import SubscriptionStart, Topic
+from .stats import internal_stats, topic_stats
 
 DELETIONS_AT_A_TIME = 8
 PIN_TTL_DEFAULT_S = 600.0

@@ -8,18 +8,18 @@ does not wait for clients.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..protocol.topics import TopicName
-from ..runtime.environment import Environment
-from ..runtime.rpc.keys import Identity, Keys
-from ..runtime.settings.settings import Settings
-from ..storage.ledger.bookie_client import BookieClient
-from ..storage.ledger.ledgers import Ledgers
-from ..storage.managed.deletion import delete_managed_ledger
-from ..storage.managed.entry_cache import EntryCache
-from ..storage.managed.managed_ledger import ManagedLedger
-from ..storage.metadata import keys as metadata_keys
-from .members.coordinator_link import CoordinatorClient
-from .topics.loaded_topics import Topics
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.settings.settings import Settings
+from ...storage.ledger.bookie_client import BookieClient
+from ...storage.ledger.ledgers import Ledgers
+from ...storage.managed.deletion import delete_managed_ledger
+from ...storage.managed.entry_cache import EntryCache
+from ...storage.managed.managed_ledger import ManagedLedger
+from ...storage.metadata import keys as metadata_keys
+from ..members.coordinator_link import CoordinatorClient
+from ..topics.loaded_topics import Topics
 
 
 class BrokerSession:

@@ -6,9 +6,9 @@ the bookies directly.
 
 from typing import Any
 
-from ..protocol.errors import InvalidConfiguration
-from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
-from .topics.topic import Topic
+from ...protocol.errors import InvalidConfiguration
+from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
+from ..topics.topic import Topic
 
 Point = str | int | list[int]
 """A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""

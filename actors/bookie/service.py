@@ -17,25 +17,25 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from ..protocol.bookie_wire import BookieOp, decode_read
-from ..protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
-from ..protocol.names import ROLE_BOOKIE, ROLE_READER
-from ..runtime.environment import Environment
-from ..runtime.files import DiskUsage, Lock
-from ..runtime.rpc.connection import RpcConnection, RpcService
-from ..runtime.rpc.keys import Identity, Keys
-from ..runtime.rpc.server import RpcServer
-from ..runtime.settings.settings import Settings
-from ..runtime.tasks import Tasks
-from ..storage.bookie.compaction import Compactor
-from ..storage.bookie.cookie import Cookie, claim_directory
-from ..storage.bookie.garbage_collection import collect_garbage
-from ..storage.bookie.scrub import Scrubber
-from ..storage.bookie.store import BookieStore
-from ..storage.metadata.keys import LEDGER_COUNTER
-from ..storage.metadata.store import MetadataStore
-from .members.coordinator_link import CoordinatorClient
-from .members.permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS
+from ...protocol.bookie_wire import BookieOp, decode_read
+from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
+from ...protocol.names import ROLE_BOOKIE, ROLE_READER
+from ...runtime.environment import Environment
+from ...runtime.files import DiskUsage, Lock
+from ...runtime.rpc.connection import RpcConnection, RpcService
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.rpc.server import RpcServer
+from ...runtime.settings.settings import Settings
+from ...runtime.tasks import Tasks
+from ...storage.bookie.compaction import Compactor
+from ...storage.bookie.cookie import Cookie, claim_directory
+from ...storage.bookie.garbage_collection import collect_garbage
+from ...storage.bookie.scrub import Scrubber
+from ...storage.bookie.store import BookieStore
+from ...storage.metadata.keys import LEDGER_COUNTER
+from ...storage.metadata.store import MetadataStore
+from ..members.coordinator_link import CoordinatorClient
+from ..members.permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS
 
 logger = logging.getLogger(__name__)
 
