@@ -15,7 +15,7 @@ from ..storage.metadata.store import MetadataStore
 from .plan import ClusterPlan, MemberPlan
 
 if TYPE_CHECKING:
-    from .coordinator import CoordinatorService
+    from .coordinator.service import CoordinatorService
 
 Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
@@ -41,7 +41,7 @@ async def open_metadata(env: Environment, plan: ClusterPlan) -> MetadataStore:
 
 def build_coordinator(env: Environment, plan: ClusterPlan, metadata: MetadataStore, port: int) -> "CoordinatorService":
     """The coordinator on `port`."""
-    from .coordinator import CoordinatorService
+    from .coordinator.service import CoordinatorService
 
     node = plan.coordinator
     return CoordinatorService(

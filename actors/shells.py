@@ -26,7 +26,7 @@ from .ray_launcher import RayLauncher, locate_coordinator
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from .coordinator import CoordinatorService
+    from .coordinator.service import CoordinatorService
 
 logger = logging.getLogger(__name__)
 

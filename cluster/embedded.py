@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from ..actors import assembly
-from ..actors.coordinator import CoordinatorService
+from ..actors.coordinator.service import CoordinatorService
 from ..actors.local_launcher import LocalLauncher
 from ..actors.plan import ClusterPlan
 from ..actors.supervisor import Supervisor

@@ -19,7 +19,7 @@ from fuzz_rpc import KEYS, frame, shake
 from fuzz_target import Target, Wrong
 from open_rpc import OpenService
 
-from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members.coordinator_link import OP_HEARTBEAT, CoordinatorClient
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER

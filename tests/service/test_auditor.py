@@ -12,8 +12,8 @@ import pytest
 from bookie_kit import held_ranges
 from coordination import CLUSTER, FAST, KEYS, Coordination, coordination, eventually
 
-from magnetar.actors import auditor as auditor_module
-from magnetar.actors import ledger_repair
+from magnetar.actors.auditor.auditor import auditor as auditor_module
+from magnetar.actors.auditor.auditor import repair as ledger_repair
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import CookieMismatch, LedgerFenced

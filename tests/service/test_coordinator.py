@@ -11,9 +11,9 @@ import postgresql_server
 import pytest
 from coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, create, eventually
 
-from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator.membership import Session
+from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
-from magnetar.actors.membership import Session
 from magnetar.protocol.errors import (
     ClusterError,
     CoordinatorUnavailable,

@@ -16,7 +16,7 @@ from faulty_files import FaultyFiles
 
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.service import BrokerService
-from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.context import Core
 from magnetar.client.core.discovery import service_url_source

@@ -13,7 +13,9 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors import auditor, ledger_repair, orphan_ledgers
+from magnetar.actors.auditor.auditor import auditor
+from magnetar.actors.auditor.auditor import orphans as orphan_ledgers
+from magnetar.actors.auditor.auditor import repair as ledger_repair
 from magnetar.actors.bookie.service import service as bookie
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings.settings import Settings

@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from magnetar.actors.auditor import Auditor
+from magnetar.actors.auditor.auditor import Auditor
 from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_BROKER, ROLE_COORDINATOR
 from magnetar.runtime.rpc.connection import Identity

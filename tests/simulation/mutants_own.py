@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from magnetar.actors.coordinator_topics import TopicsRpc
+from magnetar.actors.coordinator.topic_deletions import TopicDeletions
+from magnetar.actors.coordinator.topic_methods import TopicsRpc
 from magnetar.actors.members.topic_lookup import Lookups
-from magnetar.actors.topic_deletions import TopicDeletions
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.topic import SubscriptionStart, Topic
 from magnetar.client.consuming.partition_consumer import PartitionConsumer

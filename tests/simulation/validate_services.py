@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from magnetar.actors.broker.service import BrokerService
-from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics.subscription import Subscription
 from magnetar.actors.topics.topic import Topic

@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 from open_rpc import OpenService
 
-from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import NoSuchKey
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER

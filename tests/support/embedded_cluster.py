@@ -15,7 +15,7 @@ import uvloop
 
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.service import BrokerService
-from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.protocol.names import (

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.actors.assignment import Assignment, AssignmentTable
+from magnetar.actors.coordinator.assignment_table import Assignment, AssignmentTable
 from magnetar.protocol.topics import group_of
 
 BASE = "persistent://public/default/"

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.actors.audit_plan import missing_entries, pieces_of, replace_lost, thicken
+from magnetar.actors.auditor.plan import missing_entries, pieces_of, replace_lost, thicken
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState, write_slots
 
 

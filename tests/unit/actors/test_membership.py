@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.actors.membership import ENDED_REMEMBERED_MAX, Membership, Session
+from magnetar.actors.coordinator.membership import ENDED_REMEMBERED_MAX, Membership, Session
 from magnetar.protocol.errors import StaleEpoch
 
 TIMEOUT_S, TICK_S = 3.0, 0.25

@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.methods import BrokerRpc
-from magnetar.actors.coordinator import CoordinatorService
+from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members import permissions
 from magnetar.actors.members.coordinator_link import _Pushes
 from magnetar.protocol.errors import AuthorizationError

@@ -7,8 +7,8 @@ registration would otherwise break the registration of everybody else. Pure.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..protocol.errors import ProtocolError
-from ..runtime.rpc.messages import pack
+from ...protocol.errors import ProtocolError
+from ...runtime.rpc.messages import pack
 
 DATA_BYTES_MAX = 64 << 10
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..storage.metadata.ledger_metadata import Fragment, LedgerMetadata, write_slots
+from ...storage.metadata.ledger_metadata import Fragment, LedgerMetadata, write_slots
 
 Range = tuple[int, int]
 """First and last entry id, both inclusive."""

@@ -30,24 +30,24 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..protocol.errors import BadVersion, MagnetarError, NoSuchKey
-from ..runtime.environment import Environment
-from ..runtime.rpc.keys import Identity, Keys
-from ..runtime.settings.settings import Settings
-from ..runtime.tasks import Tasks
-from ..storage.ledger.bookie_client import BookieClient
-from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.ledger.recovery import LedgerRecovery
-from ..storage.metadata import keys as metadata_keys
-from ..storage.metadata.ledger_metadata import LedgerMetadata
-from ..storage.metadata.ledger_records import LedgerRecord, LedgerRecords
-from ..storage.metadata.store import MetadataStore, unpack
-from . import orphan_ledgers
-from .audit_plan import Change, pieces_of, replace_lost, thicken
+from ...protocol.errors import BadVersion, MagnetarError, NoSuchKey
+from ...runtime.environment import Environment
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.settings.settings import Settings
+from ...runtime.tasks import Tasks
+from ...storage.ledger.bookie_client import BookieClient
+from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ...storage.ledger.recovery import LedgerRecovery
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.ledger_metadata import LedgerMetadata
+from ...storage.metadata.ledger_records import LedgerRecord, LedgerRecords
+from ...storage.metadata.store import MetadataStore, unpack
+from ..members.peer_calls import MemberCalls
+from . import orphans as orphan_ledgers
 from .damage_repair import repair_damage
-from .ledger_repair import LedgerRepair
-from .members.peer_calls import MemberCalls
-from .orphan_ledgers import OrphanLedgers
+from .orphans import OrphanLedgers
+from .plan import Change, pieces_of, replace_lost, thicken
+from .repair import LedgerRepair
 
 logger = logging.getLogger(__name__)
 

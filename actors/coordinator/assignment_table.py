@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..protocol.topics import group_of
+from ...protocol.topics import group_of
 
 
 class Assignment(NamedTuple):

@@ -9,14 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from ..protocol.bookie_wire import BookieStatus, LedgerEntry, encode_add, encode_entry_header, error_for_status
-from ..protocol.errors import EntryUnknown
-from ..runtime.settings.settings import Settings
-from ..storage.ledger.bookie_client import BookieClient
-from ..storage.ledger.reader import LedgerReader
-from ..storage.metadata.ledger_metadata import LedgerMetadata
-from .audit_plan import Piece, Range, missing_entries
-from .members.peer_calls import MemberCalls
+from ...protocol.bookie_wire import BookieStatus, LedgerEntry, encode_add, encode_entry_header, error_for_status
+from ...protocol.errors import EntryUnknown
+from ...runtime.settings.settings import Settings
+from ...storage.ledger.bookie_client import BookieClient
+from ...storage.ledger.reader import LedgerReader
+from ...storage.metadata.ledger_metadata import LedgerMetadata
+from ..members.peer_calls import MemberCalls
+from .plan import Piece, Range, missing_entries
 
 logger = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..protocol.errors import InvalidConfiguration, MagnetarError, NotAllowedError, ServiceUnitNotReady
-from ..protocol.names import ROLE_BROKER
-from ..protocol.topics import TopicName
-from ..runtime.environment import Environment
-from ..runtime.rpc.connection import RpcConnection
-from ..runtime.settings.settings import Settings
-from ..storage.metadata import keys as metadata_keys
-from ..storage.metadata.store import MetadataStore, list_all, unpack
-from .assignment import Assignment
-from .members.peer_calls import MemberCalls
-from .members.permissions import check_topic_creation
+from ...protocol.errors import InvalidConfiguration, MagnetarError, NotAllowedError, ServiceUnitNotReady
+from ...protocol.names import ROLE_BROKER
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.settings.settings import Settings
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.store import MetadataStore, list_all, unpack
+from ..members.peer_calls import MemberCalls
+from ..members.permissions import check_topic_creation
+from .assignment_table import Assignment
 from .membership import Membership, Session
 from .placement import Placement
 from .topic_deletions import TopicDeletions

@@ -34,15 +34,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
-from ..protocol.names import ROLE_BROKER
-from ..protocol.topics import TopicName
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.tasks import Tasks
-from ..storage.metadata import keys as metadata_keys
-from ..storage.metadata.store import MetadataStore
-from .members.peer_calls import MemberCalls
+from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
+from ...protocol.names import ROLE_BROKER
+from ...protocol.topics import TopicName
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.store import MetadataStore
+from ..members.peer_calls import MemberCalls
 from .membership import Membership
 from .placement import Placement
 from .topic_registry import TopicRegistry

@@ -26,8 +26,8 @@ After the coordinator started, brokers that own topics are given `session_timeou
 from collections import OrderedDict
 from typing import Any
 
-from ..protocol.errors import StaleEpoch
-from ..protocol.names import ROLE_BROKER
+from ...protocol.errors import StaleEpoch
+from ...protocol.names import ROLE_BROKER
 
 ENDED_REMEMBERED_MAX = 10_000
 

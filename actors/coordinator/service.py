@@ -21,7 +21,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     ClusterError,
     CookieMismatch,
     MetadataError,
@@ -30,31 +30,31 @@ from ..protocol.errors import (
     ServiceUnitNotReady,
     StaleEpoch,
 )
-from ..protocol.names import COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.rpc.connection import STATUS_OK, RpcConnection, RpcService
-from ..runtime.rpc.keys import Identity, Keys
-from ..runtime.rpc.messages import unpack
-from ..runtime.rpc.server import RpcServer
-from ..runtime.settings.settings import Settings
-from ..runtime.tasks import Tasks
-from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.metadata.cluster_identity import read_cluster_id
-from ..storage.metadata.epoch_guard import EpochMetadataStore, take_office
-from ..storage.metadata.ledger_ids import LedgerIds
-from ..storage.metadata.remote import MetadataRpc
-from ..storage.metadata.store import MetadataStore
+from ...protocol.names import COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.rpc.connection import STATUS_OK, RpcConnection, RpcService
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.rpc.messages import unpack
+from ...runtime.rpc.server import RpcServer
+from ...runtime.settings.settings import Settings
+from ...runtime.tasks import Tasks
+from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ...storage.metadata.cluster_identity import read_cluster_id
+from ...storage.metadata.epoch_guard import EpochMetadataStore, take_office
+from ...storage.metadata.ledger_ids import LedgerIds
+from ...storage.metadata.remote import MetadataRpc
+from ...storage.metadata.store import MetadataStore
+from ..auditor.auditor import Auditor
+from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
+from ..members.disk_report import disk_report
+from ..members.peer_calls import MemberCalls
+from ..members.permissions import COORDINATOR_METHODS, COORDINATOR_OPERATIONS, check_writable
 from .announcements import check_registration, check_report, damage_found, listing
-from .auditor import Auditor
-from .coordinator_topics import TopicsRpc
-from .members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
-from .members.disk_report import disk_report
-from .members.peer_calls import MemberCalls
-from .members.permissions import COORDINATOR_METHODS, COORDINATOR_OPERATIONS, check_writable
 from .membership import Membership, Session
 from .placement import Change, Placement
 from .topic_deletions import TopicDeletions
+from .topic_methods import TopicsRpc
 from .topic_registry import TopicRegistry
 
 logger = logging.getLogger(__name__)

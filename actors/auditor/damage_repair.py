@@ -13,11 +13,11 @@ behind the end of a closed ledger, which nobody reads; the bookie is told to for
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from ..protocol.errors import MagnetarError, NoSuchLedger
-from ..storage.metadata.ledger_records import LedgerRecords
-from .audit_plan import Range
-from .ledger_repair import LedgerRepair
-from .members.peer_calls import MemberCalls
+from ...protocol.errors import MagnetarError, NoSuchLedger
+from ...storage.metadata.ledger_records import LedgerRecords
+from ..members.peer_calls import MemberCalls
+from .plan import Range
+from .repair import LedgerRepair
 
 ENTRIES_PER_PAGE = 1000
 

@@ -13,7 +13,7 @@ import asyncio
 import bisect
 from typing import Any
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     InvalidConfiguration,
     InvalidTopicName,
     KeyExists,
@@ -22,13 +22,13 @@ from ..protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
-from ..protocol.topics import TopicName, check_named_entity, parse_namespace, topic_of_path
-from ..runtime.environment import Environment
-from ..runtime.settings.settings import Settings
-from ..storage.metadata import keys as metadata_keys
-from ..storage.metadata.certain_writes import delete_certain, put_certain
-from ..storage.metadata.epoch_guard import EpochMetadataStore
-from ..storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_all, pack, unpack
+from ...protocol.topics import TopicName, check_named_entity, parse_namespace, topic_of_path
+from ...runtime.environment import Environment
+from ...runtime.settings.settings import Settings
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.certain_writes import delete_certain, put_certain
+from ...storage.metadata.epoch_guard import EpochMetadataStore
+from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_all, pack, unpack
 
 PARTITIONS_MAX = 10_000
 LIST_LIMIT_MAX = 10_000

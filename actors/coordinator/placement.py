@@ -28,16 +28,16 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..protocol.errors import MagnetarError, NoSuchKey, ServiceUnitNotReady
-from ..protocol.names import ROLE_BROKER
-from ..protocol.topics import TopicName, topic_of_path
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.tasks import Tasks
-from ..storage.metadata import keys as metadata_keys
-from ..storage.metadata.epoch_guard import EpochMetadataStore
-from ..storage.metadata.store import Guard, Versioned, Write, list_all, pack, unpack
-from .assignment import Assignment, AssignmentTable
+from ...protocol.errors import MagnetarError, NoSuchKey, ServiceUnitNotReady
+from ...protocol.names import ROLE_BROKER
+from ...protocol.topics import TopicName, topic_of_path
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.epoch_guard import EpochMetadataStore
+from ...storage.metadata.store import Guard, Versioned, Write, list_all, pack, unpack
+from .assignment_table import Assignment, AssignmentTable
 from .membership import Membership
 
 logger = logging.getLogger(__name__)

@@ -19,14 +19,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from ..protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
-from ..runtime.environment import Environment
-from ..storage.managed.cursor import CursorRecord
-from ..storage.managed.record import ManagedLedgerRecord
-from ..storage.metadata import keys as metadata_keys
-from ..storage.metadata.ledger_metadata import LedgerMetadata
-from ..storage.metadata.ledger_records import LedgerRecords
-from ..storage.metadata.store import MetadataStore, unpack
+from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
+from ...runtime.environment import Environment
+from ...storage.managed.cursor import CursorRecord
+from ...storage.managed.record import ManagedLedgerRecord
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.ledger_metadata import LedgerMetadata
+from ...storage.metadata.ledger_records import LedgerRecords
+from ...storage.metadata.store import MetadataStore, unpack
 
 logger = logging.getLogger(__name__)
 
