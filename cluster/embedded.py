@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from ..actors import assembly
 from ..actors.coordinator.service import CoordinatorService
-from ..actors.local_launcher import LocalLauncher
-from ..actors.plan import ClusterPlan
-from ..actors.supervisor import Supervisor
+from ..actors.processes import assembly
+from ..actors.processes.local_launcher import LocalLauncher
+from ..actors.processes.plan import ClusterPlan
+from ..actors.processes.supervisor import Supervisor
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..storage.metadata.store import MetadataStore

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from ..actors.plan import NodePlan
+from ..actors.processes.plan import NodePlan
 from ..protocol.errors import ClusterError, SettingError
 from ..protocol.names import (
     ADMIN_ID,

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..actors.plan import ClusterPlan
+from ..actors.processes.plan import ClusterPlan
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..runtime.settings.settings import Settings

@@ -13,8 +13,8 @@ import os
 import threading
 from typing import Any
 
-from ..actors.plan import log_directory
-from ..actors.ray_launcher import actor_options, launch_ahead
+from ..actors.processes.plan import log_directory
+from ..actors.processes.ray_launcher import actor_options, launch_ahead
 from ..protocol.errors import ClusterError
 from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
 from ..runtime.environment import Environment
@@ -145,14 +145,14 @@ def stop_on_ray(data_directory: str | os.PathLike[str]) -> str:
 
 def _import_ahead() -> None:
     """Load what `_start` needs while Ray starts, which is mostly waited for."""
-    for name in ("..actors.shells", "..storage.metadata.sql"):
+    for name in ("..actors.processes.ray_actors", "..storage.metadata.sql"):
         importlib.import_module(name, __package__)
 
 
 def _start(directory: ClusterDirectory, options: StartOptions, session: RaySession) -> RayCluster:
     import ray
 
-    from ..actors.shells import CoordinatorActor, MemberActor
+    from ..actors.processes.ray_actors import CoordinatorActor, MemberActor
 
     with contextlib.suppress(ValueError):
         ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)

@@ -18,7 +18,7 @@ from fuzz_mutation import mutate
 from fuzz_rpc import KEYS
 from fuzz_target import Target, Wrong
 
-from magnetar.actors.admin import AdminService
+from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import NotAllowedError, SubscriptionNotFound
 from magnetar.runtime.rpc.connection import RpcConnection
 

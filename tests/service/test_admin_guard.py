@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from coordination import CLUSTER, FAST, KEYS, coordination
 
-from magnetar.actors.admin import AdminService
+from magnetar.actors.admin.service import AdminService
 
 PARTITIONS = "/admin/v2/persistent/public/default/t/partitions"
 JSON = "application/json"

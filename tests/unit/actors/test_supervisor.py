@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors import supervisor as supervisor_module
-from magnetar.actors.plan import NodePlan
-from magnetar.actors.supervisor import Supervisor
+from magnetar.actors.processes import supervisor as supervisor_module
+from magnetar.actors.processes.plan import NodePlan
+from magnetar.actors.processes.supervisor import Supervisor
 from magnetar.runtime.environment import Environment
 
 

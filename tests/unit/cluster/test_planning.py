@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from magnetar.actors.plan import ClusterPlan
+from magnetar.actors.processes.plan import ClusterPlan
 from magnetar.cluster.planning import (
     Machine,
     Wanted,

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Any
 
-from ..protocol.errors import CoordinatorUnavailable
-from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
+from ...protocol.errors import CoordinatorUnavailable
+from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
 from .plan import ClusterPlan, NodePlan
 
 logger = logging.getLogger(__name__)

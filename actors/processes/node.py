@@ -6,7 +6,7 @@ only end when they are closed. `ended` carries the reason, once, and a superviso
 
 import asyncio
 
-from ..runtime.environment import Environment
+from ...runtime.environment import Environment
 from .assembly import Locate, MemberService, build_member
 from .plan import MemberPlan
 

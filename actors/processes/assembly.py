@@ -8,14 +8,14 @@ process of one role then neither waits for nor holds in memory what only the oth
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
-from ..protocol.errors import ClusterError
-from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
-from ..runtime.environment import Environment
-from ..storage.metadata.store import MetadataStore
+from ...protocol.errors import ClusterError
+from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
+from ...runtime.environment import Environment
+from ...storage.metadata.store import MetadataStore
 from .plan import ClusterPlan, MemberPlan
 
 if TYPE_CHECKING:
-    from .coordinator.service import CoordinatorService
+    from ..coordinator.service import CoordinatorService
 
 Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
@@ -34,14 +34,14 @@ class MemberService(Protocol):
 
 async def open_metadata(env: Environment, plan: ClusterPlan) -> MetadataStore:
     """The cluster's metadata store, which must exist. Raises ClusterError, MetadataUnavailable."""
-    from ..storage.metadata.sql import SqlMetadataStore
+    from ...storage.metadata.sql import SqlMetadataStore
 
     return await SqlMetadataStore.open(env, plan.metadata_url)
 
 
 def build_coordinator(env: Environment, plan: ClusterPlan, metadata: MetadataStore, port: int) -> "CoordinatorService":
     """The coordinator on `port`."""
-    from .coordinator.service import CoordinatorService
+    from ..coordinator.service import CoordinatorService
 
     node = plan.coordinator
     return CoordinatorService(
@@ -54,17 +54,17 @@ def build_member(env: Environment, plan: MemberPlan, locate: Locate, on_fatal: O
     node = plan.node
     common = (plan.cluster_id, plan.keys, plan.settings, node.host, node.port, locate)
     if node.role == ROLE_BOOKIE:
-        from .bookie.service import BookieService
+        from ..bookie.service import BookieService
 
         bookie = BookieService(env, node.directory, node.node_id, *common, lost_instance=node.lost_instance)
         bookie.on_fatal = on_fatal
         return bookie
     if node.role == ROLE_BROKER:
-        from .broker.service import BrokerService
+        from ..broker.service import BrokerService
 
         return BrokerService(env, node.node_id, *common, advertised_host=node.advertised_host)
     if node.role == ROLE_ADMIN:
-        from .admin import AdminService
+        from ..admin.service import AdminService
 
         return AdminService(env, *common, advertised_host=node.advertised_host)
     raise ClusterError(f"a node of role {node.role} is no member of a cluster")

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
-from ..protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.tasks import Tasks
+from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
 from .plan import NodePlan
 
 logger = logging.getLogger(__name__)

@@ -7,13 +7,13 @@ from typing import Any
 
 from aiohttp import web
 
-from ..protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady
-from ..protocol.topics import TopicName
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.settings.settings import Settings
-from .members.coordinator_link import CoordinatorClient
-from .members.peer_calls import MemberCalls
+from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady
+from ...protocol.topics import TopicName
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.settings.settings import Settings
+from ..members.coordinator_link import CoordinatorClient
+from ..members.peer_calls import MemberCalls
 
 BODY_TIMEOUT_S = 10.0
 """Requests under way are few: one whose body does not come may not hold its place."""

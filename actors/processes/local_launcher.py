@@ -2,9 +2,9 @@
 
 import asyncio
 
-from ..runtime.environment import Environment
+from ...runtime.environment import Environment
 from .assembly import Locate
-from .member import Member
+from .node import Member
 from .plan import ClusterPlan, NodePlan
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AlreadyClosed,
     AuthenticationError,
     AuthorizationError,
@@ -35,17 +35,17 @@ from ..protocol.errors import (
     TooManyLookupRequestException,
     TopicNotFound,
 )
-from ..protocol.names import ADMIN_ID, ROLE_ADMIN
-from ..runtime.environment import Environment
-from ..runtime.metrics import Metrics
-from ..runtime.rpc.keys import Identity, Keys
-from ..runtime.settings.settings import Settings
-from .admin_cluster import ClusterRoutes
-from .admin_guard import RequestGuard
-from .admin_requests import Owners
-from .admin_topics import TopicRoutes
-from .members.coordinator_link import CoordinatorClient, Locate
-from .members.peer_calls import MemberCalls
+from ...protocol.names import ADMIN_ID, ROLE_ADMIN
+from ...runtime.environment import Environment
+from ...runtime.metrics import Metrics
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.settings.settings import Settings
+from ..members.coordinator_link import CoordinatorClient, Locate
+from ..members.peer_calls import MemberCalls
+from .cluster_routes import ClusterRoutes
+from .guard import RequestGuard
+from .requests import Owners
+from .topic_routes import TopicRoutes
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ from typing import Any
 
 from aiohttp import web
 
-from ..protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
-from ..protocol.topics import TopicName
-from .admin_requests import (
+from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.topics import TopicName
+from ..members.topic_lookup import PAGE, check_listener, pages
+from .requests import (
     Owners,
     flag,
     json_answer,
@@ -17,7 +18,6 @@ from .admin_requests import (
     topic_of,
     whole_number,
 )
-from .members.topic_lookup import PAGE, check_listener, pages
 
 DELETE_TIMEOUT_S = 120.0
 UNLOAD_TIMEOUT_S = 60.0

@@ -14,19 +14,19 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.logs import log_to_file, log_to_stderr
-from ..runtime.tasks import Tasks
-from ..storage.metadata.store import MetadataStore
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.logs import log_to_file, log_to_stderr
+from ...runtime.tasks import Tasks
+from ...storage.metadata.store import MetadataStore
 from . import assembly
-from .member import Member
+from .node import Member
 from .plan import ClusterPlan, MemberPlan
 from .ray_launcher import RayLauncher, locate_coordinator
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from .coordinator.service import CoordinatorService
+    from ..coordinator.service import CoordinatorService
 
 logger = logging.getLogger(__name__)
 

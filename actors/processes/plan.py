@@ -7,9 +7,9 @@ through Ray, which guards it by its own authentication, and is never logged. Eve
 
 from dataclasses import dataclass, field
 
-from ..protocol.names import ROLE_ADMIN, ROLE_BROKER, ROLE_COORDINATOR
-from ..runtime.rpc.keys import NodeKeys, RootKeys
-from ..runtime.settings.settings import Settings
+from ...protocol.names import ROLE_ADMIN, ROLE_BROKER, ROLE_COORDINATOR
+from ...runtime.rpc.keys import NodeKeys, RootKeys
+from ...runtime.settings.settings import Settings
 
 
 @dataclass(frozen=True)
