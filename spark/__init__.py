@@ -18,12 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .frame import read_topic as read_topic
-    from .frame import release as release
-    from .spark_session import session as session
-    from .spark_session import stop as stop
+    from .raydp_session import session as session
+    from .raydp_session import stop as stop
+    from .reading.frame import read_topic as read_topic
+    from .reading.frame import release as release
 
-_HOMES = {"read_topic": ".frame", "release": ".frame", "session": ".spark_session", "stop": ".spark_session"}
+_HOMES = {"read_topic": ".reading.frame", "release": ".reading.frame", "session": ".raydp_session", "stop": ".raydp_session"}
 
 __all__ = ["read_topic", "release", "session", "stop"]
 

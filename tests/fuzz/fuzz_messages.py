@@ -30,9 +30,9 @@ from magnetar.protocol.errors import (
     OperationNotSupported,
     ProtocolError,
 )
-from magnetar.spark import arrow_decoding
-from magnetar.spark.arrow_decoding import EntryDecoder, TimeWindow, encode_block
-from magnetar.spark.message_table import SCHEMA
+from magnetar.spark.reading import arrow_decoding
+from magnetar.spark.reading.arrow_decoding import EntryDecoder, TimeWindow, encode_block
+from magnetar.spark.reading.message_table import SCHEMA
 
 _TOPIC = "persistent://public/default/t-partition-3"
 _PARTITION = 3

@@ -12,7 +12,7 @@ import ray
 import magnetar
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.errors import SparkUnavailable
-from magnetar.spark.spark_session import check_available
+from magnetar.spark.raydp_session import check_available
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 OFFICIAL_URL = "pulsar://127.0.0.1:6650,127.0.0.1:6651"

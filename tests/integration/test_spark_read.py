@@ -23,9 +23,9 @@ from magnetar.protocol.errors import (
     SparkUnavailable,
     TopicNotFound,
 )
-from magnetar.spark import frame as frame_module
 from magnetar.spark import read_topic, release, session, stop
-from magnetar.spark.spark_session import check_available
+from magnetar.spark.raydp_session import check_available
+from magnetar.spark.reading import frame as frame_module
 
 # What PySpark, Py4J and Ray Data do on their own: they use what is deprecated, and leave sockets to the collector.
 pytestmark = [

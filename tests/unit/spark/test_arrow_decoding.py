@@ -14,8 +14,8 @@ from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import EntryCorrupt, NotAllowedError
 from magnetar.protocol.message_id import MessageId
 from magnetar.protocol.pulsar_pb2 import EncryptionKeys, MessageMetadata
-from magnetar.spark.arrow_decoding import EntryDecoder, TimeWindow, encode_block
-from magnetar.spark.message_table import SCHEMA
+from magnetar.spark.reading.arrow_decoding import EntryDecoder, TimeWindow, encode_block
+from magnetar.spark.reading.message_table import SCHEMA
 
 TOPIC = "persistent://public/default/flights-partition-3"
 PUBLISHED_MS = 1_700_000_000_123

@@ -7,11 +7,11 @@ import pytest
 
 from magnetar.protocol.errors import EntryCorrupt, InvalidConfiguration, NotAllowedError
 from magnetar.runtime.environment import Environment
-from magnetar.spark import frame
-from magnetar.spark.progress import ReadProgress
-from magnetar.spark.range_reader import Block, ClusterAccess
-from magnetar.spark.read_plan import PartitionPlan, ReadSplit
-from magnetar.spark.reader_pool import Locate, Reader, ReaderPool
+from magnetar.spark.reading import frame
+from magnetar.spark.reading.progress import ReadProgress
+from magnetar.spark.reading.range_reader import Block, ClusterAccess
+from magnetar.spark.reading.read_plan import PartitionPlan, ReadSplit
+from magnetar.spark.reading.reader_pool import Locate, Reader, ReaderPool
 
 ACCESS = ClusterAccess("cluster", b"", ("127.0.0.1", 1))
 events: list[str] = []

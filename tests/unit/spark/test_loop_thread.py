@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from magnetar.spark import loop_thread
-from magnetar.spark.loop_thread import run_apart
+from magnetar.spark.reading import loop_thread
+from magnetar.spark.reading.loop_thread import run_apart
 
 
 def test_results_and_errors_come_back() -> None:

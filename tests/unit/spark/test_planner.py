@@ -22,9 +22,9 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.server import RpcServer
-from magnetar.spark.planner import Planner
-from magnetar.spark.range_reader import ClusterAccess
-from magnetar.spark.read_plan import Bounds
+from magnetar.spark.reading.planner import Planner
+from magnetar.spark.reading.range_reader import ClusterAccess
+from magnetar.spark.reading.read_plan import Bounds
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 

@@ -22,10 +22,10 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.server import RpcServer
-from magnetar.spark import range_reader
-from magnetar.spark.arrow_decoding import TimeWindow
-from magnetar.spark.range_reader import ClusterAccess, RangeReader
-from magnetar.spark.read_plan import LedgerRange, ReadSplit
+from magnetar.spark.reading import range_reader
+from magnetar.spark.reading.arrow_decoding import TimeWindow
+from magnetar.spark.reading.range_reader import ClusterAccess, RangeReader
+from magnetar.spark.reading.read_plan import LedgerRange, ReadSplit
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 

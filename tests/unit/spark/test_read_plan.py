@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.errors import InvalidConfiguration, ProtocolError
 from magnetar.protocol.message_id import MessageId
-from magnetar.spark.arrow_decoding import TimeWindow
-from magnetar.spark.read_plan import (
+from magnetar.spark.reading.arrow_decoding import TimeWindow
+from magnetar.spark.reading.read_plan import (
     SPLIT_SIZE_MAX_BYTES,
     Bounds,
     LedgerRange,

@@ -7,12 +7,12 @@ import pytest
 
 from magnetar.protocol.errors import EntryCorrupt, EntryUnknown
 from magnetar.runtime.environment import Environment
-from magnetar.spark import reader_pool
-from magnetar.spark.arrow_decoding import TimeWindow
-from magnetar.spark.progress import ReadProgress
-from magnetar.spark.range_reader import Block
-from magnetar.spark.read_plan import LedgerRange, ReadSplit
-from magnetar.spark.reader_pool import Reader, ReaderPool
+from magnetar.spark.reading import reader_pool
+from magnetar.spark.reading.arrow_decoding import TimeWindow
+from magnetar.spark.reading.progress import ReadProgress
+from magnetar.spark.reading.range_reader import Block
+from magnetar.spark.reading.read_plan import LedgerRange, ReadSplit
+from magnetar.spark.reading.reader_pool import Reader, ReaderPool
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.protocol.errors import SparkUnavailable
-from magnetar.spark import spark_session
+from magnetar.spark import raydp_session as spark_session
 
 
 @pytest.mark.parametrize(

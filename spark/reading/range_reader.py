@@ -12,13 +12,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..protocol.names import ROLE_READER
-from ..runtime.environment import Environment
-from ..runtime.rpc.keys import Identity, NodeKeys
-from ..runtime.settings.settings import Settings
-from ..storage.ledger.bookie_client import BookieClient
-from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
-from ..storage.ledger.reader import LedgerReader
+from ...protocol.names import ROLE_READER
+from ...runtime.environment import Environment
+from ...runtime.rpc.keys import Identity, NodeKeys
+from ...runtime.settings.settings import Settings
+from ...storage.ledger.bookie_client import BookieClient
+from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ...storage.ledger.reader import LedgerReader
 from .arrow_decoding import EntryDecoder, encode_block
 from .read_plan import LedgerRange, ReadSplit
 

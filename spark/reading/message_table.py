@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..protocol.commands import varint
-from ..protocol.errors import ProtocolError
+from ...protocol.commands import varint
+from ...protocol.errors import ProtocolError
 
 SCHEMA = pa.schema(
     [

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..protocol.errors import ClusterError
+from ...protocol.errors import ClusterError
 
 FLIGHTS = 336_776
 NO_TAIL_NUMBER = "unknown"

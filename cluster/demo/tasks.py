@@ -4,10 +4,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from ..client.core.configuration import ConsumerType, InitialPosition
-from ..protocol.errors import Timeout
-from .demo_flights import Identity, flights, identify
-from .ray_calls import ask
+from ...client.core.configuration import ConsumerType, InitialPosition
+from ...protocol.errors import Timeout
+from ..ray_calls import ask
+from .flights import Identity, flights, identify
 
 REPORT_EVERY_S = 0.1
 RECEIVE_MAX = 2000
@@ -36,8 +36,8 @@ class Progress:
 
 def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     """Publish one share of the flights; every receipt is counted by its own callback."""
-    from ..client.blocking.client import Client
-    from ..client.core.results import Result
+    from ...client.blocking.client import Client
+    from ...client.core.results import Result
 
     client = Client()
     producer = client.create_producer(
@@ -78,7 +78,7 @@ def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
 
 def consume(topic: str, subscription: str, number: int, expected: int, progress: Any) -> list[Identity]:
     """Consume until all consumers together have seen `expected` different messages and nothing more comes."""
-    from ..client.blocking.client import Client
+    from ...client.blocking.client import Client
 
     client = Client()
     consumer = client.subscribe(

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..protocol.errors import ClusterError, MagnetarError, is_retriable
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..storage.ledger.bookie_directory import BookieInfo
+from ...protocol.errors import ClusterError, MagnetarError, is_retriable
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...storage.ledger.bookie_directory import BookieInfo
 from .progress import ReadProgress
 from .range_reader import Block, ClusterAccess, RangeReaderActor
 from .read_plan import ReadSplit

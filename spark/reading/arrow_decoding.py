@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ..protocol.batches import MESSAGE_SIZE_MIN_BYTES, decode_batch, plain_header
-from ..protocol.compression import CompressionType, decompress
-from ..protocol.entries import is_batch, message_count, parse_entry
-from ..protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
-from ..protocol.message_id import signed64
-from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from ...protocol.batches import MESSAGE_SIZE_MIN_BYTES, decode_batch, plain_header
+from ...protocol.compression import CompressionType, decompress
+from ...protocol.entries import is_batch, message_count, parse_entry
+from ...protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
+from ...protocol.message_id import signed64
+from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from .message_table import INT64_MAX, SCHEMA, Entry, Extras, MessageTable, Values
 
 UNCOMPRESSED_SIZE_MAX_BYTES = 512 << 20

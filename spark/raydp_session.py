@@ -104,7 +104,7 @@ def session(
 
 def stop() -> None:
     """End the Spark session of this process with its executors, and what `read_topic` holds for it. Twice is fine."""
-    from .frame import release_all
+    from .reading.frame import release_all
 
     release_all()
     if "raydp" in sys.modules:

@@ -32,13 +32,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..protocol.errors import ClusterError, MagnetarError, SparkUnavailable
-from ..protocol.names import RAY_NAMESPACE, actor_name, broker_id
-from . import demo_tasks
-from .demo_flights import FLIGHTS, Identity, flights
-from .preparing import StartOptions
-from .ray_calls import ask, remote
-from .ray_cluster import RayCluster, start_on_ray
+from ...protocol.errors import ClusterError, MagnetarError, SparkUnavailable
+from ...protocol.names import RAY_NAMESPACE, actor_name, broker_id
+from ..preparing import StartOptions
+from ..ray_calls import ask, remote
+from ..ray_cluster import RayCluster, start_on_ray
+from . import tasks as demo_tasks
+from .flights import FLIGHTS, Identity, flights
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ PARTITIONS = 4
 PUBLISHERS = 2
 CONSUMERS = 2
 POLL_S = 0.1
-PANDAS = [sys.executable, "-P", "-m", "magnetar.cluster.demo_flights"]
+PANDAS = [sys.executable, "-P", "-m", "magnetar.cluster.demo.flights"]
 
 console = Console()
 
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def _settings() -> Any:
-    from .planning import load_settings
+    from ..planning import load_settings
 
     return load_settings()
 
@@ -201,7 +201,7 @@ def _compare(expected: "Counter[Identity]", arrived: "Counter[Identity]", where:
 
 
 def _spark(expected: "Counter[Identity]", outcome: Outcome) -> None:
-    from ..spark import read_topic, session
+    from ...spark import read_topic, session
 
     pandas = subprocess.Popen(PANDAS, stdout=subprocess.PIPE, text=True, cwd="/")
     try:
@@ -237,7 +237,7 @@ def _spark_delays(frame: "DataFrame") -> "tuple[dict[str, float], Counter[Identi
     """Mean delay by carrier, computed by Spark without repeats; and which messages Spark holds."""
     from pyspark.sql import functions as F
 
-    from .demo_flights import HASH_DIGITS
+    from .flights import HASH_DIGITS
 
     once = frame.dropDuplicates(["__key", "__sequenceId"])
     flight = F.from_json(F.col("value").cast("string"), "carrier STRING, dep_delay STRING")
@@ -251,7 +251,7 @@ def _spark_delays(frame: "DataFrame") -> "tuple[dict[str, float], Counter[Identi
 def _stop_spark() -> None:
     """End Spark, if it was started, before the Ray that it runs on."""
     if "raydp" in sys.modules:
-        from ..spark import stop
+        from ...spark import stop
 
         stop()
 

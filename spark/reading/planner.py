@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ..protocol.errors import (
+from ...protocol.errors import (
     AlreadyClosed,
     ClusterError,
     CoordinatorUnavailable,
@@ -28,16 +28,16 @@ from ..protocol.errors import (
     TopicNotFound,
     is_retriable,
 )
-from ..protocol.message_id import MessageId
-from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_READER
-from ..protocol.topics import TopicName
-from ..runtime.backoff import Backoff
-from ..runtime.environment import Environment
-from ..runtime.rpc.connection import RpcConnection, rpc_connect
-from ..runtime.rpc.keys import Identity
-from ..runtime.tasks import Tasks
-from ..storage.ledger.bookie_directory import BookieInfo
-from ..storage.metadata.ledger_metadata import LedgerMetadata
+from ...protocol.message_id import MessageId
+from ...protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_READER
+from ...protocol.topics import TopicName
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.rpc.connection import RpcConnection, rpc_connect
+from ...runtime.rpc.keys import Identity
+from ...runtime.tasks import Tasks
+from ...storage.ledger.bookie_directory import BookieInfo
+from ...storage.metadata.ledger_metadata import LedgerMetadata
 from .range_reader import ClusterAccess
 from .read_plan import CLOCK_SKEW_MS, Bounds, PartitionPlan, PointInTopic, parse_bounds
 

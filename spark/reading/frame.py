@@ -20,8 +20,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..protocol.errors import InvalidConfiguration
-from ..runtime.environment import Environment
+from ...protocol.errors import InvalidConfiguration
+from ...runtime.environment import Environment
 from .loop_thread import run_apart
 from .message_table import SCHEMA
 from .planner import PIN_TTL_S, Planner, cluster_access
@@ -64,7 +64,7 @@ def read_topic(
     pin_ttl_s: float = PIN_TTL_S,
     on_planned: Callable[[], None] | None = None,
 ) -> "DataFrame":
-    """Read what a topic holds between two points into a DataFrame (columns: see `magnetar.spark.message_table`).
+    """Read what a topic holds between two points into a DataFrame (columns: see `magnetar.spark.reading.message_table`).
 
     topic: any form of a persistent topic's name; a partitioned topic is read with all its partitions, in order within
         each. One partition is read by its own name (`…-partition-3`).

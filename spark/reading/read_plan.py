@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from ..protocol.errors import InvalidConfiguration, MagnetarError, ProtocolError
-from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId, Position
-from ..storage.metadata.ledger_metadata import LedgerMetadata
+from ...protocol.errors import InvalidConfiguration, MagnetarError, ProtocolError
+from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId, Position
+from ...storage.metadata.ledger_metadata import LedgerMetadata
 from .arrow_decoding import TimeWindow
 
 ENTRY_SIZE_DEFAULT_BYTES = 32 << 10
