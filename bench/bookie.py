@@ -32,7 +32,7 @@ from magnetar.protocol.bookie_wire import (
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity, RpcConnection, rpc_connect
 from magnetar.runtime.rpc.keys import RootKeys
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack

@@ -21,7 +21,7 @@ from ..protocol.names import (
     bookie_id,
     broker_id,
 )
-from ..runtime.settings.settings import Settings
+from ..runtime.settings.declarations import Settings
 
 REPLICATION_NAMES = (
     "managedLedgerDefaultEnsembleSize",

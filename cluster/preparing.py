@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..actors.processes.plan import ClusterPlan
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
-from ..runtime.settings.settings import Settings
+from ..runtime.settings.declarations import Settings
 from ..storage.bookie.cookie import cookie_of_record
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id

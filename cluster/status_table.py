@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_COORDINATOR
-from ..runtime.settings.settings import Settings
+from ..runtime.settings.declarations import Settings
 
 
 def print_status(console: Console, status: Mapping[str, Any]) -> None:

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from .reading.frame import read_topic as read_topic
     from .reading.frame import release as release
 
-_HOMES = {"read_topic": ".reading.frame", "release": ".reading.frame", "session": ".raydp_session", "stop": ".raydp_session"}
+_HOMES = {
+    "read_topic": ".reading.frame",
+    "release": ".reading.frame",
+    "session": ".raydp_session",
+    "stop": ".raydp_session",
+}
 
 __all__ = ["read_topic", "release", "session", "stop"]
 

@@ -7,7 +7,7 @@ from aiohttp import web
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.metrics import Metrics
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
 from .requests import Owners, json_answer, json_body, namespace_of, no_content
 

@@ -11,7 +11,7 @@ from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, Ser
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 

@@ -39,7 +39,7 @@ from ...protocol.names import ADMIN_ID, ROLE_ADMIN
 from ...runtime.environment import Environment
 from ...runtime.metrics import Metrics
 from ...runtime.rpc.keys import Identity, Keys
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..members.coordinator_link import CoordinatorClient, Locate
 from ..members.peer_calls import MemberCalls
 from .cluster_routes import ClusterRoutes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ...protocol.bookie_wire import BookieStatus, LedgerEntry, encode_add, encode_entry_header, error_for_status
 from ...protocol.errors import EntryUnknown
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_client import BookieClient
 from ...storage.ledger.reader import LedgerReader
 from ...storage.metadata.ledger_metadata import LedgerMetadata

@@ -25,7 +25,7 @@ from ...runtime.files import DiskUsage, Lock
 from ...runtime.rpc.connection import RpcConnection, RpcService
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.bookie.compaction import Compactor
 from ...storage.bookie.cookie import Cookie, claim_directory

@@ -19,7 +19,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata.keys import PRODUCER_COUNTER

@@ -11,7 +11,7 @@ from typing import Any
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_client import BookieClient
 from ...storage.ledger.ledgers import Ledgers
 from ...storage.managed.deletion import delete_managed_ledger

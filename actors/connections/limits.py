@@ -1,6 +1,6 @@
 """How many clients' connections a broker takes, in all and from one IP address."""
 
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 
 
 class ConnectionLimits:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ...protocol.errors import MagnetarError
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import Lookups
 from ..topics.loaded_topics import Topics
 from ..topics.producer import PublishOutlet

@@ -37,7 +37,7 @@ from ...runtime.rpc.connection import STATUS_OK, RpcConnection, RpcService
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.messages import unpack
 from ...runtime.rpc.server import RpcServer
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.cluster_identity import read_cluster_id
@@ -45,7 +45,7 @@ from ...storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from ...storage.metadata.ledger_ids import LedgerIds
 from ...storage.metadata.remote import MetadataRpc
 from ...storage.metadata.store import MetadataStore
-from ..auditor.auditor import Auditor
+from ..auditor.service import Auditor
 from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
 from ..members.disk_report import disk_report
 from ..members.peer_calls import MemberCalls

@@ -14,7 +14,7 @@ from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import RpcConnection
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import MetadataStore, list_all, unpack
 from ..members.peer_calls import MemberCalls

@@ -24,7 +24,7 @@ from ...protocol.errors import (
 )
 from ...protocol.topics import TopicName, check_named_entity, parse_namespace, topic_of_path
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore

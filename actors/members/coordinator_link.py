@@ -33,7 +33,7 @@ from ...runtime.environment import Environment
 from ...runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.messages import pack
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.remote import RemoteMetadataStore

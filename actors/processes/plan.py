@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ...protocol.names import ROLE_ADMIN, ROLE_BROKER, ROLE_COORDINATOR
 from ...runtime.rpc.keys import NodeKeys, RootKeys
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 
 
 @dataclass(frozen=True)

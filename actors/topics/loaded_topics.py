@@ -20,7 +20,7 @@ from typing import Any
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from .message_counts import MessageCounts

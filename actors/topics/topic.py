@@ -37,7 +37,7 @@ from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.meter import Meter
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import Consumer

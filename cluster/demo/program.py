@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ...protocol.errors import ClusterError, MagnetarError, SparkUnavailable
+from ...protocol.errors import ClusterError, SparkUnavailable
 from ...protocol.names import RAY_NAMESPACE, actor_name, broker_id
 from ..preparing import StartOptions
 from ..ray_calls import ask, remote
@@ -303,11 +303,3 @@ def _show(outcome: Outcome) -> None:
         console.print(f"[yellow]the Spark step was left out:[/yellow] {outcome.left_out}", highlight=False)
     if not outcome.wrong and not outcome.left_out:
         console.print("[green]every flight arrived, and the figures agree[/green]")
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except MagnetarError as error:
-        console.print(f"[red]magnetar:[/red] {error}", highlight=False)
-        sys.exit(1)

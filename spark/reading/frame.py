@@ -64,7 +64,7 @@ def read_topic(
     pin_ttl_s: float = PIN_TTL_S,
     on_planned: Callable[[], None] | None = None,
 ) -> "DataFrame":
-    """Read what a topic holds between two points into a DataFrame (columns: see `magnetar.spark.reading.message_table`).
+    """Read what a topic holds between two points into a DataFrame (for its columns see `message_table`).
 
     topic: any form of a persistent topic's name; a partitioned topic is read with all its partitions, in order within
         each. One partition is read by its own name (`…-partition-3`).

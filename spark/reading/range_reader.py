@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ...protocol.names import ROLE_READER
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, NodeKeys
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_client import BookieClient
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.ledger.reader import LedgerReader

@@ -63,7 +63,7 @@ from ...protocol.errors import (
 )
 from ...runtime.environment import Environment
 from ...runtime.files import DiskUsage
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from .admission import judge_repeated, refuse_known_ledger, refuse_unknown_ledger
 from .entry_store import EntryStore
 from .held_ledgers import LedgerState

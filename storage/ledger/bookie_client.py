@@ -33,7 +33,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import rpc_connect
 from ...runtime.rpc.keys import Identity, Keys
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from .bookie_directory import BookieDirectory, BookieInfo
 from .lost_bookies import LostBookies

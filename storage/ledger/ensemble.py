@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...protocol.errors import NotEnoughBookies
 from ...runtime.environment import Chance
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 
 
 class Placement(NamedTuple):

@@ -14,7 +14,7 @@ import asyncio
 
 from ...protocol.errors import LedgerError
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..metadata.ledger_metadata import Fragment, LedgerMetadata
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from ..metadata.store import MetadataStore

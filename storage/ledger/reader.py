@@ -24,7 +24,7 @@ from ...protocol.errors import (
     NoSuchLedger,
     ProtocolError,
 )
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..metadata.ledger_metadata import Fragment, LedgerMetadata, write_slots
 from .bookie_client import BookieClient, ReadAnswer
 

@@ -34,7 +34,7 @@ from ...protocol.errors import (
 )
 from ...protocol.rpc_frames import STATUS_DISCONNECTED
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from .bookie_client import BookieClient, ReadAnswer

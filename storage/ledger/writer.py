@@ -34,7 +34,7 @@ from ...protocol.errors import (
     NoSuchLedger,
 )
 from ...runtime.environment import Chance, Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ..metadata import keys as metadata_keys
 from ..metadata.ledger_metadata import LedgerMetadata, LedgerState

@@ -41,7 +41,7 @@ from ...protocol.errors import (
 )
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ..ledger.ledgers import Ledgers
 from ..ledger.writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 from ...protocol.errors import MetadataError, ProtocolError
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ..ledger.ledgers import Ledgers
 from ..metadata.store import MetadataStore, pack, unpack
 from .chain import LedgerChain

@@ -31,7 +31,7 @@ from ...protocol.errors import (
 )
 from ...protocol.message_id import EARLIEST_POSITION, Position
 from ...runtime.environment import Environment
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks, together
 from ..ledger.ledgers import Ledgers
 from ..ledger.writer import AddCallback

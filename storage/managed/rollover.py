@@ -9,7 +9,7 @@ cases only. What was rolled over is closed, and the auditor then copies what it 
 import math
 from typing import NamedTuple
 
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 
 DEGRADED_ROLLOVER_MIN_S = 5.0
 """A ledger that lost a copy is kept at least so long, lest flapping bookies make a new ledger each time."""

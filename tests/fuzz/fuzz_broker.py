@@ -16,7 +16,7 @@ from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.commands import encode
 from magnetar.protocol.frames import FrameDecoder
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandFlow, CommandProducer, CommandSubscribe
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 
 _SETTINGS = dataclasses.replace(
     Settings(), connection_liveness_timeout_s=0.01, reader_return_timeout_s=0.02, max_message_size_bytes=1 << 15

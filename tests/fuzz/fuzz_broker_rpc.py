@@ -27,7 +27,7 @@ from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONS
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc.connection import Identity, RpcConnection
 from magnetar.runtime.rpc.messages import pack
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger

@@ -28,7 +28,7 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcService
 from magnetar.runtime.rpc.messages import pack
 from magnetar.runtime.rpc.server import RpcServer
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore

@@ -32,7 +32,7 @@ from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcService
 from magnetar.runtime.rpc.connection import handshake as rpc_handshake
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.messages import pack
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.bookie.store import BookieStore
 

@@ -14,7 +14,7 @@ from fuzz_target import Target, Wrong, quietly
 
 from magnetar.cluster.directory import IDENTITY_FILE, RUN_FILE, ClusterDirectory
 from magnetar.protocol.errors import ClusterError, SettingError
-from magnetar.runtime.settings.settings import ENVIRONMENT_PREFIX, Settings
+from magnetar.runtime.settings.declarations import ENVIRONMENT_PREFIX, Settings
 
 _NAMES = list(Settings().to_dict())
 _TEXTS = """0 1 2 3 -1 007 1_000 1e3 nan inf -inf 0x10 true false TRUE yes partitioned non-partitioned

@@ -25,7 +25,7 @@ from magnetar.protocol.errors import CookieMismatch, DirectoryLocked, HandshakeR
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, Identity, rpc_connect
 from magnetar.runtime.rpc.keys import RootKeys
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.ledger_records import renew

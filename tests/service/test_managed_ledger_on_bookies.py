@@ -8,7 +8,7 @@ from magnetar.protocol.errors import LedgerFenced, StaleEpoch
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity
 from magnetar.runtime.rpc.keys import RootKeys
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.bookie_client import BookieClient
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers

@@ -24,7 +24,7 @@ from magnetar.client.core.threading_bridge import SameThread
 from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc.keys import RootKeys
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned

@@ -17,7 +17,7 @@ from magnetar.protocol.bookie_wire import LedgerState as BookieAnswer
 from magnetar.protocol.bookie_wire import decode_add, decode_entry, decode_read, encode_entry_header, encode_read
 from magnetar.protocol.errors import BadVersion, EntryUnknown, NoSuchEntry, OutcomeUnknown
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.bookie_client import ReadAnswer
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.ledger_records import LedgerRecord

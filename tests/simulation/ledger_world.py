@@ -12,11 +12,11 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from magnetar.actors.auditor.auditor import Auditor
+from magnetar.actors.auditor.service import Auditor
 from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_BROKER, ROLE_COORDINATOR
 from magnetar.runtime.rpc.connection import Identity
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.bookie_client import BookieClient
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers

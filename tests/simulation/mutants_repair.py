@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 
-from magnetar.actors.auditor.auditor import Auditor
+from magnetar.actors.auditor.service import Auditor
 from magnetar.storage.bookie.damage import DamageKeeper
 from magnetar.storage.ledger import lost_bookies
 

@@ -18,7 +18,7 @@ from magnetar.protocol.bookie_wire import (
     encode_read,
 )
 from magnetar.runtime.environment import Environment, SeededChance, SystemClock
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.bookie.store import BookieStore
 

@@ -17,7 +17,7 @@ from magnetar.protocol.errors import TopicNotFound
 from magnetar.protocol.pulsar_pb2 import BaseCommand
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.tasks import Tasks
 
 TOPIC = "persistent://public/default/t"

@@ -30,7 +30,7 @@ from magnetar.protocol.names import (
 )
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.keys import Identity, RootKeys
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.sql import SqlMetadataStore
 

@@ -25,7 +25,7 @@ from magnetar.runtime.environment import Environment, SeededChance, SystemClock
 from magnetar.runtime.files import RealFiles
 from magnetar.runtime.offload import ThreadOffload
 from magnetar.runtime.rpc.keys import Identity, RootKeys
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.bookie_client import BookieClient
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers

@@ -12,7 +12,7 @@ from magnetar.protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import rpc_connect
 from magnetar.runtime.rpc.keys import Identity, RootKeys
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FEATURES = (ROOT / "docs" / "FEATURES.md").read_text()

@@ -15,7 +15,7 @@ from magnetar.cluster.planning import (
     plan_nodes,
 )
 from magnetar.protocol.errors import ClusterError, SettingError
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 
 A = Machine("a", "10.0.0.1", {})
 B = Machine("b", "10.0.0.2", {})

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from magnetar.actors.auditor.auditor import AuditProgress
+from magnetar.actors.auditor.service import AuditProgress
 from magnetar.cluster.status_table import print_settings, print_status
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.files import RealFiles
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.cookie import claim_directory
 from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.metadata.cluster_identity import create_cluster

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from magnetar.protocol.errors import SettingError
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 
 
 def test_the_defaults_are_pulsars():

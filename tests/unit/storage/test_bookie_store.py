@@ -9,7 +9,7 @@ from faulty_files import FaultyFiles
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger, encode_read
 from magnetar.protocol.errors import BadVersion, NoSuchLedger, StorageFailed
 from magnetar.runtime.files import DiskUsage
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.entry_reads import READER_LANES
 from magnetar.storage.bookie.store import segment_reader
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import LedgerError, MetadataError
-from magnetar.runtime.settings.settings import Settings
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
 from magnetar.storage.managed.record import ManagedLedgerRecord

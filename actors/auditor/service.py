@@ -33,7 +33,7 @@ from typing import Any
 from ...protocol.errors import BadVersion, MagnetarError, NoSuchKey
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
-from ...runtime.settings.settings import Settings
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.ledger.bookie_client import BookieClient
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo

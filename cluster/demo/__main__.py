@@ -1,0 +1,12 @@
+"""`python -m magnetar.cluster.demo`."""
+
+import sys
+
+from ...protocol.errors import MagnetarError
+from .program import console, main
+
+try:
+    sys.exit(main())
+except MagnetarError as error:
+    console.print(f"[red]magnetar:[/red] {error}", highlight=False)
+    sys.exit(1)
