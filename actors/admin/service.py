@@ -5,7 +5,7 @@ RPC, so it runs beside them and never on a broker's loop. A topic that is being 
 
 Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. A path of Pulsar's that is not here is
 answered with 501, so that it can be told from a topic that does not exist (404). Bodies are small and bounded, and so
-is the number of requests under way. What a web page makes a browser send is refused (`admin_guard`). GET changes
+is the number of requests under way. What a web page makes a browser send is refused (`admin.guard`). GET changes
 nothing.
 """
 

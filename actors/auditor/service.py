@@ -2,7 +2,7 @@
 
 It goes through all ledgers in rounds. A round follows a change among the bookies after a moment, further ones at
 doubling pauses (a ledger that was open may be closed by then), and one every `auditor_interval_s` at least. In a round
-each closed ledger that was not found whole before is checked and repaired as `audit_plan` says: missing entries are
+each closed ledger that was not found whole before is checked and repaired as `auditor.plan` says: missing entries are
 copied to the live bookies that lack them; slots of bookies that have been away for `lost_bookie_grace_s` are given to
 spares; ledgers created with too few copies get more. Metadata changes by compare-and-set, after the copies are durable.
 
@@ -15,7 +15,7 @@ A bookie in limbo (its disk lost data) answers "unknown" instead of "no such ent
 that names it is closed and whole on it; ledgers with lower ids than any that could be created from then on stay closed
 to it, because their fences may be among what was lost.
 
-Ledgers that nothing names are deleted; see `orphan_ledgers`.
+Ledgers that nothing names are deleted; see `auditor.orphans`.
 
 OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'. A writer rolls over when one of its bookies
 has been away for `lost_bookie_grace_s`, and then its ledger is repaired here. One that is still not closed when as long

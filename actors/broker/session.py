@@ -66,7 +66,7 @@ class BrokerSession:
         )
 
     async def delete_ledger(self, name: TopicName, epoch: int) -> None:
-        """Delete all that a topic stores; see `managed_ledger_deletion`."""
+        """Delete all that a topic stores; see `managed.deletion`."""
         await delete_managed_ledger(self._env, self._ledgers, self.coordinator.metadata, name.path, epoch)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ Back-pressure: reading pauses while too many publishes of this connection, or to
 are under way, and while the peer does not read its answers. Dispatch to its consumers pauses with a full write buffer
 (`writable`). What is written within one turn of the loop leaves together.
 
-What the commands do lies in `connection_producers`, `connection_consumers` and `connection_lookups`.
+What the commands do lies in `producer_commands`, `consumer_commands` and `lookup_commands`.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ States of one topic, and what is stored in each:
   closed their partitions already get them back under a new epoch.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: delete the assignments; then have brokers delete what is stored, each
-  under an epoch greater than every one before (`managed_ledger_deletion`). Last the topic's record. There is no way
+  under an epoch greater than every one before (`managed.deletion`). Last the topic's record. There is no way
   back: a failing step is repeated, with back-off, for as long as this coordinator is in office.
 
 Why nothing comes back. An assignment is created only while the topic's record is at the version that the coordinator

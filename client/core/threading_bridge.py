@@ -2,7 +2,7 @@
 
 The cores of producer and consumer are written once. What differs between the asyncio face and the blocking one is only
 whether a lock is needed, how the loop is woken and how a caller waits; a `Handover` answers these three. The one for
-two threads lives with the blocking face (`blocking_loop.py`); this one is for callers on the loop itself.
+two threads lives with the blocking face (`blocking/loop.py`); this one is for callers on the loop itself.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ Invariants:
 - a message lies in the open batch only while `ticking` is set or the loop has been told to look (`_told`), so that no
   message can be forgotten there.
 
-Key-based batching is another outbox (`keyed_batching.py`). What becomes of a batch is left to the producer.
+Key-based batching is another outbox (`producing/keyed_outbox.py`). What becomes of a batch is left to the producer.
 """
 
 from bisect import bisect_right

@@ -11,7 +11,7 @@ exactly once; whether the peer carried it out is then unknown.
 
 Until the peer has proven itself, its frames may have `HANDSHAKE_FRAME_SIZE_MAX` bytes: a stranger makes this process
 keep no more. An honest peer sends nothing behind its proof before the answer to it, so the larger limit, which holds
-from the next chunk on, never comes too late. `rpc_admission` bounds the number of connections.
+from the next chunk on, never comes too late. `rpc.admission` bounds the number of connections.
 
 All frames written within one turn of the loop leave in one system call. The accepting side stops reading while its
 answers pile up; the initiating side never does, so that the two cannot wait for each other.
@@ -93,7 +93,7 @@ class RpcService:
 
 
 class RpcConnection(asyncio.Protocol):
-    """One end of a connection. Made by `rpc_server.RpcServer` and `rpc_connect` only."""
+    """One end of a connection. Made by `rpc.server.RpcServer` and `rpc_connect` only."""
 
     def __init__(
         self,

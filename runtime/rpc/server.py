@@ -9,7 +9,7 @@ from .keys import Identity, Keys
 
 
 class RpcServer:
-    """Accepts internal connections for one service, as many as `rpc_admission` allows."""
+    """Accepts internal connections for one service, as many as `rpc.admission` allows."""
 
     def __init__(
         self, env: Environment, identity: Identity, keys: Keys, service: RpcService, *, frame_size_max: int

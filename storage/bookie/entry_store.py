@@ -319,7 +319,7 @@ class EntryStore:
         return described
 
     async def forget_tombstones(self) -> None:
-        """Forget old ones when there are too many runs (see `ledger_states`). Nothing may be buried meanwhile."""
+        """Forget old ones when there are too many runs (see `bookie.held_ledgers`). Nothing may be buried meanwhile."""
         if self.tombstones.runs <= TOMBSTONE_RUNS_MAX:
             return
         before = self.tombstones.count

@@ -29,7 +29,7 @@ gives it a new version, and entries go only if the ledger was not touched since 
 - one that reads it afterwards asks what is held: before the entries go, and then the ledger was touched and they stay,
   or after it, and then it copies all of them.
 
-The ledger stays known, fenced and *given up* (`ledger_states`): a writer that slept is refused as before, and absence
+The ledger stays known, fenced and *given up* (`held_ledgers`): a writer that slept is refused as before, and absence
 means nothing here any more, so that no recovery of an older record, from a backup, takes it for a denial.
 
 After the metadata was restored its records may name bookies that have given their copies up since, and not those that

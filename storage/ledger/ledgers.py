@@ -79,7 +79,7 @@ class Ledgers:
         return LedgerReader(self.client, self.settings, metadata)
 
     async def recover(self, ledger_id: int, known: LedgerRecord | None = None) -> LedgerMetadata:
-        """Fence a ledger, settle its end and close it; see `ledger_recovery`. Returns the CLOSED metadata.
+        """Fence a ledger, settle its end and close it; see `ledger.recovery`. Returns the CLOSED metadata.
 
         Raises RecoveryFailed, NoSuchLedger, MetadataUnavailable, OutcomeUnknown.
         """

@@ -1,6 +1,6 @@
 """Recovery of a ledger whose writer is gone: fence it, find its end, complete its last entries, close it.
 
-Steps (decisions in `ledger_recovery_state`, write-back by a `LedgerWriterState`):
+Steps (decisions in `ledger.recovery_state`, write-back by a `LedgerWriterState`):
 
 1. OPEN → IN_RECOVERY by compare-and-set. CLOSED: nothing to do. IN_RECOVERY: somebody began; go on from the start.
 2. Fence all bookies of the last fragment, until no ack quorum of unfenced ones is left.

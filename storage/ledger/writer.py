@@ -1,6 +1,6 @@
 """Writes one ledger: sends each entry to its write set, acknowledges in order, replaces bookies that fail.
 
-The decisions are `ledger_writer_state`'s; this is the shell that sends, waits, and changes the metadata. `add` and its
+The decisions are `ledger.writer_state`'s; this is the shell that sends, waits, and changes the metadata. `add` and its
 completion are plain callbacks. Memory for pending entries is the caller's to bound (`pending_entries`,
 `pending_bytes`).
 

@@ -1,7 +1,7 @@
 """The blocking half of the SQL metadata store: one connection, groups of operations as transactions.
 
 Everything here runs on the store's own thread. `Database.execute` carries out a group in one transaction (see
-`metadata_sql_transaction`) and returns one outcome for each operation: its result, or the error of this operation
+`metadata.sql_transaction`) and returns one outcome for each operation: its result, or the error of this operation
 alone. An error that ended the whole transaction is mapped by `_failure`, which knows whether COMMIT had been sent.
 """
 

@@ -24,8 +24,8 @@ from magnetar.protocol.errors import (
     error_to_wire,
 )
 from magnetar.protocol.message_id import MessageId
-from magnetar.runtime.rpc.connection import handshake as rpc_handshake
-from magnetar.runtime.rpc.connection import messages as rpc_messages
+from magnetar.runtime.rpc import handshake as rpc_handshake
+from magnetar.runtime.rpc import messages as rpc_messages
 
 FRAME_MAX_BYTES = 1 << 14
 PAYLOAD_MAX_BYTES = 1 << 20

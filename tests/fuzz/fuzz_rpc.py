@@ -28,8 +28,8 @@ from magnetar.protocol.bookie_wire import (
 from magnetar.protocol.errors import BadVersion, MagnetarError, RpcDisconnected, RpcTimeout
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, encode_frame_header
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcService
-from magnetar.runtime.rpc.connection import handshake as rpc_handshake
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.runtime.settings.declarations import Settings

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from coordination import CLUSTER, FAST, KEYS, Coordination, Member, TestBrokerRpc, coordination, eventually
 
+from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
 from magnetar.actors.admin.service import AdminService
-from magnetar.actors.admin.service import requests as admin_requests
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.storage.metadata import keys as metadata_keys

@@ -12,15 +12,15 @@ import pytest
 from bookie_kit import held_ranges
 from coordination import CLUSTER, FAST, KEYS, Coordination, coordination, eventually
 
-from magnetar.actors.auditor.service import auditor as auditor_module
-from magnetar.actors.auditor.service import repair as ledger_repair
+from magnetar.actors.auditor import repair as ledger_repair
+from magnetar.actors.auditor import service as auditor_module
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import CookieMismatch, LedgerFenced
 from magnetar.runtime.rpc.connection import Identity
 from magnetar.runtime.settings.declarations import Settings
+from magnetar.storage.bookie import entry_reads
 from magnetar.storage.bookie.segment_reader import RangeRead, RangeResult, SegmentReader
-from magnetar.storage.bookie.store import entry_reads
 from magnetar.storage.ledger.bookie_client import BookieClient
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.ledger.writer import LedgerWriter

@@ -8,8 +8,8 @@ import pytest
 from client_calls import TOPIC
 from fake_broker import FakeBroker, FakeBrokerThread
 
+from magnetar.client.blocking import loop as blocking_loop
 from magnetar.client.blocking.client import Client
-from magnetar.client.blocking.client import loop as blocking_loop
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
 

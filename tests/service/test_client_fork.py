@@ -17,8 +17,8 @@ from fake_broker import FakeBroker, FakeBrokerThread
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.blocking.client import Client
+from magnetar.client.core import discovery, forking
 from magnetar.client.core.configuration import InitialPosition
-from magnetar.client.core.context import discovery, forking
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
 from magnetar.protocol.errors import AlreadyClosed, ConnectError

@@ -8,10 +8,10 @@ from coordination import CLUSTER, KEYS, coordination, eventually
 
 from magnetar.protocol.errors import HandshakeRefused
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, encode_frame_header
+from magnetar.runtime.rpc import admission as rpc_admission
+from magnetar.runtime.rpc import connection as rpc
+from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
-from magnetar.runtime.rpc.connection import admission as rpc_admission
-from magnetar.runtime.rpc.connection import connection as rpc
-from magnetar.runtime.rpc.connection import handshake as rpc_handshake
 
 FRAME_SIZE_MAX = 64 << 20
 

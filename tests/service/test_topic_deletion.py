@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from coordination import PREFIX, Coordination, Member, assign_all, coordination, create, eventually
 
-from magnetar.actors.coordinator.service import topic_deletions
+from magnetar.actors.coordinator import topic_deletions
 from magnetar.protocol.errors import (
     ConditionFailed,
     NotAllowedError,

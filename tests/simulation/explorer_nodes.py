@@ -1,7 +1,7 @@
 """The nodes of the exhaustive explorer: a writer, recoverers and bookies around the production decisions.
 
 Each node is frozen into small tuples between two events and thawed for one: that builds the production object anew
-(`LedgerWriterState`, `FencingState`, `ReadingState`, `WriteBack`, `LedgerMetadata`, `bookie_rules`), lets it decide,
+(`LedgerWriterState`, `FencingState`, `ReadingState`, `WriteBack`, `LedgerMetadata`, `admission`), lets it decide,
 and freezes what became of it. A frozen node is a *core* without names of bookies and one *info* per bookie, so that
 bookies can be renamed by permuting infos. What is mirrored here instead of driven is only the order of calls in the
 two coroutines `LedgerWriter._change_while_needed`/`close` and `LedgerRecovery.run`; `explorer_shadow` compares it with
@@ -15,8 +15,8 @@ from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus, decode_read
 from magnetar.protocol.errors import MagnetarError
+from magnetar.storage.bookie import admission as bookie_rules
 from magnetar.storage.bookie.held_ledgers import LedgerState as BookieLedger
-from magnetar.storage.bookie.store import admission as bookie_rules
 from magnetar.storage.ledger import recovery as ledger_recovery
 from magnetar.storage.ledger.writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState

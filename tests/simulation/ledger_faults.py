@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_add, encode_entry_header
-from magnetar.storage.bookie.store import store as bookie
+from magnetar.storage.bookie import store as bookie
 from magnetar.storage.ledger.bookie_client import BookieClient
 
 from .cluster import BOOKIE, BROKER, Node

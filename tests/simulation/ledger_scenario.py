@@ -13,13 +13,14 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.auditor.service import auditor
-from magnetar.actors.auditor.service import orphans as orphan_ledgers
-from magnetar.actors.auditor.service import repair as ledger_repair
-from magnetar.actors.bookie.service import service as bookie
+from magnetar.actors.auditor import orphans as orphan_ledgers
+from magnetar.actors.auditor import repair as ledger_repair
+from magnetar.actors.auditor import service as auditor
+from magnetar.actors.bookie import service as bookie
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings.declarations import Settings
-from magnetar.storage.bookie.store import BookieStore, entry_reads, entry_store, segment_reader
+from magnetar.storage.bookie import entry_reads, entry_store, segment_reader
+from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.metadata.store import Versioned
 
 from .cluster import BOOKIE

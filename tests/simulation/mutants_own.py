@@ -18,10 +18,10 @@ from magnetar.protocol.errors import MagnetarError, StaleEpoch
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.files import File
+from magnetar.storage.bookie import journal as group_commit
 from magnetar.storage.bookie.journal_files import JournalFiles
 from magnetar.storage.bookie.segment import Segment
 from magnetar.storage.bookie.segment_reader import RangeRead, SegmentReader
-from magnetar.storage.bookie.store import journal as group_commit
 from magnetar.storage.ledger.recovery import LedgerRecovery
 from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
-from magnetar.actors.topics.loaded_topics import loaded_topics as topics
+from magnetar.actors.topics import loaded_topics as topics
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.metadata import keys as metadata_keys

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from fake_bookies import FakeCluster, until
 
+from magnetar.actors.auditor import orphans as orphan_ledgers
+from magnetar.actors.auditor import service as auditor_module
 from magnetar.actors.auditor.service import Auditor
-from magnetar.actors.auditor.service import auditor as auditor_module
-from magnetar.actors.auditor.service import orphans as orphan_ledgers
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys

@@ -4,7 +4,7 @@ import asyncio
 
 from broker_bench import TOPIC, broker_front
 
-from magnetar.actors.topics.loaded_topics import loaded_topics as topics
+from magnetar.actors.topics import loaded_topics as topics
 from magnetar.protocol.pulsar_pb2 import (
     CommandGetOrCreateSchema,
     CommandGetOrCreateSchemaResponse,

@@ -6,7 +6,7 @@ import pytest
 from broker_bench import TOPIC, broker_front, cursor, filled, until
 
 from magnetar.actors.broker.stats import topic_stats
-from magnetar.actors.topics.loaded_topics import subscription as subscription_module
+from magnetar.actors.topics import subscription as subscription_module
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages, CommandSubscribe, MessageIdData
 

@@ -3,8 +3,8 @@
 import pytest
 from fake_bookies import Adds, FakeCluster
 
+from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor.orphans import OrphanLedgers
-from magnetar.actors.auditor.service import orphans as orphan_ledgers
 from magnetar.protocol.errors import ConditionFailed, MetadataError
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys

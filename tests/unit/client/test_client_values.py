@@ -6,6 +6,7 @@ import pytest
 
 from magnetar.client.consuming.message import Entry
 from magnetar.client.consuming.start_filter import StartFilter
+from magnetar.client.core import configuration
 from magnetar.client.core.configuration import (
     ClientConfiguration,
     ConsumerBatchReceivePolicy,
@@ -14,7 +15,6 @@ from magnetar.client.core.configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
 )
-from magnetar.client.core.context import configuration
 from magnetar.client.core.message_id import MessageId, batch_ids
 from magnetar.client.core.results import Result
 from magnetar.client.core.service_url import format_address, parse_service_url

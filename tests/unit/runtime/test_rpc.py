@@ -12,8 +12,8 @@ from open_rpc import OpenService
 from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError, RpcDisconnected, RpcError, RpcTimeout
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, STATUS_OK, Identity, RpcConnection, rpc_connect
-from magnetar.runtime.rpc.connection import handshake as rpc_handshake
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.server import RpcServer
 

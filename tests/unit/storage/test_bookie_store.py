@@ -10,8 +10,8 @@ from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger,
 from magnetar.protocol.errors import BadVersion, NoSuchLedger, StorageFailed
 from magnetar.runtime.files import DiskUsage
 from magnetar.runtime.settings.declarations import Settings
+from magnetar.storage.bookie import segment_reader
 from magnetar.storage.bookie.entry_reads import READER_LANES
-from magnetar.storage.bookie.store import segment_reader
 
 S = BookieStatus
 

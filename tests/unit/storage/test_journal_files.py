@@ -10,6 +10,7 @@ from inline_offload import InlineLane
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import DiskFull
 from magnetar.runtime.environment import SeededChance
+from magnetar.storage.bookie import journal as group_commit
 from magnetar.storage.bookie.journal_files import (
     FILL_PIECE_BYTES,
     FIRST_SHARE_MIN,
@@ -19,7 +20,6 @@ from magnetar.storage.bookie.journal_files import (
 )
 from magnetar.storage.bookie.records import FILE_HEADER_SIZE
 from magnetar.storage.bookie.segment import JOURNAL_SUFFIX, Segment, SegmentState
-from magnetar.storage.bookie.store import journal as group_commit
 
 S = BookieStatus
 SIZE = 4 * FILL_PIECE_BYTES

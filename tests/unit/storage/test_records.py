@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import EntryCorrupt
+from magnetar.storage.bookie import records as records_module
 from magnetar.storage.bookie.records import (
     BEGIN_BODY,
     ENTRY_HEAD,
@@ -26,7 +27,6 @@ from magnetar.storage.bookie.records import (
     encode_record_header,
     file_seed,
 )
-from magnetar.storage.bookie.store import records as records_module
 
 FILE_ID = 7
 SEED = file_seed("instance", FILE_ID)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import EntryCorrupt
+from magnetar.storage.bookie import damage as damage_module
+from magnetar.storage.bookie import scrub as scrub_module
 from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.bookie.damage import DAMAGE_NAME, DamageNotes, ScrubProgress, without_entries
 from magnetar.storage.bookie.held_ledgers import IdRanges
 from magnetar.storage.bookie.records import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
 from magnetar.storage.bookie.scrub import Scrubber, entries_in
-from magnetar.storage.bookie.store import damage as damage_module
-from magnetar.storage.bookie.store import scrub as scrub_module
 
 S = BookieStatus
 

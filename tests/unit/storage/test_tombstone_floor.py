@@ -10,13 +10,13 @@ from bookie_kit import Bookie, bodies
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieStatus
+from magnetar.storage.bookie import entry_store
+from magnetar.storage.bookie import held_ledgers as ledger_states
 from magnetar.storage.bookie.checkpoint import Checkpoint
 from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.bookie.held_ledgers import IdRanges, LedgerState
 from magnetar.storage.bookie.segment import Segment
 from magnetar.storage.bookie.segment_index import Rows, SegmentTable, encode_index
-from magnetar.storage.bookie.store import entry_store
-from magnetar.storage.bookie.store import held_ledgers as ledger_states
 
 S = BookieStatus
 
