@@ -5,8 +5,9 @@ import sys
 from ...protocol.errors import MagnetarError
 from .program import console, main
 
-try:
-    sys.exit(main())
-except MagnetarError as error:
-    console.print(f"[red]magnetar:[/red] {error}", highlight=False)
-    sys.exit(1)
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except MagnetarError as error:
+        console.print(f"[red]magnetar:[/red] {error}", highlight=False)
+        sys.exit(1)

@@ -1,6 +1,5 @@
 """Readers against a broker with faults: starts, ends, reconnecting without a message twice or left out, seeking."""
 
-
 import pytest
 from client_calls import TOPIC, numbers, publish
 from fake_broker import FakeBroker

@@ -92,9 +92,7 @@ class StoreWatch:
                 self._gives_up(state.ledger_id)
             return gone
 
-        async def replacing(
-            store: EntryStore, old: list[Segment], new: list[tuple[Segment, SegmentTable]]
-        ) -> None:
+        async def replacing(store: EntryStore, old: list[Segment], new: list[tuple[Segment, SegmentTable]]) -> None:
             self._compacts(store, old, [table for _, table in new])
             await replace(store, old, new)
 
