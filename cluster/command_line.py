@@ -29,7 +29,6 @@ app = typer.Typer(
     name="magnetar",
     help="Apache Pulsar's messaging system on Ray.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 console = Console()

@@ -242,8 +242,11 @@ def _connect(directory: ClusterDirectory | None) -> RaySession:
         return session
     address = os.environ.get("RAY_ADDRESS")
     if not address:
-        where = f"{directory.path} names none" if directory is not None else "no data directory was given"
-        raise ClusterError(f"no running cluster is known: RAY_ADDRESS is not set, and {where}")
+        where = f"none runs on {directory.path}" if directory is not None else "no data directory was given"
+        raise ClusterError(
+            f"no running cluster is known: RAY_ADDRESS is not set, and {where}. Start one with "
+            "`magnetar start --detach`, or name the data directory of a running one"
+        )
     ray_session.connect_to_ray(address)
     return RaySession("joined", address)
 

@@ -3,11 +3,10 @@
 import sys
 
 from ...protocol.errors import MagnetarError
-from .program import console, main
+from .program import main
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except MagnetarError as error:
-        console.print(f"[red]magnetar:[/red] {error}", highlight=False)
-        sys.exit(1)
+        sys.exit(f"magnetar: {error}")

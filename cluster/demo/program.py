@@ -8,6 +8,9 @@
 4. loads the topic into Spark, computes the mean departure delay of each carrier, and compares it with what pandas
    computes from the original file in another process.
 
+Ray, Spark and Java write their logs into a file of the output directory (`--output DIR`, by default `magnetar-demo`),
+beside the picture of what was measured.
+
 Exit status 0: every (key, sequence, hash) arrived, by both ways, nothing else did, and the figures agree. 1: not so.
 2: everything else is right, but there is no Java for the Spark step.
 
@@ -15,6 +18,7 @@ Delivery is at least once: a batch that was stored just before the kill, and who
 sent again. Such repeats are counted and shown; Spark drops them before it computes.
 """
 
+import argparse
 import json
 import math
 import os
@@ -26,6 +30,7 @@ import time
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -37,8 +42,11 @@ from ...protocol.names import RAY_NAMESPACE, actor_name, broker_id
 from ..preparing import StartOptions
 from ..ray_calls import ask, remote
 from ..ray_cluster import RayCluster, start_on_ray
+from . import picture
 from . import tasks as demo_tasks
 from .flights import FLIGHTS, Identity, flights
+from .picture import Published
+from .quiet import quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,17 +58,25 @@ CONSUMERS = 2
 POLL_S = 0.1
 PANDAS = [sys.executable, "-P", "-m", "magnetar.cluster.demo.flights"]
 
-console = Console()
+LOG_NAME = "libraries.log"
+PICTURE_NAME = "demo.png"
 
 
 @dataclass
 class Outcome:
-    """What was measured and what was wrong."""
+    """What was measured and what was wrong. Each step is shown on the console when it is done."""
 
+    console: Console
     steps: list[tuple[str, str, str]] = field(default_factory=list)  # step, figure, rate
+    published: list[Published] = field(default_factory=list)
+    killed_s: float | None = None
     wrong: list[str] = field(default_factory=list)
     delays: list[tuple[str, float, float]] = field(default_factory=list)  # carrier, Spark, pandas
     left_out: str = ""
+
+    def step(self, name: str, what: str, rate: str) -> None:
+        self.steps.append((name, what, rate))
+        self.console.print(f"[green]✓[/green] {name}: {what}{', ' if rate else ''}{rate}", highlight=False)
 
     def check(self, good: bool, problem: str) -> None:
         if not good:
@@ -69,19 +85,26 @@ class Outcome:
 
 def main() -> int:
     """Run the demo; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m magnetar.cluster.demo", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--output", type=Path, default=Path("magnetar-demo"), help="where log and picture go")
+    output: Path = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
     os.environ.pop("RAY_ADDRESS", None)  # a Ray and a cluster of its own, whatever else runs here
-    outcome = Outcome()
-    with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
-        with console.status("starting Ray, 3 bookies, 2 brokers …"):
-            cluster = start_on_ray(directory, StartOptions(_settings(), port=0, admin_port=0), detach=False)
-        try:
-            console.print(f"cluster {cluster.cluster_id} at {cluster.service_url}", highlight=False)
-            _run(cluster, outcome)
-        finally:
-            with console.status("stopping …"):
-                _stop_spark()
-                cluster.stop()
-    _show(outcome)
+    log = output / LOG_NAME
+    with quiet(log) as console:
+        console.print(f"the logs of Ray, Spark and Java go to {log}", highlight=False)
+        outcome = Outcome(console)
+        with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
+            with console.status("starting Ray, 3 bookies, 2 brokers …"):
+                cluster = start_on_ray(directory, StartOptions(_settings(), port=0, admin_port=0), detach=False)
+            try:
+                console.print(f"cluster {cluster.cluster_id} at {cluster.service_url}", highlight=False)
+                _run(cluster, outcome)
+            finally:
+                with console.status("stopping …"):
+                    _stop_spark()
+                    cluster.stop()
+        _show(outcome, output / PICTURE_NAME)
     return 1 if outcome.wrong else 2 if outcome.left_out else 0
 
 
@@ -105,7 +128,7 @@ def _run(cluster: RayCluster, outcome: Outcome) -> None:
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*bars, console=console) as shown:
+    with Progress(*bars, console=outcome.console) as shown:
         _publish(cluster, shown, outcome)
         _consume(expected, shown, outcome)
     _spark(expected, outcome)
@@ -127,10 +150,12 @@ def _publish(cluster: RayCluster, shown: Progress, outcome: Outcome) -> None:
     while pending:
         _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
         done, in_flight = ask(progress.totals.remote())
+        outcome.published.append(Published(_since(begin), done))
         shown.update(bar, completed=done, note=killed)
         if not killed and done >= FLIGHTS // 2 and in_flight:
+            outcome.killed_s = _since(begin)
             killed = _kill_an_owner(cluster)
-            outcome.steps.append(("broker killed half-way", killed, f"{in_flight:,} sends in flight"))
+            outcome.step("broker killed half-way", killed, f"{in_flight:,} sends in flight")
     results: list[dict[str, Any]] = ask(running)
     seconds = time.perf_counter() - begin
     outcome.check(bool(killed), "no broker could be killed with sends in flight")
@@ -139,7 +164,7 @@ def _publish(cluster: RayCluster, shown: Progress, outcome: Outcome) -> None:
     outcome.check(sent == received == FLIGHTS, f"{sent} sent, {received} receipts")
     failures = [failure for result in results for failure in result["failures"]]
     outcome.check(not failures, f"sends failed: {failures}")
-    outcome.steps.append((f"publish, {PUBLISHERS} Ray tasks", f"{received:,} receipts", _rate(received, seconds)))
+    outcome.step(f"publish, {PUBLISHERS} Ray tasks", f"{received:,} receipts", _rate(received, seconds))
 
 
 def _kill_an_owner(cluster: RayCluster) -> str:
@@ -181,7 +206,7 @@ def _consume(expected: "Counter[Identity]", shown: Progress, outcome: Outcome) -
         arrived.update(seen)
     repeats = _compare(expected, arrived, "the consumers", outcome)
     note = f"{len(arrived):,} messages, {repeats:,} repeats"
-    outcome.steps.append((f"consume, Shared, {CONSUMERS} Ray tasks", note, _rate(len(arrived), seconds)))
+    outcome.step(f"consume, Shared, {CONSUMERS} Ray tasks", note, _rate(len(arrived), seconds))
 
 
 def _update(shown: Progress, bar: TaskID, done: int) -> None:
@@ -205,22 +230,22 @@ def _spark(expected: "Counter[Identity]", outcome: Outcome) -> None:
 
     pandas = subprocess.Popen(PANDAS, stdout=subprocess.PIPE, text=True, cwd="/")
     try:
-        with console.status("starting Spark …"):
+        with outcome.console.status("starting Spark …"):
             spark = session("magnetar-demo", executor_memory="1g", configs={"spark.sql.shuffle.partitions": "4"})
     except SparkUnavailable as error:
         pandas.kill()
         outcome.left_out = str(error)
         return
-    with console.status("reading the topic into Spark …"):
+    with outcome.console.status("reading the topic into Spark …"):
         begin = time.perf_counter()
         frame = read_topic(spark, TOPIC, progress=False)  # the status line is the display here
         rows = frame.count()
         seconds = time.perf_counter() - begin
-    outcome.steps.append(("read into Spark", f"{rows:,} rows", _rate(rows, seconds)))
-    with console.status("computing in Spark …"):
+    outcome.step("read into Spark", f"{rows:,} rows", _rate(rows, seconds))
+    with outcome.console.status("computing in Spark …"):
         begin = time.perf_counter()
         ours, identities = _spark_delays(frame)
-        outcome.steps.append(("mean delay by carrier, Spark", f"{len(ours)} carriers", f"{_since(begin):.1f} s"))
+        outcome.step("mean delay by carrier, Spark", f"{len(ours)} carriers", f"{_since(begin):.1f} s")
     repeats = _compare(expected, identities, "Spark", outcome)
     outcome.check(rows == FLIGHTS + repeats, f"Spark has {rows} rows: {FLIGHTS} flights and {repeats} repeats")
     answer, _ = pandas.communicate(timeout=120)
@@ -283,7 +308,8 @@ def _rate(count: int, seconds: float) -> str:
     return f"{count / seconds:,.0f}/s" if seconds else ""
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: Outcome, image: Path) -> None:
+    console = outcome.console
     steps = Table(title=f"{FLIGHTS:,} flights", title_justify="left")
     for column in ("step", "what", "rate"):
         steps.add_column(column, justify="left" if column == "step" else "right")
@@ -297,6 +323,13 @@ def _show(outcome: Outcome) -> None:
         for carrier, ours, theirs in outcome.delays:
             delays.add_row(carrier, f"{ours:.4f}", f"{theirs:.4f}")
         console.print(delays)
+    by_carrier = [(carrier, ours) for carrier, ours, _ in outcome.delays]
+    console.print(picture.text(outcome.published, outcome.killed_s, by_carrier), highlight=False, soft_wrap=True)
+    try:
+        picture.draw(image, outcome.published, outcome.killed_s, by_carrier)
+        console.print(f"the picture is {image}", highlight=False)
+    except (ClusterError, OSError) as error:
+        console.print(f"[yellow]no picture:[/yellow] {error}", highlight=False)
     for problem in outcome.wrong:
         console.print(f"[red]wrong:[/red] {problem}", highlight=False)
     if outcome.left_out:

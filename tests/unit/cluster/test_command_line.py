@@ -49,6 +49,18 @@ def test_mistakes_are_one_clear_line(arguments: list[str], complaint: str) -> No
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(("shell", "command"), [("bash", "complete -o default"), ("zsh", "compdef")])
+def test_completion_scripts_exist_for_bash_and_zsh(shell: str, command: str) -> None:
+    result = CliRunner().invoke(app, [], prog_name="magnetar", env={"_MAGNETAR_COMPLETE": f"source_{shell}"})
+    assert command in result.output and "_MAGNETAR_COMPLETE" in result.output
+
+
+def test_status_without_a_cluster_says_how_to_start_one() -> None:
+    result = CliRunner().invoke(app, ["status"])
+    assert result.exit_code == 1
+    assert "magnetar start --detach" in " ".join(result.output.split())
+
+
 def test_settings_are_pairs() -> None:
     assert parse_settings(["a=1", " b = x=y "]) == {"a": "1", "b": "x=y"}
     for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
