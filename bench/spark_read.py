@@ -38,7 +38,7 @@ EXECUTOR_MEMORY = "2g"
 
 
 def run(cluster: RayCluster, report: Report) -> None:
-    """The row of issue 2, §7: rows a second, and the ratio."""
+    """The row: rows per second read from topics, and the ratio to the same aggregate on ready-made blocks."""
     published = publish(cluster)
     spark = session("magnetar-bench", 1, EXECUTOR_CORES, EXECUTOR_MEMORY, {"spark.ui.enabled": "false"})
     try:

@@ -326,7 +326,7 @@ class BookieService(RpcService):
 
     async def _watch_disk(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.disk_check_interval_s)
+            await asyncio.sleep(self._settings.disk_check_interval_ms / 1000)
             was_full = self.store.disk_full
             try:
                 self._usage = await self.store.check_disk()
@@ -341,7 +341,7 @@ class BookieService(RpcService):
         loop = asyncio.get_running_loop()
         last_major = loop.time()
         while True:
-            await asyncio.sleep(self._settings.gc_interval_s * self._env.random.uniform(0.9, 1.0))
+            await asyncio.sleep(self._settings.gc_interval_ms / 1000 * self._env.random.uniform(0.9, 1.0))
             major = loop.time() - last_major >= self._settings.major_compaction_interval_s
             if await self._try_to_collect(major) and major:
                 last_major = loop.time()

@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
         alive = self._alive
         self.write(ping())
         try:
-            async with asyncio.timeout(self.host.settings.connection_liveness_timeout_s):
+            async with asyncio.timeout(self.host.settings.connection_liveness_timeout_ms / 1000):
                 await alive.wait()
         except TimeoutError:
             self.close()

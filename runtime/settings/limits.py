@@ -7,7 +7,7 @@ from .text import setting
 
 
 def _bound(name: str, doc: str) -> Any:
-    return setting(name, 0, f"{doc}; 0 = no bound.", minimum=0, maximum=1 << 31)
+    return setting(name, "pulsar", 0, f"{doc}; 0 = no bound.", minimum=0, maximum=1 << 31)
 
 
 @dataclass(frozen=True)

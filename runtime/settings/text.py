@@ -6,7 +6,7 @@ Works on dataclass fields with the metadata that `settings` gives them, and know
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ...protocol.errors import SettingError
 
@@ -14,8 +14,15 @@ Fields = Mapping[str, "dataclasses.Field[Any]"]
 """Fields by outside name."""
 
 
+Origin = Literal["pulsar", "bookkeeper", "magnetar"]
+"""Whose name, unit and meaning a setting has."""
+
+_UNITS = {"bytes": "bytes", "mb": "MB", "ms": "ms", "s": "s", "minutes": "min", "chars": "characters"}
+
+
 def setting(
     name: str,
+    origin: Origin,
     default: Any,
     doc: str,
     *,
@@ -23,12 +30,19 @@ def setting(
     maximum: float | None = None,
     hostile: Any = None,
     choices: tuple[str, ...] = (),
+    original: str = "",
 ) -> Any:
-    """A field of `Settings`: its outside name, default, what it is for, its bounds, and a value that makes trouble."""
+    """Declare a field of `Settings`.
+
+    `origin` says whose setting it is; `original` is the default there, if ours differs. `hostile` is a legal value
+    that makes trouble likely (tiny buffers, short time-outs): the simulator draws from it.
+    """
     return dataclasses.field(
         default=default,
         metadata={
             "name": name,
+            "origin": origin,
+            "original": original,
             "doc": doc,
             "minimum": minimum,
             "maximum": maximum,
@@ -36,6 +50,14 @@ def setting(
             "choices": choices,
         },
     )
+
+
+def unit_of(item: "dataclasses.Field[Any]") -> str:
+    """The unit of a setting, which its field's name says last; empty for counts, shares, texts and switches."""
+    words = item.name.removesuffix("_max").split("_")
+    if words[-2:] == ["per", "s"]:
+        return "bytes/s"
+    return _UNITS.get(words[-1], "")
 
 
 def find(by_name: Fields, name: str) -> "dataclasses.Field[Any]":

@@ -27,7 +27,7 @@ BLOCK_SIZE_BYTES = 16 << 20
 READ_SIZE_BYTES = 2 << 20
 READ_ENTRIES_MAX = 2000
 READ_TIMEOUT_S = 15.0
-SPECULATIVE_READ_DELAY_S = 2.0
+SPECULATIVE_READ_DELAY_MS = 2000
 """Longer than a broker's: decoding keeps the loop busy meanwhile, which is no reason to ask another bookie."""
 FRAME_SIZE_MAX_BYTES = 1 << 30
 """Bookies may be set to larger entries than the default; those that hold a bookie's key are believed."""
@@ -62,7 +62,7 @@ class RangeReader:
             Settings(),
             bookie_frame_size_max_bytes=FRAME_SIZE_MAX_BYTES,
             read_entry_timeout_s=READ_TIMEOUT_S,
-            speculative_read_delay_s=SPECULATIVE_READ_DELAY_S,
+            speculative_read_delay_ms=SPECULATIVE_READ_DELAY_MS,
         )
         identity = Identity(access.cluster_id, ROLE_READER, f"reader-{env.random.hex(4)}", env.random.hex(8))
         self._client = BookieClient(env, identity, access.keys, self._settings, self._directory)

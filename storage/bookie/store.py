@@ -1,4 +1,4 @@
-"""The rules of a bookie: what may be added, when a ledger is fenced, what absence means. See ledgers.md §1 and §2.
+"""The rules of a bookie: what may be added, when a ledger is fenced, what absence means.
 
 Each request is decided synchronously on the loop, then waits for the disk by callback; there is no coroutine, future
 or lock per entry. That is what makes the fence check and the add one step.
@@ -114,7 +114,7 @@ class BookieStore:
             env,
             directory,
             instance,
-            segment_bytes=segment_bytes or settings.segment_size_mb << 20,
+            segment_bytes=segment_bytes or settings.segment_size_bytes,
             sync=settings.journal_sync_data,
             on_out_of_space=self._became_full,
             on_damage=self._found_damage,

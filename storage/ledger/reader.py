@@ -2,7 +2,7 @@
 
 A read asks for a range of entries. Where every bookie holds every entry (E = Qw) one bookie is asked; where entries are
 striped, the fewest bookies that together hold all of them. An answer that does not come within
-`speculative_read_delay_s` is also asked of the next copies; a copy that is missing, damaged or in limbo is read from
+`speculative_read_delay_ms` is also asked of the next copies; a copy that is missing, damaged or in limbo is read from
 another bookie. Bookies that disappointed are asked last from then on.
 
 What it does not do: find out where a ledger ends. The caller knows (CLOSED metadata, the writer's LAC, a plan), and
@@ -153,7 +153,7 @@ class _RangeRead:
                     raise self._why_not()
                 done, _ = await asyncio.wait(
                     self._running,
-                    timeout=self._reader.settings.speculative_read_delay_s,
+                    timeout=self._reader.settings.speculative_read_delay_ms / 1000,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in [task for task in self._running if task in done]:

@@ -48,8 +48,8 @@ QUIET_S = 10.0
 SETTINGS = {
     "managedLedgerMaxEntriesPerLedger": 2000,
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-    "addEntryTimeoutSeconds": 1.0,
-    "auditorPeriodicCheckSeconds": 10.0,
+    "addEntryTimeoutSec": 1.0,
+    "auditorPeriodicCheckInterval": 10.0,
 }
 KEEPER = "keeper"
 """A subscription that never acknowledges, so that nothing is trimmed."""

@@ -19,7 +19,7 @@ from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandFlo
 from magnetar.runtime.settings.declarations import Settings
 
 _SETTINGS = dataclasses.replace(
-    Settings(), connection_liveness_timeout_s=0.01, reader_return_timeout_s=0.02, max_message_size_bytes=1 << 15
+    Settings(), connection_liveness_timeout_ms=10, reader_return_timeout_s=0.02, max_message_size_bytes=1 << 15
 )
 _GREETING = encode(CommandConnect(client_version="fuzz", protocol_version=21))
 _REGISTERED = [

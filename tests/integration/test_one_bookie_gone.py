@@ -11,8 +11,8 @@ import magnetar
 SMALL_LEDGERS = {
     "managedLedgerMaxEntriesPerLedger": 200,
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-    "auditorPeriodicCheckSeconds": 2.0,
-    "addEntryTimeoutSeconds": 1.0,
+    "auditorPeriodicCheckInterval": 2.0,
+    "addEntryTimeoutSec": 1.0,
 }
 
 

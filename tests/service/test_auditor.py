@@ -27,7 +27,7 @@ from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
-SETTINGS = dataclasses.replace(FAST, lost_bookie_grace_s=3600.0, segment_size_mb=1, add_entry_timeout_s=1.0)
+SETTINGS = dataclasses.replace(FAST, lost_bookie_grace_s=3600.0, segment_size_bytes=1 << 20, add_entry_timeout_s=1.0)
 
 
 class Bookies:

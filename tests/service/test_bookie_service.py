@@ -35,7 +35,7 @@ from magnetar.storage.metadata.store import pack
 KEYS = RootKeys(b"s" * 32)
 CLUSTER = "cluster-1"
 FRAME_MAX = 64 << 20
-SETTINGS = Settings(segment_size_mb=1, compaction_bytes_per_s=1 << 30)
+SETTINGS = Settings(segment_size_bytes=1 << 20, compaction_bytes_per_s=1 << 30)
 
 
 class LocalCoordinator:

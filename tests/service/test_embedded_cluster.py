@@ -118,7 +118,7 @@ def test_one_more_bookie_gets_the_copies_of_one_whose_directory_is_gone(tmp_path
         client.subscribe("kept", "s").close()
         client.create_producer("kept").send(b"x")
     (tmp_path / "bookie-3").rename(tmp_path / "elsewhere")
-    settings = {"lostBookieRecoveryDelaySeconds": 0.2, "auditorPeriodicCheckSeconds": 0.2}
+    settings = {"lostBookieRecoveryDelay": 0.2, "auditorPeriodicCheckInterval": 0.2}
     with start(tmp_path, bookies=4, settings=settings) as cluster, cluster.client() as client:
         deadline = time.monotonic() + 30
         while not cluster.status()["auditor"]["whole"]:
@@ -136,7 +136,7 @@ def test_a_bookie_whose_lost_disk_is_accepted_begins_anew_and_is_filled(tmp_path
     (tmp_path / "bookie-2").rename(tmp_path / "elsewhere")
     with start(tmp_path) as cluster:
         assert not (tmp_path / "bookie-2").exists(), "nobody said that it will not come back"
-    settings = {"auditorPeriodicCheckSeconds": 0.2}
+    settings = {"auditorPeriodicCheckInterval": 0.2}
     with start(tmp_path, accept_lost_disk=["bookie-2"], settings=settings) as cluster, cluster.client() as client:
         deadline = time.monotonic() + 30
         while not cluster.status()["auditor"]["whole"] or cluster.status()["auditor"]["limbo"]:

@@ -103,7 +103,8 @@ class Cluster:
 @pytest.fixture
 async def cluster(tmp_path):
     cluster = Cluster(
-        tmp_path, Settings(segment_size_mb=2, ledger_entries_max=800, ledger_rollover_min_minutes=0, cache_size_mb=1)
+        tmp_path,
+        Settings(segment_size_bytes=2 << 20, ledger_entries_max=800, ledger_rollover_min_minutes=0, cache_size_mb=1),
     )
     await cluster.start()
     yield cluster

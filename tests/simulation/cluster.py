@@ -75,7 +75,7 @@ def draw_settings(random: Random) -> Settings:
     drawn = {
         "ledger_entries_max": random.choice((3, 20, 100, 50_000)),
         "ledger_rollover_min_minutes": 0,
-        "gc_interval_s": random.choice((1.0, 5.0, 900.0)),
+        "gc_interval_ms": random.choice((1000, 5000, 900_000)),
         "major_compaction_interval_s": random.choice((1.0, 86400.0)),
         "auditor_interval_s": random.choice((1.0, 5.0, 600.0)),
         "lost_bookie_grace_s": random.choice((2.0, 60.0)),
@@ -95,8 +95,8 @@ def draw_settings(random: Random) -> Settings:
             "ensemble_size": ensemble_size,
             "write_quorum": write_quorum,
             "ack_quorum": ack_quorum,
-            "segment_size_mb": 1,
-            "disk_check_interval_s": 1.0,
+            "segment_size_bytes": 1 << 20,
+            "disk_check_interval_ms": 1000,
         }
     )
 

@@ -1,4 +1,4 @@
-"""Known bugs of the original (ledgers.md §1), switched on in this project's production classes for a while.
+"""Known bugs of the original, switched on in this project's production classes for a while.
 
     with mutants.active("#2614"):
         …run something that must notice…

@@ -199,7 +199,7 @@ async def test_producer_names_are_unique_and_come_back_with_the_next_epoch():
 
 
 async def test_a_producer_name_held_by_a_dead_connection_is_freed():
-    async with broker_front(connection_liveness_timeout_s=0.05) as front:
+    async with broker_front(connection_liveness_timeout_ms=50) as front:
         dead, alive = await front.peer(answer_pings=False), await front.peer()
         await dead.producer(TOPIC, producer_name="chosen")
         await dead.subscribe(TOPIC, "s")

@@ -86,7 +86,7 @@ async def speak(front, data):
 @pytest.mark.parametrize("seed", range(12))
 async def test_random_commands(seed, caplog):
     rng = random.Random(seed)
-    async with broker_front(connection_liveness_timeout_s=0.01, reader_return_timeout_s=0.02) as front:
+    async with broker_front(connection_liveness_timeout_ms=10, reader_return_timeout_s=0.02) as front:
         for _ in range(6):
             await speak(front, list(commands(rng, 40)))
         await until(lambda: not front.connections and not len(front.requests))

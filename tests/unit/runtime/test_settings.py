@@ -74,6 +74,34 @@ def test_settings_travel():
     assert Settings.from_dict(settings.to_dict()) == settings == pickle.loads(pickle.dumps(settings))
 
 
+def test_intervals_of_bookkeeper_are_given_in_milliseconds_as_bookkeeper_does():
+    settings = Settings.load(
+        None, {}, {"gcWaitTime": "900000", "diskCheckInterval": "10000", "logSizeLimit": "67108864"}
+    )
+    assert settings == Settings()
+    assert (settings.gc_interval_ms, settings.disk_check_interval_ms) == (900_000, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gcWaitSeconds", "gcWaitTime"),
+        ("addEntryTimeoutSeconds", "addEntryTimeoutSec"),
+        ("diskCheckIntervalSeconds", "diskCheckInterval"),
+        ("lostBookieRecoveryDelaySeconds", "lostBookieRecoveryDelay"),
+    ],
+)
+def test_a_name_that_is_nearly_bookkeepers_is_refused_with_bookkeepers(old, new):
+    with pytest.raises(SettingError, match=rf"unknown setting {old}; did you mean {new}\?"):
+        Settings.load(None, {}, {old: "5"})
+
+
+def test_every_field_has_an_origin_and_only_shared_names_have_an_original_default():
+    for item in dataclasses.fields(Settings):
+        assert item.metadata["origin"] in ("pulsar", "bookkeeper", "magnetar"), item.name
+        assert item.metadata["origin"] != "magnetar" or not item.metadata["original"], item.name
+
+
 def test_every_field_is_described_and_every_hostile_value_is_legal():
     names = set()
     for item in dataclasses.fields(Settings):

@@ -26,7 +26,7 @@ async def closed_ledger(cluster, count, size=10):
 
 @pytest.fixture
 async def cluster():
-    cluster = FakeCluster(3, read_entry_timeout_s=0.4, speculative_read_delay_s=0.02)
+    cluster = FakeCluster(3, read_entry_timeout_s=0.4, speculative_read_delay_ms=20)
     yield cluster
     await cluster.close()
 
@@ -34,7 +34,7 @@ async def cluster():
 @pytest.fixture
 async def striped():
     """Five bookies, three copies: no bookie holds everything."""
-    cluster = FakeCluster(5, ensemble_size=5, read_entry_timeout_s=0.3, speculative_read_delay_s=0.02)
+    cluster = FakeCluster(5, ensemble_size=5, read_entry_timeout_s=0.3, speculative_read_delay_ms=20)
     yield cluster
     await cluster.close()
 

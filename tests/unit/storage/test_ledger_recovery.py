@@ -1,4 +1,4 @@
-"""Recovery against scripted bookies; the known bugs of ledgers.md §1 each have a test named after them."""
+"""Recovery against scripted bookies; each known bug of BookKeeper has a test named after it."""
 
 import asyncio
 import contextlib

@@ -1,0 +1,196 @@
+"""What one broker and the admin HTTP do with connections, publishes, dispatch and topics."""
+
+from dataclasses import dataclass
+
+from .text import setting
+
+
+@dataclass(frozen=True)
+class Broker:
+    """See the module."""
+
+    unacked_messages_max_per_consumer: int = setting(
+        "maxUnackedMessagesPerConsumer",
+        "pulsar",
+        50_000,
+        "Dispatch to a Shared consumer stops at this many unacknowledged messages; 0 = no bound.",
+        minimum=0,
+        maximum=1 << 31,
+    )
+    unacked_messages_max_per_subscription: int = setting(
+        "maxUnackedMessagesPerSubscription",
+        "pulsar",
+        200_000,
+        "Dispatch stops at this many unacknowledged messages of a Shared subscription, until half of them "
+        "are acknowledged. On an Exclusive subscription it bounds the separate ranges that were acknowledged "
+        "out of order; 0 = no bound.",
+        minimum=0,
+        maximum=1 << 31,
+    )
+    consumer_metadata_max_chars: int = setting(
+        "maxConsumerMetadataSize",
+        "pulsar",
+        1024,
+        "Characters that the names and values of a consumer's metadata may have together.",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    pending_publishes_max_per_connection: int = setting(
+        "maxPendingPublishRequestsPerConnection",
+        "pulsar",
+        1000,
+        "The broker stops reading from a connection that has this many unanswered publishes.",
+        minimum=1,
+        maximum=1 << 20,
+        hostile=2,
+    )
+    publish_buffer_max_mb: int = setting(
+        "maxMessagePublishBufferSizeInMB",
+        "pulsar",
+        64,
+        "The broker stops reading from its connections when their unanswered publishes hold this much.",
+        minimum=1,
+        maximum=1 << 16,
+        original="half of the JVM's direct memory",
+    )
+    connection_write_buffer_max_bytes: int = setting(
+        "pulsarChannelWriteBufferHighWaterMark",
+        "pulsar",
+        1 << 20,
+        "Dispatch to a connection pauses at this many unsent bytes.",
+        minimum=1024,
+        maximum=1 << 30,
+        hostile=4096,
+        original="65536",
+    )
+    dispatcher_read_entries_max: int = setting(
+        "dispatcherMaxReadBatchSize",
+        "pulsar",
+        100,
+        "Entries that a dispatcher reads at a time.",
+        minimum=1,
+        maximum=100_000,
+        hostile=1,
+    )
+    dispatcher_read_bytes_max: int = setting(
+        "dispatcherMaxReadSizeBytes",
+        "pulsar",
+        5 << 20,
+        "Bytes that a dispatcher reads at a time.",
+        minimum=1,
+        maximum=1 << 30,
+    )
+    dispatcher_turn_messages_max: int = setting(
+        "dispatcherMaxRoundRobinBatchSize",
+        "pulsar",
+        20,
+        "Messages that a Shared consumer gets before the dispatcher turns to the next consumer.",
+        minimum=1,
+        maximum=100_000,
+        hostile=1,
+    )
+    connection_requests_max: int = setting(
+        "maxPendingRequestsPerConnection",
+        "magnetar",
+        10_000,
+        "Requests that one connection may have in flight. The broker answers further ones with TooManyRequests.",
+        minimum=1,
+        maximum=1 << 24,
+        hostile=4,
+    )
+    connection_liveness_timeout_ms: int = setting(
+        "connectionLivenessCheckTimeoutMillis",
+        "pulsar",
+        5000,
+        "When a client asks for a producer name or an Exclusive subscription that another connection holds, "
+        "the broker pings that connection. It closes the connection when no answer comes for this long.",
+        minimum=10,
+        maximum=600_000,
+        hostile=100,
+    )
+    reader_return_timeout_s: float = setting(
+        "nonDurableSubscriptionGraceSeconds",
+        "magnetar",
+        60.0,
+        "The broker keeps a non-durable subscription for this long after a seek has disconnected its consumer.",
+        minimum=0.01,
+        maximum=86_400,
+        hostile=1.0,
+    )
+    lookup_requests_max: int = setting(
+        "maxConcurrentLookupRequest",
+        "pulsar",
+        50_000,
+        "Lookups that one broker handles at the same time. It answers further ones with TooManyRequests.",
+        minimum=1,
+        maximum=1 << 24,
+    )
+    topic_load_concurrency_max: int = setting(
+        "maxConcurrentTopicLoadRequest",
+        "pulsar",
+        64,
+        "Topics that one broker loads at the same time.",
+        minimum=1,
+        maximum=5000,
+        hostile=1,
+        original="5000",
+    )
+    topic_load_timeout_s: float = setting(
+        "topicLoadTimeoutSeconds",
+        "pulsar",
+        60.0,
+        "Loading a topic fails after this long.",
+        minimum=0.1,
+        maximum=3600,
+    )
+    allow_auto_topic_creation: bool = setting(
+        "allowAutoTopicCreation",
+        "pulsar",
+        True,
+        "Create a topic when a client first uses it.",
+    )
+    allow_auto_topic_creation_type: str = setting(
+        "allowAutoTopicCreationType",
+        "pulsar",
+        "non-partitioned",
+        "Kind of topic that is created automatically.",
+        choices=("non-partitioned", "partitioned"),
+    )
+    default_num_partitions: int = setting(
+        "defaultNumPartitions",
+        "pulsar",
+        1,
+        "Partitions of an automatically created partitioned topic.",
+        minimum=1,
+        maximum=10_000,
+    )
+    allow_auto_subscription_creation: bool = setting(
+        "allowAutoSubscriptionCreation",
+        "pulsar",
+        True,
+        "Create a subscription when a consumer first uses it.",
+    )
+    keep_alive_interval_s: float = setting(
+        "keepAliveIntervalSeconds",
+        "pulsar",
+        30.0,
+        "The broker pings an idle client after this long. It closes the connection after two intervals "
+        "without an answer.",
+        minimum=0.05,
+        maximum=3600,
+        hostile=0.5,
+    )
+    cluster_name: str = setting(
+        "clusterName",
+        "pulsar",
+        "standalone",
+        "Name of the cluster that the admin HTTP reports.",
+        original="none; standalone in Pulsar standalone",
+    )
+    web_service_allowed_hosts: str = setting(
+        "webServiceAllowedHosts",
+        "magnetar",
+        "",
+        "Further host names under which clients may call the admin HTTP, separated by commas; * allows every "
+        "name. IP addresses, localhost and the machine's own name are always allowed.",
+    )

@@ -1,0 +1,40 @@
+"""When the auditor checks ledgers and copies them."""
+
+from dataclasses import dataclass
+
+from .text import setting
+
+
+@dataclass(frozen=True)
+class Repair:
+    """See the module."""
+
+    auditor_interval_s: float = setting(
+        "auditorPeriodicCheckInterval",
+        "bookkeeper",
+        600.0,
+        "Pause between two full checks of all ledgers by the auditor.",
+        minimum=0.05,
+        maximum=1 << 24,
+        hostile=1.0,
+        original="604800",
+    )
+    lost_bookie_grace_s: float = setting(
+        "lostBookieRecoveryDelay",
+        "bookkeeper",
+        60.0,
+        "The auditor copies the ledgers of a bookie that has been away for this long to other bookies.",
+        minimum=0,
+        maximum=1 << 24,
+        hostile=1.0,
+        original="0",
+    )
+    repair_bytes_per_s: int = setting(
+        "replicationRateByBytes",
+        "bookkeeper",
+        32 << 20,
+        "Bytes per second that the auditor's repairs may copy.",
+        minimum=1 << 10,
+        maximum=1 << 40,
+        original="-1",
+    )
