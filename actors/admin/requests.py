@@ -9,7 +9,8 @@ from aiohttp import web
 
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady
 from ...protocol.topics import TopicName
-from ...runtime.backoff import Backoff
+from ...runtime import retry
+from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..members.coordinator_link import CoordinatorClient
@@ -18,6 +19,8 @@ from ..members.peer_calls import MemberCalls
 BODY_TIMEOUT_S = 10.0
 """Requests under way are few: one whose body does not come may not hold its place."""
 MOVING_LIMIT_S = 8.0
+MOVING_RETRY_INITIAL_S = 0.05
+MOVING_RETRY_MAX_S = 1.0
 CALLS_AT_A_TIME = 16
 LONG_MAX = (1 << 63) - 1
 
@@ -41,18 +44,17 @@ class Owners:
 
         Raises what the coordinator's `assign` and the method raise.
         """
-        backoff = Backoff(self._env.random, 0.05, 1.0, MOVING_LIMIT_S)
-        while True:
-            try:
-                assignment = await self.coordinator.call("assign", topic=topic, create=create)
-                return await self._brokers.call(
-                    assignment["broker"], method, topic=topic, timeout_s=timeout_s, **arguments
-                )
-            except (ServiceUnitNotReady, CoordinatorUnavailable):
-                delay_s = backoff.next_delay_s()
-                if delay_s is None:
-                    raise
-                await asyncio.sleep(delay_s)
+
+        async def call_the_owner() -> Any:
+            assignment = await self.coordinator.call("assign", topic=topic, create=create)
+            return await self._brokers.call(assignment["broker"], method, topic=topic, timeout_s=timeout_s, **arguments)
+
+        return await retry.limited(
+            LimitedBackoff(self._env.random, MOVING_RETRY_INITIAL_S, MOVING_RETRY_MAX_S, MOVING_LIMIT_S),
+            call_the_owner,
+            retriable=lambda error: isinstance(error, ServiceUnitNotReady | CoordinatorUnavailable),
+            on_retry=retry.silently,
+        )
 
     async def members(self, topic: TopicName, *, create: bool = False) -> list[str]:
         """What a topic consists of: its partitions, or itself. Raises TopicNotFound."""

@@ -181,7 +181,7 @@ class BrokerService:
                     return
                 except MagnetarError as error:
                     logger.warning("%s cannot register: %s", self.broker_id, error)
-                    await asyncio.sleep(backoff.next_delay_s() or SESSION_RETRY_MAXIMUM_S)
+                    await asyncio.sleep(backoff.next_delay_s())
         finally:
             self._renewing = False
 

@@ -249,9 +249,7 @@ class Placement:
                     self._doubtful.update(batch)
                 # Whatever went wrong with these records, they are read again and then looked at afresh.
                 self._wanted.update(self._doubtful)
-                delay_s = backoff.next_delay_s()
-                assert delay_s is not None
-                await asyncio.sleep(delay_s)
+                await asyncio.sleep(backoff.next_delay_s())
             self._idle.set()
 
     async def _round(self, batch: Iterable[str]) -> dict[str, None]:

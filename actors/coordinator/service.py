@@ -325,7 +325,7 @@ class CoordinatorService(RpcService, MetadataRpc, TopicsRpc):
             except Exception:
                 logger.exception("judging the sessions failed; it is tried again")
                 self.unexpected_errors += 1
-                delay_s = backoff.next_delay_s() or JUDGE_RETRY_MAX_S
+                delay_s = backoff.next_delay_s()
             await asyncio.sleep(delay_s)
 
     def _judge_once(self, now: float) -> None:

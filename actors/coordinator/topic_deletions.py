@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
+from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
@@ -190,19 +191,20 @@ class TopicDeletions:
 
     async def _finish(self, deletion: _Deletion) -> None:
         """Mark the topic and delete it, however often that has to be tried."""
-        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
-        while True:
-            try:
-                await self._remove(deletion)
-                break
-            except MagnetarError as error:
+
+        def failed(error: Exception, delay_s: float) -> None:
+            if isinstance(error, MagnetarError):
                 logger.warning("%s is not deleted yet: %s", deletion.name.full, error)
-            except Exception:
+            else:
                 logger.exception("the deletion of %s failed; it is tried again", deletion.name.full)
             self.failures += 1
-            delay_s = backoff.next_delay_s()
-            assert delay_s is not None, "this back-off has no limit"
-            await asyncio.sleep(delay_s)
+
+        await retry.forever(
+            Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),
+            lambda: self._remove(deletion),
+            retriable=retry.every_error,
+            on_retry=failed,
+        )
         logger.info("%s is deleted", deletion.name.full)
         self._end(deletion)
 

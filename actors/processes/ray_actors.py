@@ -14,6 +14,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.logs import log_to_file, log_to_stderr
@@ -167,26 +168,32 @@ class CoordinatorActor:
         """Start the service, trying again for ever: nobody else would. Its lock may still be held by the process that
         is being replaced, or a database may be away.
         """
-        backoff = Backoff(self._env.random, START_RETRY_INITIAL_S, START_RETRY_MAX_S)
         port = self._plan.coordinator.port
-        while True:
-            metadata = None
+
+        async def start() -> "tuple[CoordinatorService, MetadataStore]":
+            metadata = await assembly.open_metadata(self._env, self._plan)
             try:
-                metadata = await assembly.open_metadata(self._env, self._plan)
                 service = assembly.build_coordinator(self._env, self._plan, metadata, port)
                 await service.start()
-                break
-            except Exception as error:
-                self._problem = f"{type(error).__name__}: {error}"
-                logger.exception("the coordinator does not start")
-                if metadata is not None:
-                    await metadata.close()
-                if isinstance(error, OSError):
-                    port = 0  # taken by a stranger meanwhile: any other will do, members ask for it
-            delay_s = backoff.next_delay_s()
-            assert delay_s is not None
-            await asyncio.sleep(delay_s)
-        self._service, self._metadata = service, metadata
+            except Exception:
+                await metadata.close()
+                raise
+            return service, metadata
+
+        def failed(error: Exception, delay_s: float) -> None:
+            nonlocal port
+            self._problem = f"{type(error).__name__}: {error}"
+            logger.exception("the coordinator does not start")
+            if isinstance(error, OSError):
+                port = 0  # taken by a stranger meanwhile: any other will do, members ask for it
+
+        service, self._metadata = await retry.forever(
+            Backoff(self._env.random, START_RETRY_INITIAL_S, START_RETRY_MAX_S),
+            start,
+            retriable=retry.every_error,
+            on_retry=failed,
+        )
+        self._service = service
         self._supervisor.start()
         self._ready.set()
         self._tasks.spawn(self._watch(service), "watch-coordinator")

@@ -177,7 +177,6 @@ class Supervisor:
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
             delay_s = backoff.next_delay_s()
-            assert delay_s is not None, "supervision has no limit"
             kept.restarts += 1
             self._become(kept, NodeState.WAITING, problem)
             logger.warning("%s is not running (%s); next start in %.1f s", kept.node.node_id, problem, delay_s)

@@ -84,7 +84,7 @@ class Core:
                     # Busy: our own former registration may not have been noticed as gone yet.
                     if not is_retriable(error) and not isinstance(error, ProducerBusy | ConsumerBusy):
                         raise
-                    pause_s = backoff.next_delay_s() or 0.0
+                    pause_s = backoff.next_delay_s()
                     if self.loop.time() < eager_until:
                         pause_s = min(pause_s, max(EAGER_PAUSE_S, self._reconnecting / EAGER_ATTEMPTS_PER_S))
                     logger.debug("%s: %s; again in %.3f s", what, error, pause_s)

@@ -27,6 +27,7 @@ from ...protocol.pulsar_pb2 import (
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
 )
+from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from .configuration import ClientConfiguration
@@ -161,19 +162,20 @@ class Lookup:
 
         Raises the last failure, or Timeout when the time is up.
         """
-        backoff = self.new_backoff()
-        last: BaseException | None = None
+        last: Exception | None = None
+
+        def remember(error: Exception, delay_s: float) -> None:
+            nonlocal last
+            last = error
+
         try:
             async with asyncio.timeout(self.timeout_s):
-                while True:
-                    try:
-                        return await attempt()
-                    except (MagnetarError, TimeoutError) as error:
-                        if not is_retriable(error):
-                            raise
-                        last = error
-                    delay = backoff.next_delay_s()
-                    await asyncio.sleep(delay if delay is not None else 0)
+                return await retry.forever(
+                    self.new_backoff(),
+                    attempt,
+                    retriable=lambda error: isinstance(error, MagnetarError | TimeoutError) and is_retriable(error),
+                    on_retry=remember,
+                )
         except TimeoutError as error:
             reason = f": {last}" if last is not None and str(last) else ""
             if isinstance(last, ConnectError):

@@ -397,7 +397,7 @@ class PartitionProducer:
             # the growing of the pauses.
             if self._refusals is None:
                 self._refusals = Backoff(self._core.environment.random, REFUSED_PAUSE_INITIAL_S, REFUSED_PAUSE_MAX_S)
-            await asyncio.sleep(self._refusals.next_delay_s() or 0.0)
+            await asyncio.sleep(self._refusals.next_delay_s())
         finally:
             self._reconnecting = False
         self._reconnect()

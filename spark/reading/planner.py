@@ -31,7 +31,8 @@ from ...protocol.errors import (
 from ...protocol.message_id import MessageId
 from ...protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_READER
 from ...protocol.topics import TopicName
-from ...runtime.backoff import Backoff
+from ...runtime import retry
+from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import RpcConnection, rpc_connect
 from ...runtime.rpc.keys import Identity
@@ -227,16 +228,14 @@ class Planner:
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` while the cluster is in transition, for `timeout_s` at most."""
-        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S, self._timeout_s)
-        while True:
-            try:
-                return await attempt()
-            except (MagnetarError, OSError) as error:
-                delay_s = backoff.next_delay_s() if is_retriable(error) or isinstance(error, MOVING) else None
-                if delay_s is None:
-                    raise
-                logger.info("planning a read of %s again in %.1f s: %s", self.name.full, delay_s, error)
-            await asyncio.sleep(delay_s)
+        return await retry.limited(
+            LimitedBackoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S, self._timeout_s),
+            attempt,
+            retriable=lambda error: is_retriable(error) or isinstance(error, MOVING),
+            on_retry=lambda error, delay_s: logger.info(
+                "planning a read of %s again in %.1f s: %s", self.name.full, delay_s, error
+            ),
+        )
 
     # -- pins ----------------------------------------------------------------------------------------------------
 

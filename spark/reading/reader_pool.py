@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ...protocol.errors import ClusterError, MagnetarError, is_retriable
-from ...runtime.backoff import Backoff
+from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
 from ...storage.ledger.bookie_directory import BookieInfo
 from .progress import ReadProgress
@@ -98,7 +98,7 @@ class ReaderPool:
 
         async def work(reader: Reader) -> None:
             nonlocal bookies
-            backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, RETRY_LIMIT_S)
+            backoff = LimitedBackoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, RETRY_LIMIT_S)
             while waiting:
                 index, split = _take(waiting, reader.host, bookies)
                 while True:

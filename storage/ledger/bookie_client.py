@@ -325,9 +325,7 @@ class BookieClient:
             channel.retry.cancel()
             channel.retry = None
         if not self._closed:
-            delay_s = channel.backoff.next_delay_s()
-            assert delay_s is not None, "this back-off has no limit"
-            channel.retry = asyncio.get_running_loop().call_later(delay_s, self._retry, channel)
+            channel.retry = asyncio.get_running_loop().call_later(channel.backoff.next_delay_s(), self._retry, channel)
 
     def _retry(self, channel: _Channel) -> None:
         if channel.state is ChannelState.SUSPECT:

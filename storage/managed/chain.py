@@ -8,6 +8,7 @@ Invariants: ledger ids strictly ascend; only the last ledger grows; entries of a
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...protocol.errors import LedgerError
@@ -78,6 +79,10 @@ class LedgerChain:
         if index < len(self._ids) and self._ids[index] == ledger_id:
             return self.infos[index]
         return None
+
+    def as_known(self, stored: Iterable[LedgerInfo]) -> tuple[LedgerInfo, ...]:
+        """The ledgers of the stored chain, with what is known of them by now."""
+        return tuple(self.get(info.ledger_id) or info for info in stored)
 
     def grow(self, info: LedgerInfo, last_entry: int, size_bytes: int) -> None:
         """Entries of the last ledger up to `last_entry` are acknowledged, `size_bytes` of bodies in all."""

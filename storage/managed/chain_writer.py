@@ -39,6 +39,7 @@ from ...protocol.errors import (
     OutcomeUnknown,
     StaleEpoch,
 )
+from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -236,9 +237,7 @@ class ChainWriter:
                 self.on_rolled()
 
     def _delay_next_start(self) -> None:
-        delay_s = self._backoff.next_delay_s()
-        assert delay_s is not None, "this back-off has no limit"
-        self._start_not_before = self._loop.time() + delay_s
+        self._start_not_before = self._loop.time() + self._backoff.next_delay_s()
 
     async def _recover_chain(self) -> None:
         """Close every ledger of the stored chain that is not closed, and learn where it ends."""
@@ -277,7 +276,7 @@ class ChainWriter:
             def with_new(record: ManagedLedgerRecord) -> ManagedLedgerRecord:
                 return replace(
                     record,
-                    ledgers=(*fresh_infos(record, self._chain), info),
+                    ledgers=(*self._chain.as_known(record.ledgers), info),
                     highest_ledger_id=writer.ledger_id,
                 )
 
@@ -443,40 +442,45 @@ class ChainWriter:
 
     async def _prepare_next(self) -> tuple[LedgerWriter, LedgerInfo] | None:
         """The next ledger, however long the metadata store stays away; None when the need for it has gone."""
-        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
-        while self.state is ChainWriterState.WRITING and self._rollover_due_in_s() == 0:
+
+        async def create() -> tuple[LedgerWriter, LedgerInfo] | None:
             try:
                 return await self._create_next()
             except (StaleEpoch, LedgerFenced) as error:
                 self._terminal(error)
-            except MagnetarError as error:
-                logger.info("%s waits with the rollover: %s", self._owned.name, error)
-                delay_s = backoff.next_delay_s()
-                assert delay_s is not None, "this back-off has no limit"
-                await asyncio.sleep(delay_s)
-        return None
+                return None
+
+        return await retry.while_wanted(
+            Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),
+            lambda: self.state is ChainWriterState.WRITING and self._rollover_due_in_s() == 0,
+            create,
+            retriable=retry.our_error,
+            on_retry=lambda error, _: logger.info("%s waits with the rollover: %s", self._owned.name, error),
+        )
 
     async def _close_behind(self, old: LedgerWriter, info: LedgerInfo) -> None:
         """Close a ledger that was rolled over, however long the metadata store stays away.
 
         After a failure it is left to the next start, which recovers every ledger that is open.
         """
-        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
-        while self._ended is None:
+
+        async def close() -> None:
             try:
                 async with self._settling:
                     if info.closed or self.state in (ChainWriterState.FAILED, ChainWriterState.STARTING):
                         await old.abandon()
                     else:
                         self._closed_as(info, await old.close())
-                break
             except LedgerFenced as error:
                 self._terminal(error)
-            except MagnetarError as error:
-                logger.info("ledger %d stays open for now: %s", old.ledger_id, error)
-                delay_s = backoff.next_delay_s()
-                assert delay_s is not None, "this back-off has no limit"
-                await asyncio.sleep(delay_s)
+
+        await retry.while_wanted(
+            Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),
+            lambda: self._ended is None,
+            close,
+            retriable=retry.our_error,
+            on_retry=lambda error, _: logger.info("ledger %d stays open for now: %s", old.ledger_id, error),
+        )
         if self.on_rolled is not None and self._ended is None:
             self.on_rolled()
 
@@ -484,11 +488,6 @@ class ChainWriter:
         self._chain.grow(info, metadata.last_entry, metadata.length or info.size_bytes)
         info.closed = True
         info.closed_ms = self._env.clock.now_ms()
-
-
-def fresh_infos(record: ManagedLedgerRecord, chain: LedgerChain) -> tuple[LedgerInfo, ...]:
-    """The ledgers of the stored chain, with what is known of them by now."""
-    return tuple(chain.get(info.ledger_id) or info for info in record.ledgers)
 
 
 def _fail_all(waiting: deque[tuple[bytes, AddCallback]], error: MagnetarError) -> None:

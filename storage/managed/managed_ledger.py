@@ -42,7 +42,7 @@ from . import publish_times
 from .chain import LedgerChain, LedgerInfo
 from .chain_reader import ChainReads
 from .chain_recovery import settle
-from .chain_writer import ChainWriter, fresh_infos
+from .chain_writer import ChainWriter
 from .cursor import Cursor, CursorHome
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
@@ -344,7 +344,7 @@ class ManagedLedger:
         return trimmable(self._chain.infos, marks, pinned, self._writer.current_ledger_id)
 
     def _without(self, record: ManagedLedgerRecord, gone: list[int]) -> ManagedLedgerRecord:
-        kept = tuple(info for info in fresh_infos(record, self._chain) if info.ledger_id not in gone)
+        kept = tuple(info for info in self._chain.as_known(record.ledgers) if info.ledger_id not in gone)
         return replace(record, ledgers=kept, deleting=tuple(dict.fromkeys((*record.deleting, *gone))))
 
     async def _finish_deleting(self) -> None:
@@ -357,7 +357,7 @@ class ManagedLedger:
                 await self._owned.change(
                     lambda record: replace(
                         record,
-                        ledgers=fresh_infos(record, self._chain),
+                        ledgers=self._chain.as_known(record.ledgers),
                         deleting=tuple(one for one in record.deleting if one not in deleting),
                     )
                 )

@@ -44,9 +44,7 @@ class TrimTimer:
         """Something could not be trimmed or deleted: again, later each time."""
         if self._backoff is None:
             self._backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
-        delay_s = self._backoff.next_delay_s()
-        assert delay_s is not None, "this back-off has no limit"
-        self.within_s(delay_s)
+        self.within_s(self._backoff.next_delay_s())
 
     def succeeded(self) -> None:
         """The next failure is the first one again."""

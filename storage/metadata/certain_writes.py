@@ -17,7 +17,7 @@ from ...protocol.errors import (
     OutcomeUnknown,
     StaleEpoch,
 )
-from ...runtime.backoff import Backoff
+from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
 from .store import Guard, MetadataStore, Write, one_result
 
@@ -44,7 +44,7 @@ async def put_certain(
     may have been, until somebody else wrote on top), MetadataUnavailable and whatever else says that nothing was
     executed; OutcomeUnknown when the store took nothing more for the whole time after a lost answer.
     """
-    backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, settle_limit_s)
+    backoff = LimitedBackoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, settle_limit_s)
     doubt: OutcomeUnknown | None = None
     while True:
         try:
@@ -90,7 +90,7 @@ async def delete_certain(env: Environment, store: MetadataStore, key: str) -> bo
     Raises MetadataUnavailable when nothing was executed, OutcomeUnknown like `put_certain`, BadVersion when the record
     changes all the time.
     """
-    backoff = Backoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, SETTLE_LIMIT_S)
+    backoff = LimitedBackoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, SETTLE_LIMIT_S)
     doubt: OutcomeUnknown | None = None
     changed: BadVersion | None = None
     while True:

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from magnetar.protocol.errors import DirectoryLocked
-from magnetar.runtime.backoff import Backoff
-from magnetar.runtime.environment import Environment, SeededChance
+from magnetar.runtime.environment import Environment
 from magnetar.runtime.files import RealFiles
 from magnetar.runtime.tasks import Tasks
 
@@ -89,16 +88,6 @@ def test_a_lock_ends_with_its_process(tmp_path):
     RealFiles().lock(path).release()
     os.close(reader)
     os.close(writer)
-
-
-def test_backoff_grows_stays_bounded_and_ends():
-    backoff = Backoff(SeededChance(1), 0.1, 1.0, limit_s=5.0)
-    delays = []
-    while (delay := backoff.next_delay_s()) is not None:
-        delays.append(delay)
-    assert 0.08 <= delays[0] <= 0.1 and max(delays) <= 1.0 and sum(delays) == pytest.approx(5.0)
-    backoff.reset()
-    assert backoff.next_delay_s() <= 0.1
 
 
 async def test_tasks_report_failures_and_end_together():
