@@ -26,7 +26,6 @@ from ..core.context import Core
 from ..core.discovery import service_url_source
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
-from ..core.refusals import refuse
 from ..core.threading_bridge import SameThread
 from ..producing.topic_producer import TopicProducer
 from .consumer import AsyncConsumer
@@ -68,26 +67,7 @@ class AsyncClient:
         to log goes to the standard `logging`). Raises InvalidConfiguration, OperationNotSupported; a URL that leads
         nowhere shows when it is first used.
         """
-        refuse(
-            "Client",
-            authentication=authentication,
-            log_conf_file_path=log_conf_file_path,
-            use_tls=use_tls,
-            tls_trust_certs_file_path=tls_trust_certs_file_path,
-            tls_allow_insecure_connection=tls_allow_insecure_connection,
-            tls_validate_hostname=tls_validate_hostname,
-            logger=logger,
-            listener_name=listener_name,
-            tls_private_key_file_path=tls_private_key_file_path,
-            tls_certificate_file_path=tls_certificate_file_path,
-        )
-        self.configuration = ClientConfiguration(
-            service_url=service_url,
-            operation_timeout_seconds=operation_timeout_seconds,
-            concurrent_lookup_requests=concurrent_lookup_requests,
-            connection_timeout_ms=connection_timeout_ms,
-            **options,
-        )
+        self.configuration = ClientConfiguration.of({**locals(), **options})
         self._core: Core | None = None
         self._environment: Environment | None = None
         self._closed = False
@@ -147,34 +127,7 @@ class AsyncClient:
         of theirs are taken and have no effect.
         Raises InvalidConfiguration, InvalidTopicName, ProducerBusy, ConnectError, Timeout, or what the broker answers.
         """
-        refuse(
-            "create_producer",
-            schema=schema,
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
-            access_mode=access_mode,
-        )
-        configuration = ProducerConfiguration(
-            topic=topic,
-            producer_name=producer_name,
-            initial_sequence_id=initial_sequence_id,
-            send_timeout_millis=send_timeout_millis,
-            compression_type=compression_type,
-            max_pending_messages=max_pending_messages,
-            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
-            block_if_queue_full=block_if_queue_full,
-            batching_enabled=batching_enabled,
-            batching_max_messages=batching_max_messages,
-            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
-            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
-            message_routing_mode=message_routing_mode,
-            hashing_scheme=hashing_scheme,
-            properties=dict(properties or {}),
-            batching_type=batching_type,
-            message_router=message_router,
-        )
+        configuration = ProducerConfiguration.of(locals())
         core = self._running_core()
         producer = TopicProducer(core, configuration)
         await producer.open()
@@ -214,34 +167,7 @@ class AsyncClient:
         of theirs are taken and have no effect.
         Raises InvalidConfiguration, InvalidTopicName, ConsumerBusy, ConnectError, Timeout, or what the broker answers.
         """
-        refuse(
-            "subscribe",
-            schema=schema,
-            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
-            is_read_compacted=is_read_compacted,
-            crypto_key_reader=crypto_key_reader,
-            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
-            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
-            key_shared_policy=key_shared_policy,
-            batch_index_ack_enabled=batch_index_ack_enabled,
-            regex_subscription_mode=regex_subscription_mode,
-            dead_letter_policy=dead_letter_policy,
-            crypto_failure_action=crypto_failure_action,
-            is_pattern_topic=is_pattern_topic,
-        )
-        configuration = ConsumerConfiguration(
-            topic=topic,
-            subscription_name=subscription_name,
-            consumer_type=consumer_type,
-            receiver_queue_size=receiver_queue_size,
-            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
-            consumer_name=consumer_name,
-            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-            properties=dict(properties or {}),
-            initial_position=initial_position,
-            start_message_id_inclusive=start_message_id_inclusive,
-            batch_receive_policy=batch_receive_policy,
-        )
+        configuration = ConsumerConfiguration.of(locals())
         core = self._running_core()
         consumer = TopicConsumer(core, configuration)
         await consumer.open()
@@ -264,21 +190,7 @@ class AsyncClient:
 
         Raises as `subscribe`.
         """
-        refuse(
-            "create_reader",
-            schema=schema,
-            is_read_compacted=is_read_compacted,
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-        )
-        configuration = ReaderConfiguration(
-            topic=topic,
-            start_message_id=start_message_id,
-            receiver_queue_size=receiver_queue_size,
-            reader_name=reader_name,
-            subscription_role_prefix=subscription_role_prefix,
-            start_message_id_inclusive=start_message_id_inclusive,
-        )
+        configuration = ReaderConfiguration.of(locals())
         core = self._running_core()
         reader = TopicReader(core, configuration)
         await reader.open()

@@ -27,7 +27,6 @@ from ..core.configuration import (
 from ..core.context import Closeable
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
-from ..core.refusals import refuse
 from ..producing.topic_producer import TopicProducer
 from .consumer import Consumer, Reader
 from .loop import Running, obtain
@@ -72,26 +71,7 @@ class Client:
         to log goes to the standard `logging`). Raises InvalidConfiguration, OperationNotSupported; a URL that leads
         nowhere shows when it is first used.
         """
-        refuse(
-            "Client",
-            authentication=authentication,
-            log_conf_file_path=log_conf_file_path,
-            use_tls=use_tls,
-            tls_trust_certs_file_path=tls_trust_certs_file_path,
-            tls_allow_insecure_connection=tls_allow_insecure_connection,
-            tls_validate_hostname=tls_validate_hostname,
-            logger=logger,
-            listener_name=listener_name,
-            tls_private_key_file_path=tls_private_key_file_path,
-            tls_certificate_file_path=tls_certificate_file_path,
-        )
-        self.configuration = ClientConfiguration(
-            service_url=service_url,
-            operation_timeout_seconds=operation_timeout_seconds,
-            concurrent_lookup_requests=concurrent_lookup_requests,
-            connection_timeout_ms=connection_timeout_ms,
-            **options,
-        )
+        self.configuration = ClientConfiguration.of({**locals(), **options})
         self._closed = False
         self._begin()
 
@@ -143,38 +123,9 @@ class Client:
         of theirs are taken and have no effect.
         Raises InvalidConfiguration, InvalidTopicName, ProducerBusy, ConnectError, Timeout, or what the broker answers.
         """
-        refuse(
-            "create_producer",
-            schema=schema,
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
-            access_mode=access_mode,
-        )
         return Producer(
             self,
-            self.open_producer(
-                ProducerConfiguration(
-                    topic=topic,
-                    producer_name=producer_name,
-                    initial_sequence_id=initial_sequence_id,
-                    send_timeout_millis=send_timeout_millis,
-                    compression_type=compression_type,
-                    max_pending_messages=max_pending_messages,
-                    max_pending_messages_across_partitions=max_pending_messages_across_partitions,
-                    block_if_queue_full=block_if_queue_full,
-                    batching_enabled=batching_enabled,
-                    batching_max_messages=batching_max_messages,
-                    batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
-                    batching_max_publish_delay_ms=batching_max_publish_delay_ms,
-                    message_routing_mode=message_routing_mode,
-                    hashing_scheme=hashing_scheme,
-                    properties=dict(properties or {}),
-                    batching_type=batching_type,
-                    message_router=message_router,
-                )
-            ),
+            self.open_producer(ProducerConfiguration.of(locals())),
         )
 
     def subscribe(
@@ -213,38 +164,9 @@ class Client:
         of theirs are taken and have no effect.
         Raises InvalidConfiguration, InvalidTopicName, ConsumerBusy, ConnectError, Timeout, or what the broker answers.
         """
-        refuse(
-            "subscribe",
-            schema=schema,
-            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
-            is_read_compacted=is_read_compacted,
-            crypto_key_reader=crypto_key_reader,
-            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
-            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
-            key_shared_policy=key_shared_policy,
-            batch_index_ack_enabled=batch_index_ack_enabled,
-            regex_subscription_mode=regex_subscription_mode,
-            dead_letter_policy=dead_letter_policy,
-            crypto_failure_action=crypto_failure_action,
-        )
         return Consumer(
             self,
-            self.open_consumer(
-                ConsumerConfiguration(
-                    topic=topic,
-                    subscription_name=subscription_name,
-                    consumer_type=consumer_type,
-                    message_listener=message_listener,
-                    receiver_queue_size=receiver_queue_size,
-                    max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
-                    consumer_name=consumer_name,
-                    negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-                    properties=dict(properties or {}),
-                    initial_position=initial_position,
-                    start_message_id_inclusive=start_message_id_inclusive,
-                    batch_receive_policy=batch_receive_policy,
-                )
-            ),
+            self.open_consumer(ConsumerConfiguration.of(locals())),
         )
 
     def create_reader(
@@ -265,26 +187,9 @@ class Client:
 
         Raises as `subscribe`.
         """
-        refuse(
-            "create_reader",
-            schema=schema,
-            is_read_compacted=is_read_compacted,
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-        )
         return Reader(
             self,
-            self.open_reader(
-                ReaderConfiguration(
-                    topic=topic,
-                    start_message_id=start_message_id,
-                    reader_listener=reader_listener,
-                    receiver_queue_size=receiver_queue_size,
-                    reader_name=reader_name,
-                    subscription_role_prefix=subscription_role_prefix,
-                    start_message_id_inclusive=start_message_id_inclusive,
-                )
-            ),
+            self.open_reader(ReaderConfiguration.of(locals())),
         )
 
     def get_topic_partitions(self, topic: str) -> list[str]:

@@ -5,13 +5,14 @@ InvalidConfiguration, before anything is sent.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
 from .message_id import MessageId
+from .options import Options, option
 from .outgoing_message import OutgoingMessage
 
 
@@ -51,155 +52,6 @@ class BatchingType(IntEnum):
     KeyBased = 1
 
 
-def _refuse(what: str) -> None:
-    raise InvalidConfiguration(what)
-
-
-def _check_range(name: str, value: int, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        _refuse(f"{name} must be an integer of at least {minimum}, not {value!r}")
-
-
-def _check_choice(name: str, value: object, kind: type[IntEnum]) -> None:
-    if not isinstance(value, kind):
-        _refuse(f"{name} must be a {kind.__name__}, such as {kind.__name__}.{next(iter(kind)).name}, not {value!r}")
-
-
-def _check_text(name: str, value: str | None, *, required: bool = False) -> None:
-    if value is None and not required:
-        return
-    if not isinstance(value, str) or not value:
-        _refuse(f"{name} must be a non-empty string, not {value!r}")
-
-
-def _check_properties(name: str, value: Mapping[str, str]) -> None:
-    for key, text in value.items():
-        if not isinstance(key, str) or not isinstance(text, str):
-            _refuse(f"{name} must map strings to strings, not {key!r} to {text!r}")
-
-
-@dataclass(frozen=True)
-class ClientConfiguration:
-    """One client. Without `service_url` the cluster is found through Ray."""
-
-    service_url: str | None = None
-    operation_timeout_seconds: int = 30
-    connection_timeout_ms: int = 10_000
-    concurrent_lookup_requests: int = 50_000
-    keep_alive_interval_s: float = 30.0
-    """A PING after so many silent seconds; a peer that stays silent for as many again is given up."""
-    backoff_initial_ms: int = 20
-    backoff_maximum_ms: int = 5_000
-    decompressed_size_max_bytes: int = 80 * 1024 * 1024
-    """A batch that claims to be larger is not delivered: `receive` fails with MessageTooBig, and it is kept."""
-
-    def __post_init__(self) -> None:
-        _check_text("service_url", self.service_url)
-        _check_range("operation_timeout_seconds", self.operation_timeout_seconds, 1)
-        _check_range("connection_timeout_ms", self.connection_timeout_ms, 1)
-        _check_range("concurrent_lookup_requests", self.concurrent_lookup_requests, 1)
-        _check_range("backoff_initial_ms", self.backoff_initial_ms, 1)
-        _check_range("backoff_maximum_ms", self.backoff_maximum_ms, self.backoff_initial_ms)
-
-
-@dataclass(frozen=True)
-class ProducerConfiguration:
-    """One producer."""
-
-    topic: str
-    producer_name: str | None = None
-    initial_sequence_id: int | None = None
-    send_timeout_millis: int = 30_000
-    compression_type: CompressionType = CompressionType.NONE
-    max_pending_messages: int = 1_000
-    max_pending_messages_across_partitions: int = 50_000
-    block_if_queue_full: bool = False
-    batching_enabled: bool = False
-    batching_max_messages: int = 1_000
-    batching_max_allowed_size_in_bytes: int = 128 * 1024
-    batching_max_publish_delay_ms: int = 10
-    message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
-    hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
-    properties: Mapping[str, str] = field(default_factory=dict)
-    batching_type: BatchingType = BatchingType.Default
-    message_router: Callable[[OutgoingMessage, int], int] | None = None
-
-    def __post_init__(self) -> None:
-        _check_text("topic", self.topic, required=True)
-        _check_text("producer_name", self.producer_name)
-        if self.initial_sequence_id is not None:
-            _check_range("initial_sequence_id", self.initial_sequence_id, -1)
-        _check_range("send_timeout_millis", self.send_timeout_millis, 0)
-        _check_range("max_pending_messages", self.max_pending_messages, 1)
-        _check_range("max_pending_messages_across_partitions", self.max_pending_messages_across_partitions, 1)
-        _check_range("batching_max_messages", self.batching_max_messages, 1)
-        _check_range("batching_max_allowed_size_in_bytes", self.batching_max_allowed_size_in_bytes, 1)
-        _check_range("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms, 0)
-        _check_properties("properties", self.properties)
-        _check_choice("compression_type", self.compression_type, CompressionType)
-        _check_choice("message_routing_mode", self.message_routing_mode, PartitionsRoutingMode)
-        _check_choice("hashing_scheme", self.hashing_scheme, HashingScheme)
-        _check_choice("batching_type", self.batching_type, BatchingType)
-        custom = self.message_routing_mode is PartitionsRoutingMode.CustomPartition
-        if custom and self.message_router is None:
-            _refuse("CustomPartition needs a message_router")
-
-
-@dataclass(frozen=True)
-class ConsumerConfiguration:
-    """One consumer."""
-
-    topic: str
-    subscription_name: str
-    consumer_type: ConsumerType = ConsumerType.Exclusive
-    message_listener: Callable[[Any, Any], None] | None = None
-    receiver_queue_size: int = 1_000
-    max_total_receiver_queue_size_across_partitions: int = 50_000
-    consumer_name: str | None = None
-    negative_ack_redelivery_delay_ms: int = 60_000
-    properties: Mapping[str, str] = field(default_factory=dict)
-    initial_position: InitialPosition = InitialPosition.Latest
-    start_message_id_inclusive: bool = False
-    batch_receive_policy: "ConsumerBatchReceivePolicy | None" = None
-    ack_group_time_ms: int = 100
-    ack_group_max: int = 1_000
-
-    def __post_init__(self) -> None:
-        _check_text("topic", self.topic, required=True)
-        _check_text("subscription_name", self.subscription_name, required=True)
-        _check_text("consumer_name", self.consumer_name)
-        _check_choice("consumer_type", self.consumer_type, ConsumerType)
-        _check_choice("initial_position", self.initial_position, InitialPosition)
-        _check_range("receiver_queue_size", self.receiver_queue_size, 0)
-        name = "max_total_receiver_queue_size_across_partitions"
-        _check_range(name, self.max_total_receiver_queue_size_across_partitions, 1)
-        _check_range("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0)
-        _check_range("ack_group_time_ms", self.ack_group_time_ms, 0)
-        _check_range("ack_group_max", self.ack_group_max, 1)
-        _check_properties("properties", self.properties)
-
-
-@dataclass(frozen=True)
-class ReaderConfiguration:
-    """One reader."""
-
-    topic: str
-    start_message_id: MessageId
-    reader_listener: Callable[[Any, Any], None] | None = None
-    receiver_queue_size: int = 1_000
-    reader_name: str | None = None
-    subscription_role_prefix: str | None = None
-    start_message_id_inclusive: bool = False
-
-    def __post_init__(self) -> None:
-        _check_text("topic", self.topic, required=True)
-        _check_text("reader_name", self.reader_name)
-        _check_text("subscription_role_prefix", self.subscription_role_prefix)
-        if not isinstance(self.start_message_id, MessageId):
-            _refuse(f"start_message_id must be a MessageId, not {self.start_message_id!r}")
-        _check_range("receiver_queue_size", self.receiver_queue_size, 1)
-
-
 @dataclass(frozen=True)
 class ConsumerBatchReceivePolicy:
     """When `batch_receive` has enough: so many messages, so many bytes, or so many milliseconds; below 1 = no limit."""
@@ -210,4 +62,163 @@ class ConsumerBatchReceivePolicy:
 
     def __post_init__(self) -> None:
         if self.max_num_message < 1 and self.max_num_bytes < 1 and self.timeout_ms < 1:
-            _refuse("a batch receive policy needs at least one limit")
+            raise InvalidConfiguration("a batch receive policy needs at least one limit")
+
+
+@dataclass(frozen=True)
+class ClientConfiguration(Options):
+    """One client. Without `service_url` the cluster is found through Ray."""
+
+    CALL = "Client"
+    UNSUPPORTED = (
+        "authentication",
+        "log_conf_file_path",
+        "use_tls",
+        "tls_trust_certs_file_path",
+        "tls_allow_insecure_connection",
+        "tls_validate_hostname",
+        "logger",
+        "listener_name",
+        "tls_private_key_file_path",
+        "tls_certificate_file_path",
+    )
+    WITHOUT_EFFECT = ("io_threads", "message_listener_threads", "stats_interval_in_seconds")
+
+    service_url: str | None = option(None, "`pulsar://host:port`, several as `pulsar://a:1,b:2`.", text=True)
+    operation_timeout_seconds: int = option(30, "Seconds that creating, subscribing and seeking may take.", minimum=1)
+    connection_timeout_ms: int = option(10_000, "Milliseconds that a connection may take.", minimum=1)
+    concurrent_lookup_requests: int = option(50_000, "Lookups under way at a time, at most.", minimum=1)
+    keep_alive_interval_s: float = option(
+        30.0, "A PING after so many silent seconds; a peer that stays silent for as many again is given up."
+    )
+    backoff_initial_ms: int = option(20, "Milliseconds before the first new try.", minimum=1)
+    backoff_maximum_ms: int = option(5_000, "Milliseconds between two tries, at most.", minimum=1)
+    decompressed_size_max_bytes: int = option(
+        80 * 1024 * 1024,
+        "A batch that claims to be larger is not delivered: `receive` fails with MessageTooBig, and it is kept.",
+    )
+
+    def check(self) -> None:
+        if self.backoff_maximum_ms < self.backoff_initial_ms:
+            raise InvalidConfiguration(
+                f"backoff_maximum_ms must be an integer of at least {self.backoff_initial_ms}, "
+                f"not {self.backoff_maximum_ms!r}"
+            )
+
+
+@dataclass(frozen=True)
+class ProducerConfiguration(Options):
+    """One producer."""
+
+    CALL = "create_producer"
+    UNSUPPORTED = (
+        "schema",
+        "chunking_enabled",
+        "lazy_start_partitioned_producers",
+        "encryption_key",
+        "crypto_key_reader",
+        "access_mode",
+    )
+
+    topic: str = option(doc="Any form of a topic's name.", text=True)
+    producer_name: str | None = option(None, "By default the broker gives one.", text=True)
+    initial_sequence_id: int | None = option(None, "The first message has the next one.", minimum=-1)
+    send_timeout_millis: int = option(30_000, "Milliseconds until a send fails with Timeout; 0: never.", minimum=0)
+    compression_type: CompressionType = option(
+        CompressionType.NONE, "How batches are compressed.", choice=CompressionType
+    )
+    max_pending_messages: int = option(1_000, "Messages without a receipt, at most, per partition.", minimum=1)
+    max_pending_messages_across_partitions: int = option(50_000, "The same for all partitions together.", minimum=1)
+    block_if_queue_full: bool = option(False, "Wait for room instead of raising ProducerQueueIsFull.")
+    batching_enabled: bool = option(False, "Whether messages share entries.")
+    batching_max_messages: int = option(1_000, "Messages in a batch, at most.", minimum=1)
+    batching_max_allowed_size_in_bytes: int = option(128 * 1024, "Bytes in a batch, about, at most.", minimum=1)
+    batching_max_publish_delay_ms: int = option(10, "Milliseconds that a batch waits for more, at most.", minimum=0)
+    message_routing_mode: PartitionsRoutingMode = option(
+        PartitionsRoutingMode.RoundRobinDistribution, "Which partition a message goes to.", choice=PartitionsRoutingMode
+    )
+    hashing_scheme: HashingScheme = option(
+        HashingScheme.JavaStringHash, "The hash of a key that chooses the partition.", choice=HashingScheme
+    )
+    properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
+    batching_type: BatchingType = option(BatchingType.Default, "What may share a batch.", choice=BatchingType)
+    message_router: Callable[[OutgoingMessage, int], int] | None = option(
+        None, "Called as `router(message, partitions)` with CustomPartition; returns the partition's index."
+    )
+
+    def check(self) -> None:
+        if self.message_routing_mode is PartitionsRoutingMode.CustomPartition and self.message_router is None:
+            raise InvalidConfiguration("CustomPartition needs a message_router")
+
+
+@dataclass(frozen=True)
+class ConsumerConfiguration(Options):
+    """One consumer."""
+
+    CALL = "subscribe"
+    UNSUPPORTED = (
+        "schema",
+        "unacked_messages_timeout_ms",
+        "is_read_compacted",
+        "crypto_key_reader",
+        "replicate_subscription_state_enabled",
+        "auto_ack_oldest_chunked_message_on_queue_full",
+        "key_shared_policy",
+        "batch_index_ack_enabled",
+        "regex_subscription_mode",
+        "dead_letter_policy",
+        "crypto_failure_action",
+        "is_pattern_topic",
+    )
+    WITHOUT_EFFECT = (
+        "broker_consumer_stats_cache_time_ms",
+        "pattern_auto_discovery_period",
+        "max_pending_chunked_message",
+    )
+
+    topic: str = option(doc="Any form of a topic's name.", text=True)
+    subscription_name: str = option(doc="The subscription, which is created if it does not exist.", text=True)
+    consumer_type: ConsumerType = option(
+        ConsumerType.Exclusive, "How the consumers of the subscription share its messages.", choice=ConsumerType
+    )
+    message_listener: Callable[[Any, Any], None] | None = option(
+        None, "Called as `listener(consumer, message)`, one message after the other."
+    )
+    receiver_queue_size: int = option(1_000, "Messages that wait in the client, about; 0: none.", minimum=0)
+    max_total_receiver_queue_size_across_partitions: int = option(
+        50_000, "The same for all partitions together.", minimum=1
+    )
+    consumer_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
+    negative_ack_redelivery_delay_ms: int = option(
+        60_000, "Milliseconds after a negative acknowledgement until the message comes again.", minimum=0
+    )
+    properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
+    initial_position: InitialPosition = option(
+        InitialPosition.Latest, "Where a subscription starts that does not exist yet.", choice=InitialPosition
+    )
+    start_message_id_inclusive: bool = option(False, "Whether a seek to a message delivers it again.")
+    batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` has enough.")
+    ack_group_time_ms: int = option(100, "Milliseconds that acknowledgements are gathered.", minimum=0)
+    ack_group_max: int = option(1_000, "Acknowledgements that are gathered, at most.", minimum=1)
+
+
+@dataclass(frozen=True)
+class ReaderConfiguration(Options):
+    """One reader."""
+
+    CALL = "create_reader"
+    UNSUPPORTED = ("schema", "is_read_compacted", "crypto_key_reader", "crypto_failure_action")
+
+    topic: str = option(doc="Any form of a topic's name.", text=True)
+    start_message_id: MessageId = option(doc="The reader begins behind this message.")
+    reader_listener: Callable[[Any, Any], None] | None = option(
+        None, "Called as `listener(reader, message)`, one message after the other."
+    )
+    receiver_queue_size: int = option(1_000, "Messages that wait in the client, about.", minimum=1)
+    reader_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
+    subscription_role_prefix: str | None = option(None, "How the name of its subscription begins.", text=True)
+    start_message_id_inclusive: bool = option(False, "Begin with that message, not behind it.")
+
+    def check(self) -> None:
+        if not isinstance(self.start_message_id, MessageId):
+            raise InvalidConfiguration(f"start_message_id must be a MessageId, not {self.start_message_id!r}")

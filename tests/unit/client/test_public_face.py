@@ -1,6 +1,7 @@
 """Moving from the official Python client is an import change: what exists in both has the same names, parameters in the
 same places, and the same defaults; what is not here yet is refused by name."""
 
+import dataclasses
 import inspect
 from datetime import timedelta
 from typing import Any
@@ -8,6 +9,13 @@ from typing import Any
 import pytest
 
 import magnetar
+from magnetar.client.core.configuration import (
+    ClientConfiguration,
+    ConsumerConfiguration,
+    ProducerConfiguration,
+    ReaderConfiguration,
+)
+from magnetar.client.core.options import Options
 from magnetar.client.core.refusals import refuse
 from magnetar.protocol.errors import MagnetarError, OperationNotSupported
 
@@ -58,6 +66,50 @@ def test_methods_and_their_parameters(name: str) -> None:
 )
 def test_methods_of_the_asyncio_client(method: str) -> None:
     check(getattr(official_asyncio.Client, method), getattr(magnetar.AsyncClient, method), method)
+
+
+CALLS = [
+    (face, call, kind)
+    for face in (magnetar.Client, magnetar.AsyncClient)
+    for call, kind in {
+        "__init__": ClientConfiguration,
+        "create_producer": ProducerConfiguration,
+        "subscribe": ConsumerConfiguration,
+        "create_reader": ReaderConfiguration,
+    }.items()
+]
+ONE_FACE_ONLY = {"message_listener", "reader_listener", "pattern_auto_discovery_period", "is_pattern_topic"}
+"""The official client has these in one of its faces."""
+INSIDE = {"ack_group_time_ms", "ack_group_max"}
+"""Options that no call takes yet."""
+
+
+@pytest.mark.parametrize(("face", "call", "kind"), CALLS)
+def test_a_call_takes_the_options_that_are_declared(face: Any, call: str, kind: type[Options]) -> None:
+    declared = {field.name: field for field in dataclasses.fields(kind)}
+    taken = {one.name: one for one in parameters(getattr(face, call)) if one.name != "options"}
+    names = {*declared, *kind.UNSUPPORTED, *kind.WITHOUT_EFFECT}
+    assert set(taken) <= names
+    left = names - set(taken) - ONE_FACE_ONLY - INSIDE
+    assert not left or call == "__init__", f"{call} does not take {left}"
+    for name, one in taken.items():
+        if name in declared and name != "properties" and (face, name) != (magnetar.AsyncClient, "batching_enabled"):
+            expected = declared[name].default
+            assert one.default == (inspect.Parameter.empty if expected is dataclasses.MISSING else expected), name
+
+
+@pytest.mark.parametrize(
+    "kind", [ClientConfiguration, ProducerConfiguration, ConsumerConfiguration, ReaderConfiguration]
+)
+def test_every_option_has_a_doc_line(kind: type[Options]) -> None:
+    for field in dataclasses.fields(kind):
+        assert field.metadata["doc"].endswith("."), field.name
+
+
+def test_an_option_that_does_not_exist_is_a_type_error() -> None:
+    for face in (magnetar.Client, magnetar.AsyncClient):
+        with pytest.raises(TypeError, match="conection_timeout_ms"):
+            face("pulsar://127.0.0.1:1", conection_timeout_ms=1)
 
 
 LATER = {  # features that are not here yet, with the classes that configure them

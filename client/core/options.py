@@ -1,0 +1,108 @@
+"""How options of clients, producers, consumers and readers are declared and checked, each in one place.
+
+An option is a field of a frozen dataclass that derives from `Options`: its default, its doc line, and what it may be.
+The calls of both public faces keep the official client's long signatures; `Options.of` turns their arguments into
+options. What a call takes besides is declared too: UNSUPPORTED parameters are refused when they ask for anything, and
+WITHOUT_EFFECT ones are taken and ignored. A test compares declarations and signatures.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import MISSING
+from enum import IntEnum
+from typing import Any, ClassVar, Self
+
+from ...protocol.errors import InvalidConfiguration
+from .refusals import refuse
+
+
+def option(
+    default: Any = MISSING,
+    doc: str = "",
+    *,
+    minimum: int | None = None,
+    choice: type[IntEnum] | None = None,
+    text: bool = False,
+    texts: bool = False,
+) -> Any:
+    """Declare an option. Without a default it must be given.
+
+    Args:
+        default: The official client's default. None means that the option may be left out.
+        doc: One line for the reference, with the unit.
+        minimum: The option is an integer of at least this.
+        choice: The option is a member of this enumeration.
+        text: The option is a string that is not empty.
+        texts: The option is a mapping of strings to strings, by default empty.
+    """
+    metadata = {"doc": doc, "minimum": minimum, "choice": choice, "text": text, "texts": texts}
+    if texts:
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    if default is MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of one kind of object; see the module."""
+
+    CALL: ClassVar[str] = ""
+    """The call that takes them, for messages."""
+    UNSUPPORTED: ClassVar[tuple[str, ...]] = ()
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """The options among a call's arguments, by name, as `locals()` has them at its beginning.
+
+        Raises OperationNotSupported, InvalidConfiguration; TypeError for a name that is not declared.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in arguments:
+            if name not in {*names, *cls.UNSUPPORTED, *cls.WITHOUT_EFFECT, "self", "options"}:
+                raise TypeError(f"{cls.CALL}() got an unexpected keyword argument {name!r}")
+        refuse(cls.CALL, **{name: arguments[name] for name in cls.UNSUPPORTED if name in arguments})
+        return cls(**{name: arguments[name] for name in names if name in arguments})
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.metadata["texts"]:
+                object.__setattr__(self, field.name, _checked_texts(field.name, value))
+            elif value is None and field.default is None:
+                continue
+            elif field.metadata["minimum"] is not None:
+                _check_range(field.name, value, field.metadata["minimum"])
+            elif field.metadata["choice"] is not None:
+                _check_choice(field.name, value, field.metadata["choice"])
+            elif field.metadata["text"]:
+                _check_text(field.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Raise InvalidConfiguration when the options do not fit each other."""
+
+
+def _check_range(name: str, value: Any, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InvalidConfiguration(f"{name} must be an integer of at least {minimum}, not {value!r}")
+
+
+def _check_choice(name: str, value: object, kind: type[IntEnum]) -> None:
+    if not isinstance(value, kind):
+        raise InvalidConfiguration(
+            f"{name} must be a {kind.__name__}, such as {kind.__name__}.{next(iter(kind)).name}, not {value!r}"
+        )
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise InvalidConfiguration(f"{name} must be a non-empty string, not {value!r}")
+
+
+def _checked_texts(name: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    for key, text in (value or {}).items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise InvalidConfiguration(f"{name} must map strings to strings, not {key!r} to {text!r}")
+    return dict(value or {})
