@@ -16,6 +16,8 @@ Everything is loaded on first use: importing the package is instant and brings i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .protocol import names as _names
+
 if TYPE_CHECKING:
     from . import exceptions as exceptions
     from . import spark as spark
@@ -93,7 +95,8 @@ if TYPE_CHECKING:
     from .protocol.errors import UnknownError as UnknownError
     from .protocol.errors import UnsupportedVersionError as UnsupportedVersionError
 
-__version__ = "0.1.0"
+
+__version__ = _names.VERSION
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "client.aio.consumer": ("AsyncConsumer",),

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import magnetar
+from magnetar.protocol import names
+
 ROOT = Path(__file__).resolve().parents[2]
 
 BASE = {"protocol", "runtime", "runtime.rpc", "runtime.settings"}
@@ -175,6 +178,13 @@ def test_pyproject_lists_every_package_of_the_tree() -> None:
         if file.name == "__init__.py" and file.parent != ROOT
     }
     assert sorted(listed) == sorted(found)
+
+
+def test_the_version_is_written_down_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "magnetar.protocol.names.VERSION"}
+    assert magnetar.__version__ == names.VERSION
 
 
 def test_sub_rooms_stay_small_and_no_file_repeats_its_rooms_name() -> None:
