@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: chaos coverage explore fuzz mutants simulate demo test check bench clean help lock
+.PHONY: reference docs chaos coverage explore fuzz mutants simulate demo test check bench clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
@@ -37,6 +37,9 @@ fuzz: ## every decoder, connection and file format against nearly valid bytes: M
 
 bench: ## the benchmark rows, with a plot and bench/results/latest.json; up to 12 minutes
 	@$(ENVIRONMENT) python bench/run.py
+
+reference: ## generate docs/reference/ from the code again
+	@$(ENVIRONMENT) python -P tests/tools/generate_reference.py
 
 lock: ## resolve the dependencies of pyproject.toml anew into requirements.lock
 	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --upgrade \

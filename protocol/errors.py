@@ -44,110 +44,191 @@ from .server_errors import TransactionCoordinatorNotFoundError as TransactionCoo
 from .server_errors import TransactionNotFound as TransactionNotFound
 from .server_errors import UnknownError as UnknownError
 from .server_errors import UnsupportedVersionError as UnsupportedVersionError
+from .storage_errors import BadVersion as BadVersion
+from .storage_errors import BookieReadOnly as BookieReadOnly
+from .storage_errors import BookieUnavailable as BookieUnavailable
+from .storage_errors import ConditionFailed as ConditionFailed
+from .storage_errors import DigestConflict as DigestConflict
+from .storage_errors import EntryCorrupt as EntryCorrupt
+from .storage_errors import EntryUnknown as EntryUnknown
+from .storage_errors import ForeignLedger as ForeignLedger
+from .storage_errors import KeyExists as KeyExists
+from .storage_errors import LedgerClosed as LedgerClosed
+from .storage_errors import LedgerError as LedgerError
+from .storage_errors import LedgerFenced as LedgerFenced
+from .storage_errors import MetadataError as MetadataError
+from .storage_errors import MetadataUnavailable as MetadataUnavailable
+from .storage_errors import NoSuchEntry as NoSuchEntry
+from .storage_errors import NoSuchKey as NoSuchKey
+from .storage_errors import NoSuchLedger as NoSuchLedger
+from .storage_errors import NotEnoughBookies as NotEnoughBookies
+from .storage_errors import OutcomeUnknown as OutcomeUnknown
+from .storage_errors import RecoveryFailed as RecoveryFailed
 
 # ---- What happens on the client's side ----
 
 
 class Timeout(MagnetarError):
-    """The operation did not end in the time it was given; it may have been executed."""
+    """The operation did not end in the time it was given; it may have been executed.
+
+    What to do: Try again. Expect a message whose send timed out to be stored already: it may come twice.
+    """
 
     retriable = True
 
 
 class ConnectError(MagnetarError):
-    """No connection could be made."""
+    """No connection could be made.
+
+    What to do: Check the service URL and that the cluster runs (`magnetar status`).
+    """
 
     retriable = True
 
 
 class ConnectionClosed(MagnetarError):
-    """The connection ended while the operation waited on it."""
+    """The connection ended while the operation waited on it.
+
+    What to do: Try again: the client connects again by itself.
+    """
 
     retriable = True
 
 
 class NotConnected(MagnetarError):
-    """There is no connection at the moment."""
+    """There is no connection at the moment.
+
+    What to do: Try again: the client connects again by itself.
+    """
 
     retriable = True
 
 
 class AlreadyClosed(MagnetarError):
-    """The client, producer, consumer or reader was closed."""
+    """The client, producer, consumer or reader was closed.
+
+    What to do: Create a new client, producer, consumer or reader.
+    """
 
 
 class InvalidConfiguration(MagnetarError):
-    """An argument or option is impossible or contradicts another."""
+    """An argument or option is impossible or contradicts another.
+
+    What to do: Correct the argument that the message names.
+    """
 
     server_error = 22
 
 
 class InvalidUrl(MagnetarError):
-    """The text is no service URL."""
+    """The text is no service URL.
+
+    What to do: Write `pulsar://host:port`, or several as `pulsar://host1:port,host2:port`.
+    """
 
 
 class InvalidMessage(MagnetarError):
-    """The message cannot be sent as it is, or what is stored of it cannot be read."""
+    """The message cannot be sent as it is, or what is stored of it cannot be read.
+
+    What to do: Correct what the message names. For a received message: acknowledge it to skip it, or read it with
+    another client.
+    """
 
     server_error = 22
 
 
 class CryptoError(MagnetarError):
-    """The message cannot be encrypted or decrypted."""
+    """The message cannot be encrypted or decrypted.
+
+    What to do: Encryption is not supported here. Read the message with a client that has the key.
+    """
 
 
 class ReadError(MagnetarError):
-    """The connection failed while an answer was being read. For programs that catch it: here it is ConnectionClosed."""
+    """The connection failed while an answer was being read. For programs that catch it: here it is ConnectionClosed.
+
+    What to do: Catch ConnectionClosed instead.
+    """
 
     retriable = True
 
 
 class Interrupted(MagnetarError):
-    """The call was interrupted. For programs that catch it: nothing here raises it."""
+    """The call was interrupted. For programs that catch it: nothing here raises it.
+
+    What to do: Nothing: no call of Magnetar raises it.
+    """
 
 
 class ErrorGettingAuthenticationData(MagnetarError):
-    """The authentication plugin gave no credentials. For programs that catch it: nothing here raises it."""
+    """The authentication plugin gave no credentials. For programs that catch it: nothing here raises it.
+
+    What to do: Nothing: no call of Magnetar raises it.
+    """
 
 
 class ConsumerNotInitialized(MagnetarError):
-    """The consumer was never opened. For programs that catch it: nothing here raises it."""
+    """The consumer was never opened. For programs that catch it: nothing here raises it.
+
+    What to do: Nothing: no call of Magnetar raises it.
+    """
 
 
 class ProducerNotInitialized(MagnetarError):
-    """The producer was never opened. For programs that catch it: nothing here raises it."""
+    """The producer was never opened. For programs that catch it: nothing here raises it.
+
+    What to do: Nothing: no call of Magnetar raises it.
+    """
 
 
 class LookupError(MagnetarError):
-    """No broker would say who owns the topic."""
+    """No broker would say who owns the topic.
+
+    What to do: Check that a broker is alive (`magnetar status`), then try again.
+    """
 
 
 class MessageTooBig(MagnetarError):
-    """The message is larger than the broker accepts."""
+    """The message is larger than the broker accepts.
+
+    What to do: Send less in one message, or raise `maxMessageSize` and `nettyMaxFrameSizeBytes`.
+    """
 
     server_error = 22
 
 
 class ProducerQueueIsFull(MagnetarError):
-    """The producer has as many messages pending as it may, and was told not to wait."""
+    """The producer has as many messages pending as it may, and was told not to wait.
+
+    What to do: Wait for receipts, raise `max_pending_messages`, or set `block_if_queue_full=True`.
+    """
 
     retriable = True
 
 
 class MemoryBufferIsFull(MagnetarError):
-    """The client's memory limit is reached, and the producer was told not to wait."""
+    """The client's memory limit is reached, and the producer was told not to wait.
+
+    What to do: Wait for receipts before sending more.
+    """
 
     retriable = True
 
 
 class OperationNotSupported(MagnetarError):
-    """The operation does not exist for this kind of topic, subscription or producer."""
+    """The operation does not exist for this kind of topic, subscription or producer.
+
+    What to do: Leave the option out, or use a call that this kind of object has; the message names it.
+    """
 
     server_error = 22
 
 
 class CumulativeAcknowledgementNotAllowedError(MagnetarError):
-    """The subscription type knows individual acknowledgement only."""
+    """The subscription type knows individual acknowledgement only.
+
+    What to do: Acknowledge each message, or subscribe with ConsumerType.Exclusive.
+    """
 
     server_error = 22
 
@@ -156,197 +237,130 @@ class CumulativeAcknowledgementNotAllowedError(MagnetarError):
 
 
 class ProtocolError(MagnetarError):
-    """Bytes that are not what the protocol says."""
+    """Bytes that are not what the protocol says.
+
+    What to do: Check that the peer speaks Pulsar's protocol, and that nothing between changes bytes.
+    """
 
     server_error = 22
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame announces more bytes than are allowed; nothing of it was buffered."""
+    """A frame announces more bytes than are allowed; nothing of it was buffered.
 
-
-# ---- Ledgers and bookies ----
-
-
-class LedgerError(MagnetarError):
-    """The root of the errors of ledgers and bookies."""
-
-    server_error = 2
-
-
-class LedgerFenced(LedgerError):
-    """Another owner fenced the ledger: this writer must stop for good."""
-
-    server_error = 6
-
-
-class NoSuchLedger(LedgerError):
-    """The ledger does not exist (or the bookie never heard of it)."""
-
-
-class NoSuchEntry(LedgerError):
-    """The ledger has no such entry: a definite no, never a guess."""
-
-
-class LedgerClosed(LedgerError):
-    """The ledger is closed and takes no more entries."""
-
-
-class NotEnoughBookies(LedgerError):
-    """Fewer bookies are usable than the ack quorum needs."""
-
-    server_error = 6
-    retriable = True
-
-
-class EntryUnknown(LedgerError):
-    """Whether the entry exists cannot be said now: time-out, lost connection, or a bookie in limbo."""
-
-    retriable = True
-
-
-class EntryCorrupt(LedgerError):
-    """The stored bytes of an entry fail their checksum or name another entry."""
-
-
-class DigestConflict(LedgerError):
-    """Different bytes are stored under the same ledger and entry id."""
-
-
-class ForeignLedger(LedgerError):
-    """A bookie holds another ledger under this id: one that was created when the metadata was another, before it was
-    restored from a backup. It says nothing about the ledger that was asked for."""
-
-
-class BookieReadOnly(LedgerError):
-    """The bookie takes no new entries (disk full or disk failed)."""
-
-    server_error = 6
-    retriable = True
-
-
-class BookieUnavailable(LedgerError):
-    """The bookie cannot be reached or is overloaded."""
-
-    server_error = 6
-    retriable = True
-
-
-class RecoveryFailed(LedgerError):
-    """The end of a ledger could not be settled with the bookies at hand."""
-
-    server_error = 6
-    retriable = True
-
-
-# ---- Metadata ----
-
-
-class MetadataError(MagnetarError):
-    """The root of the errors of the metadata store."""
-
-    server_error = 1
-
-
-class BadVersion(MetadataError):
-    """Compare-and-set found another version: somebody was faster."""
-
-
-class KeyExists(BadVersion):
-    """The key was to be created and is there already."""
-
-
-class NoSuchKey(MetadataError):
-    """The key is not there."""
-
-
-class ConditionFailed(MetadataError):
-    """Another record, on which the write depends, is no longer as the caller knew it; nothing was executed."""
-
-    server_error = 6
-    retriable = True
-
-
-class MetadataUnavailable(MetadataError):
-    """The metadata store cannot be reached; nothing was executed."""
-
-    server_error = 6
-    retriable = True
-
-
-class OutcomeUnknown(MetadataError):
-    """The connection broke after the request left: it may have been executed. Read before deciding."""
+    What to do: Send less at a time, or raise `maxMessageSize` and `nettyMaxFrameSizeBytes`.
+    """
 
 
 # ---- Cluster, coordinator, disk, settings ----
 
 
 class ClusterError(MagnetarError):
-    """The cluster cannot be started, found or stopped as asked."""
+    """The cluster cannot be started, found or stopped as asked.
+
+    What to do: Do what the message says.
+    """
 
 
 class SparkUnavailable(MagnetarError):
-    """Java, PySpark or RayDP is missing or of a version that does not work; the message says what to install."""
+    """Java, PySpark or RayDP is missing or of a version that does not work; the message says what to install.
+
+    What to do: Install what the message names: Java 11 to 21, or `magnetar[spark]`.
+    """
 
 
 class CoordinatorUnavailable(MagnetarError):
-    """No coordinator answers at the moment."""
+    """No coordinator answers at the moment.
+
+    What to do: Nothing: Ray restarts the coordinator. If it lasts, read `logs/coordinator.log` in the data
+    directory.
+    """
 
     server_error = 6
     retriable = True
 
 
 class StaleEpoch(MagnetarError):
-    """The caller acts under an epoch that was superseded."""
+    """The caller acts under an epoch that was superseded.
+
+    What to do: Nothing: a newer owner or coordinator has taken over.
+    """
 
     server_error = 6
 
 
 class DirectoryLocked(MagnetarError):
-    """Another live process holds the data directory."""
+    """Another live process holds the data directory.
+
+    What to do: Stop the other cluster with `magnetar stop`, or choose another `--data-dir`.
+    """
 
 
 class CookieMismatch(MagnetarError):
-    """The data directory belongs to another cluster or another bookie."""
+    """The data directory belongs to another cluster or another bookie.
+
+    What to do: Put the bookie's own directory back; never copy one bookie's directory to another.
+    """
 
 
 class DiskFull(MagnetarError):
-    """The disk has no room for the write."""
+    """The disk has no room for the write.
+
+    What to do: Free space on the disk that the message names.
+    """
 
     server_error = 2
 
 
 class StorageFailed(MagnetarError):
-    """The disk refused a write or a sync: what it holds from then on is not to be trusted."""
+    """The disk refused a write or a sync: what it holds from then on is not to be trusted.
+
+    What to do: Check the disk: the bookie has ended and is started again.
+    """
 
     server_error = 2
 
 
 class SettingError(MagnetarError):
-    """A setting is unknown or has an impossible value."""
+    """A setting is unknown or has an impossible value.
+
+    What to do: Correct the setting that the message names; `magnetar settings` lists all.
+    """
 
 
 # ---- Internal RPC ----
 
 
 class RpcError(MagnetarError):
-    """The peer failed in a way that has no class here; the message holds what it said."""
+    """The peer failed in a way that has no class here; the message holds what it said.
+
+    What to do: Look into the log of the peer.
+    """
 
 
 class RpcTimeout(RpcError):
-    """The peer did not answer in time; the call may have been executed."""
+    """The peer did not answer in time; the call may have been executed.
+
+    What to do: Try again; read first whether the call was executed.
+    """
 
     retriable = True
 
 
 class RpcDisconnected(RpcError):
-    """The connection ended before the answer; the call may have been executed."""
+    """The connection ended before the answer; the call may have been executed.
+
+    What to do: Try again; read first whether the call was executed.
+    """
 
     retriable = True
 
 
 class HandshakeRefused(RpcError):
-    """The peer is of another cluster, another node, or does not know the secret."""
+    """The peer is of another cluster, another node, or does not know the secret.
+
+    What to do: Check that both processes belong to this cluster and were started from its data directory.
+    """
 
     server_error = 3
 

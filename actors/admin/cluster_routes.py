@@ -13,19 +13,19 @@ from .requests import Owners, json_answer, json_body, namespace_of, no_content
 
 GAUGES = {
     "magnetar_coordinator_up": "Whether the coordinator answers.",
-    "magnetar_coordinator_epoch": "Epoch of the coordinator in office.",
-    "magnetar_topics": "Topics, a partitioned one counted once.",
+    "magnetar_coordinator_epoch": "Epoch of the active coordinator.",
+    "magnetar_topics": "Topics. A partitioned topic counts once.",
     "magnetar_assignments": "Partitions and plain topics that a broker owns.",
     "magnetar_brokers": "Live brokers.",
     "magnetar_bookies": "Live bookies.",
     "magnetar_bookies_writable": "Live bookies that take new entries.",
     "magnetar_bookies_registered": "Bookies that have a cookie, alive or not.",
-    "magnetar_auditor_incomplete_ledgers": "Closed ledgers that are not whole, at the latest check.",
+    "magnetar_auditor_incomplete_ledgers": "Closed ledgers that lacked copies at the latest check.",
     "magnetar_auditor_copied_bytes": "Bytes that repairs copied since the coordinator started.",
-    "magnetar_bookies_damaged_entries": "Entries that bookies found damaged on their disks and have not got back yet.",
-    "magnetar_bookies_repaired_entries": "Damaged entries that bookies have got back, since their disks were new.",
-    "magnetar_bookies_scrubbed_bytes": "Bytes that scrubs have read again, since the bookies' disks were new.",
-    "magnetar_bookies_scrub_progress": "Share of its running pass that the slowest scrub has done; 1 between passes.",
+    "magnetar_bookies_damaged_entries": "Damaged entries that are not repaired yet.",
+    "magnetar_bookies_repaired_entries": "Damaged entries that were repaired since the bookies' disks were new.",
+    "magnetar_bookies_scrubbed_bytes": "Bytes that scrubs have read since the bookies' disks were new.",
+    "magnetar_bookies_scrub_progress": "Progress of the slowest scrub, from 0 to 1; 1 between passes.",
 }
 
 
@@ -65,20 +65,22 @@ class ClusterRoutes:
     # -- clusters and brokers ------------------------------------------------------------------------------------
 
     async def clusters(self, request: web.Request) -> web.Response:
+        """List the names of clusters: this one."""
         return json_answer([self._cluster])
 
     async def cluster(self, request: web.Request) -> web.Response:
+        """Return the service URL of the cluster."""
         self._check_cluster(request)
         hosts = ",".join(url.removeprefix("pulsar://") for url in self._broker_urls())
         return json_answer({"brokerServiceUrl": f"pulsar://{hosts}" if hosts else ""})
 
     async def brokers(self, request: web.Request) -> web.Response:
-        """`host:port` of every live broker."""
+        """List `host:port` of every live broker."""
         self._check_cluster(request)
         return json_answer([url.removeprefix("pulsar://") for url in self._broker_urls()])
 
     async def health(self, request: web.Request) -> web.Response:
-        """`ok` when messages can be published and stored: a coordinator, a broker, as many bookies as an ack needs."""
+        """Answer `ok` when the coordinator, a broker and an ack quorum of writable bookies live; else status 503."""
         status = await self._call("status", timeout_s=5.0)
         brokers = [member for member in status["members"] if member["role"] == ROLE_BROKER]
         writable = _writable(status)
@@ -99,9 +101,11 @@ class ClusterRoutes:
     # -- tenants -------------------------------------------------------------------------------------------------
 
     async def tenants(self, request: web.Request) -> web.Response:
+        """List the tenants."""
         return json_answer(await self._call("tenants"))
 
     async def tenant(self, request: web.Request) -> web.Response:
+        """Return the admin roles and allowed clusters of a tenant."""
         record = await self._call("tenant", tenant=request.match_info["tenant"])
         return json_answer(
             {
@@ -111,30 +115,36 @@ class ClusterRoutes:
         )
 
     async def create_tenant(self, request: web.Request) -> web.Response:
+        """Create a tenant. Body: `adminRoles` and `allowedClusters`, both optional."""
         await self._call(
             "put_tenant", tenant=request.match_info["tenant"], record=await _tenant_body(request), create=True
         )
         return no_content()
 
     async def change_tenant(self, request: web.Request) -> web.Response:
+        """Change a tenant. Body: `adminRoles` and `allowedClusters`, both optional."""
         await self._call(
             "put_tenant", tenant=request.match_info["tenant"], record=await _tenant_body(request), create=False
         )
         return no_content()
 
     async def delete_tenant(self, request: web.Request) -> web.Response:
+        """Delete a tenant that has no namespaces."""
         await self._call("delete_tenant", tenant=request.match_info["tenant"])
         return no_content()
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     async def namespaces(self, request: web.Request) -> web.Response:
+        """List the namespaces of a tenant."""
         return json_answer(await self._call("namespaces", tenant=request.match_info["tenant"]))
 
     async def namespace(self, request: web.Request) -> web.Response:
+        """Return the policies of a namespace."""
         return json_answer((await self._call("namespace", namespace=namespace_of(request)))["policies"])
 
     async def create_namespace(self, request: web.Request) -> web.Response:
+        """Create a namespace. The body must be empty: policies cannot be set yet."""
         body = await json_body(request)
         if not isinstance(body, dict | None):
             raise InvalidConfiguration("the body holds the namespace's policies")
@@ -144,11 +154,12 @@ class ClusterRoutes:
         return no_content()
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
+        """Delete a namespace that has no topics."""
         await self._call("delete_namespace", namespace=namespace_of(request))
         return no_content()
 
     async def topics(self, request: web.Request) -> web.Response:
-        """Full names of the namespace's topics; the only mode with any is PERSISTENT (and ALL)."""
+        """List the full names of the namespace's topics. Only the modes PERSISTENT and ALL have any."""
         await self._call("namespace", namespace=namespace_of(request))
         if request.query.get("mode", "PERSISTENT").upper() == "NON_PERSISTENT":
             return json_answer([])
@@ -157,7 +168,7 @@ class ClusterRoutes:
     # -- metrics -------------------------------------------------------------------------------------------------
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         try:
             status: dict[str, Any] | None = await self._call("status", timeout_s=5.0)
         except CoordinatorUnavailable:

@@ -98,7 +98,9 @@ class AdminService:
         self._brokers = MemberCalls(env, identity, keys, self._find_broker)
         self._metrics = Metrics("admin", ADMIN_ID)
         self._requests = self._metrics.counter("magnetar_admin_requests", "Requests answered.")
-        self._failures = self._metrics.counter("magnetar_admin_failures", "Requests answered with a status of 500 up.")
+        self._failures = self._metrics.counter(
+            "magnetar_admin_failures", "Requests answered with a status of 500 or above."
+        )
         self._under_way = 0
         owners = Owners(env, self._coordinator, self._brokers, settings)
         self._routes = [TopicRoutes(owners), ClusterRoutes(settings, owners, self._metrics)]

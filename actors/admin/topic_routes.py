@@ -61,16 +61,16 @@ class TopicRoutes:
     # -- topics --------------------------------------------------------------------------------------------------
 
     async def list_topics(self, request: web.Request) -> web.Response:
-        """Full names of a namespace's topics, partitions one by one."""
+        """List the full names of a namespace's topics, partitions one by one."""
         return json_answer([name async for names in pages(self._call, namespace_of(request)) for name in names])
 
     async def list_non_persistent(self, request: web.Request) -> web.Response:
-        """There are none. pulsar-admin asks for them whenever it lists topics."""
+        """List non-persistent topics: none. pulsar-admin asks for them whenever it lists topics."""
         await self._call("namespace", namespace=namespace_of(request))
         return json_answer([])
 
     async def list_partitioned(self, request: web.Request) -> web.Response:
-        """Full names of a namespace's partitioned topics."""
+        """List the full names of a namespace's partitioned topics."""
         found: list[str] = []
         after = ""
         while True:
@@ -81,17 +81,17 @@ class TopicRoutes:
             after = page[-1][0]
 
     async def create_partitioned(self, request: web.Request) -> web.Response:
-        """Body: the number of partitions, one or more."""
+        """Create a partitioned topic. Body: the number of partitions, one or more."""
         await self._call("create_topic", topic=topic_of(request).full, partitions=await _partitions(request))
         return no_content()
 
     async def grow(self, request: web.Request) -> web.Response:
-        """Body: the new, greater number of partitions."""
+        """Add partitions. Body: the new, greater number of partitions."""
         await self._call("grow_topic", topic=topic_of(request).full, partitions=await _partitions(request))
         return no_content()
 
     async def partitions(self, request: web.Request) -> web.Response:
-        """`{"partitions": n}`, 0 for a topic without partitions, also for one that is missing and would be created."""
+        """Return `{"partitions": n}`: 0 for a topic without partitions, and for a missing one that would be created."""
         would_create = flag(request, "checkAllowAutoCreation") and self._owners.may_create_plain
         try:
             partitions = await self._call("partitions", topic=topic_of(request).full)
@@ -102,6 +102,7 @@ class TopicRoutes:
         return json_answer({"partitions": partitions})
 
     async def delete_partitioned(self, request: web.Request) -> web.Response:
+        """Delete a partitioned topic and its partitions; `force=true` disconnects its clients first."""
         topic = topic_of(request)
         if not await self._call("partitions", topic=topic.full):
             raise TopicNotFound(f"{topic.full} is not a partitioned topic")
@@ -113,12 +114,14 @@ class TopicRoutes:
         return no_content()
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete a topic without partitions; `force=true` disconnects its clients first."""
         topic = topic_of(request)
         if await self._call("partitions", topic=topic.full):
             raise NotAllowedError(f"{topic.full} is partitioned: DELETE …/partitions deletes it")
         return await self._delete(topic, flag(request, "force"))
 
     async def unload(self, request: web.Request) -> web.Response:
+        """Move a topic to another broker, `destinationBroker` if given."""
         destination = request.query.get("destinationBroker")
         await self._call("unload", topic=topic_of(request).full, destination=destination, timeout_s=UNLOAD_TIMEOUT_S)
         return no_content()
@@ -130,13 +133,15 @@ class TopicRoutes:
     # -- figures -------------------------------------------------------------------------------------------------
 
     async def stats(self, request: web.Request) -> web.Response:
+        """Return rates, backlogs, producers and consumers of a topic."""
         return json_answer(await self._owners.ask(topic_of(request).full, "topic_stats"))
 
     async def internal_stats(self, request: web.Request) -> web.Response:
+        """Return ledgers and cursors of a topic."""
         return json_answer(await self._owners.ask(topic_of(request).full, "internal_stats"))
 
     async def partitioned_stats(self, request: web.Request) -> web.Response:
-        """All partitions added up; one by one under `partitions` unless `perPartition=false`."""
+        """Return the sums over all partitions; also each one under `partitions` unless `perPartition=false`."""
         topic = topic_of(request)
         partitions = await self._call("partitions", topic=topic.full)
         if not partitions:
@@ -152,6 +157,7 @@ class TopicRoutes:
         return json_answer(total)
 
     async def last_message_id(self, request: web.Request) -> web.Response:
+        """Return the id of the topic's last message."""
         ledger, entry, partition, batch_index = await self._owners.ask(topic_of(request).full, "last_message_id")
         return json_answer(
             {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition, "batchIndex": batch_index}
@@ -160,12 +166,12 @@ class TopicRoutes:
     # -- subscriptions -------------------------------------------------------------------------------------------
 
     async def subscriptions(self, request: web.Request) -> web.Response:
-        """Names of the topic's subscriptions, of all partitions together."""
+        """List the names of the topic's subscriptions, of all partitions together."""
         answers = await self._owners.ask_members(topic_of(request), "topic_stats")
         return json_answer(sorted({name: None for answer in answers.values() for name in answer["subscriptions"]}))
 
     async def create_subscription(self, request: web.Request) -> web.Response:
-        """Body: the message id to begin at; latest without. On a partitioned topic those that exist are kept."""
+        """Create a subscription. Body: the message id to begin at; without one, the latest."""
         position = position_of(await json_body(request), "latest")
         topic = topic_of(request)
         members = await self._owners.members(topic, create=self._owners.may_create)
@@ -188,6 +194,7 @@ class TopicRoutes:
         return no_content()
 
     async def delete_subscription(self, request: web.Request) -> web.Response:
+        """Delete a subscription; `force=true` disconnects its consumers first."""
         await self._owners.ask_members(
             topic_of(request),
             "delete_subscription",
@@ -197,7 +204,7 @@ class TopicRoutes:
         return no_content()
 
     async def reset_cursor(self, request: web.Request) -> web.Response:
-        """To the message id in the body, or to a publish time (milliseconds since the epoch) in the path."""
+        """Move a subscription to the message id in the body, or the publish time in the path (ms since the epoch)."""
         timestamp = request.match_info.get("timestamp")
         position: Any
         if timestamp is not None:
@@ -216,13 +223,14 @@ class TopicRoutes:
         return no_content()
 
     async def skip_all(self, request: web.Request) -> web.Response:
+        """Move a subscription to the end of the topic."""
         await self._owners.ask_members(topic_of(request), "skip_all", subscription=request.match_info["subscription"])
         return no_content()
 
     # -- lookup --------------------------------------------------------------------------------------------------
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """The broker that owns a topic, or that would create it. A GET creates nothing."""
+        """Return the broker that owns a topic, or that would create it. A GET creates nothing."""
         try:
             check_listener(request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName", ""))
         except ServiceUnitNotReady as error:  # Pulsar answers 500, which calls for another try that cannot succeed

@@ -1,0 +1,179 @@
+"""The errors of ledgers, bookies and the metadata store.
+
+Import them from `errors`, which holds the rest and says how errors travel.
+"""
+
+from .server_errors import MagnetarError
+
+# ---- Ledgers and bookies ----
+
+
+class LedgerError(MagnetarError):
+    """The root of the errors of ledgers and bookies.
+
+    What to do: Read the class and the message of the one that came.
+    """
+
+    server_error = 2
+
+
+class LedgerFenced(LedgerError):
+    """Another owner fenced the ledger: this writer must stop for good.
+
+    What to do: Nothing: the topic's new owner serves it, and clients look it up again.
+    """
+
+    server_error = 6
+
+
+class NoSuchLedger(LedgerError):
+    """The ledger does not exist (or the bookie never heard of it).
+
+    What to do: Nothing if the ledger was deleted. After a restore of metadata see the operations guide.
+    """
+
+
+class NoSuchEntry(LedgerError):
+    """The ledger has no such entry: a definite no, never a guess.
+
+    What to do: Nothing: the entry was never acknowledged, or it was deleted.
+    """
+
+
+class LedgerClosed(LedgerError):
+    """The ledger is closed and takes no more entries.
+
+    What to do: Nothing: the broker writes to the topic's next ledger.
+    """
+
+
+class NotEnoughBookies(LedgerError):
+    """Fewer bookies are usable than the ack quorum needs.
+
+    What to do: Bring bookies back or add some; check for full disks with `magnetar status`.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class EntryUnknown(LedgerError):
+    """Whether the entry exists cannot be said now: time-out, lost connection, or a bookie in limbo.
+
+    What to do: Nothing: the reader tries again. If it lasts, bring the missing bookies back.
+    """
+
+    retriable = True
+
+
+class EntryCorrupt(LedgerError):
+    """The stored bytes of an entry fail their checksum or name another entry.
+
+    What to do: Nothing: the reader takes another copy and the auditor repairs this one. If it recurs, check the
+    disk.
+    """
+
+
+class DigestConflict(LedgerError):
+    """Different bytes are stored under the same ledger and entry id.
+
+    What to do: Report it with the logs of the bookies: two writers wrote to one ledger.
+    """
+
+
+class ForeignLedger(LedgerError):
+    """A bookie holds another ledger under this id: one that was created when the metadata was another, before it was
+    restored from a backup. It says nothing about the ledger that was asked for.
+
+    What to do: Nothing: the reader asks the other bookies. See `restored` in `magnetar status`.
+    """
+
+
+class BookieReadOnly(LedgerError):
+    """The bookie takes no new entries (disk full or disk failed).
+
+    What to do: Free space on the bookie's disk, or consume and delete what fills it.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class BookieUnavailable(LedgerError):
+    """The bookie cannot be reached or is overloaded.
+
+    What to do: Check that the bookie runs (`magnetar status`) and that its disk keeps up.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class RecoveryFailed(LedgerError):
+    """The end of a ledger could not be settled with the bookies at hand.
+
+    What to do: Bring bookies back: the broker tries again by itself.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+# ---- Metadata ----
+
+
+class MetadataError(MagnetarError):
+    """The root of the errors of the metadata store.
+
+    What to do: Read the class and the message of the one that came.
+    """
+
+    server_error = 1
+
+
+class BadVersion(MetadataError):
+    """Compare-and-set found another version: somebody was faster.
+
+    What to do: Read the record again and repeat the change.
+    """
+
+
+class KeyExists(BadVersion):
+    """The key was to be created and is there already.
+
+    What to do: Choose another name, or use what exists.
+    """
+
+
+class NoSuchKey(MetadataError):
+    """The key is not there.
+
+    What to do: Check the name.
+    """
+
+
+class ConditionFailed(MetadataError):
+    """Another record, on which the write depends, is no longer as the caller knew it; nothing was executed.
+
+    What to do: Nothing: the caller reads again and decides anew.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class MetadataUnavailable(MetadataError):
+    """The metadata store cannot be reached; nothing was executed.
+
+    What to do: Check the disk of the coordinator, or PostgreSQL.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class OutcomeUnknown(MetadataError):
+    """The connection broke after the request left: it may have been executed. Read before deciding.
+
+    What to do: Read the record before you repeat the change.
+    """

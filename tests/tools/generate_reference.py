@@ -1,0 +1,39 @@
+"""Generate `docs/reference/` from the code: settings, metrics, admin paths, errors and the Python API.
+
+    python tests/tools/generate_reference.py [--output DIRECTORY]
+
+Without `--output` the committed pages are replaced (`make reference`). A unit test fails while they differ.
+"""
+
+import argparse
+from pathlib import Path
+
+import reference_api
+import reference_pages
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pages() -> dict[str, str]:
+    """File name → text of each page."""
+    return {
+        "settings.md": reference_pages.settings(),
+        "metrics.md": reference_pages.metrics(),
+        "admin.md": reference_pages.admin(),
+        "errors.md": reference_pages.errors(),
+        "python-api.md": reference_api.python_api(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Generate docs/reference/ from the code.")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "reference", help="where the pages go")
+    output: Path = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (output / name).write_text(text)
+        print(output / name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The page of the Python API: every name of `magnetar.__all__`, with its signature and its docstring."""
+
+import enum
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from reference_pages import NOTE
+
+import magnetar
+
+_SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
+_ITEM = re.compile(r"^(\*{0,2}\w[\w, *]*): (.*)$")
+
+
+def python_api() -> str:
+    """Functions, classes and enumerations. Errors have a page of their own."""
+    parts = [
+        f"{NOTE}# Python API\n\n"
+        "`import magnetar` gives these names. They are loaded on first use. [Errors](errors.md) have a page of\n"
+        "their own.\n"
+    ]
+    for name in magnetar.__all__:
+        value = getattr(magnetar, name)
+        if inspect.ismodule(value):
+            if name == "spark":
+                parts += [_function(f"spark.{each}", getattr(value, each)) for each in value.__all__]
+        elif inspect.isfunction(value):
+            parts.append(_function(name, value))
+        elif issubclass(value, enum.Enum):
+            members = "\n".join(f"- `{name}.{member.name}`" for member in value)
+            parts.append(f"## {name}\n\n{_text(value)}\n{members}\n")
+        elif not issubclass(value, BaseException):
+            parts.append(_class(name, value))
+    return "\n".join(parts)
+
+
+def _class(name: str, kind: type) -> str:
+    constructor = kind.__dict__.get("__init__")
+    shown = f"{_signature(name, constructor)}{_text(constructor)}" if inspect.isfunction(constructor) else ""
+    parts = [f"## {name}\n\n{_text(kind)}{shown}"]
+    for member, value in _members(kind):
+        if isinstance(value, property):
+            parts.append(f"### {name}.{member}\n\n{_text(value)}")
+        else:
+            parts.append(f"### {name}.{member}\n\n{_signature(member, value)}{_text(value)}")
+    return "\n".join(parts)
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties of a class, its own and those of bases of ours, in order of their names."""
+    for member in sorted({name for base in kind.__mro__ if _is_ours(base) for name in vars(base)}):
+        value = inspect.getattr_static(kind, member)
+        value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+            yield member, value
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("magnetar.")
+
+
+def _function(name: str, function: Any) -> str:
+    return f"## {name}\n\n{_signature(name, function)}{_text(function)}"
+
+
+def _signature(name: str, function: Any) -> str:
+    """The signature as one would write it, a parameter a line where it is long."""
+    signature = inspect.signature(function)
+    parameters = [_annotated(each) for each in signature.parameters.values() if each.name != "self"]
+    kinds = [each.kind for each in signature.parameters.values() if each.name != "self"]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    if keyword_only in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        parameters.insert(kinds.index(keyword_only), "*")
+    before = "async def" if inspect.iscoroutinefunction(function) else "def"
+    after = "" if name[0].isupper() else f" -> {_type(signature.return_annotation)}"
+    whole = f"{name}({', '.join(parameters)}){after}"
+    if len(whole) > 100:
+        whole = f"{name}(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + f"){after}"
+    return f"```python\n{whole if name[0].isupper() else f'{before} {whole}'}\n```\n\n"
+
+
+def _annotated(parameter: inspect.Parameter) -> str:
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    text = f"{stars}{parameter.name}"
+    if parameter.annotation is not parameter.empty:
+        text += f": {_type(parameter.annotation)}"
+    if parameter.default is not parameter.empty:
+        text += f" = {_default(parameter.default)}"
+    return text
+
+
+def _default(value: object) -> str:
+    return f"{type(value).__name__}.{value.name}" if isinstance(value, enum.Enum) else repr(value)
+
+
+def _type(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = text.strip("'\"")
+    return re.sub(r"\b(?:magnetar|collections|typing|os|pyspark)\.(?:[a-z_]\w*\.)*", "", text)
+
+
+def _text(value: Any) -> str:
+    """A docstring as Markdown: sections of Google's style become lists."""
+    if isinstance(value, type) and not value.__doc__:
+        return ""
+    lines = (inspect.getdoc(value) or "").splitlines()
+    out: list[str] = []
+    section = ""
+    for line in lines:
+        if found := _SECTION.match(line):
+            section = found[1]
+            out += [f"**{section}**", ""]
+        elif not section or not line.strip():
+            out.append(line.rstrip())
+            section = section if line.startswith(" ") or not line.strip() else ""
+        elif not line.startswith(" "):
+            section = ""
+            out.append(line)
+        elif (
+            section != "Returns"
+            and line.startswith("    ")
+            and not line.startswith("     ")
+            and (item := _ITEM.match(line.strip()))
+        ):
+            out.append(f"- `{item[1]}`: {item[2]}")
+        else:
+            out.append(("  " if section != "Returns" else "") + line.strip())
+    return "\n".join(out).strip() + "\n\n" if out else ""
