@@ -185,7 +185,7 @@ async def test_a_damaged_entry_is_asked_for_again_with_growing_pauses(
     await broker.until(lambda: acknowledged(broker) == {0})
 
 
-async def test_a_cumulative_acknowledgement_does_not_withdraw_the_question_for_a_damaged_entry(
+async def test_a_cumulative_ack_does_not_withdraw_the_request_for_a_damaged_entry(
     broker: FakeBroker, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("magnetar.client.consuming.ack_sender.DAMAGED_DELAY_MIN_S", 0.3)

@@ -66,7 +66,7 @@ async def test_owners_without_clients_close_first_and_one_with_a_client_refuses_
         await assign_all(cluster, "t", 1)
 
 
-async def test_a_topic_that_takes_long_to_delete_is_not_loaded_nor_looked_up_nor_created_meanwhile() -> None:
+async def test_a_topic_under_deletion_is_not_loaded_looked_up_or_created() -> None:
     async with coordination() as cluster:
         one = await cluster.broker(1)
         await create(cluster, "t", 3)

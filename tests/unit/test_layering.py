@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ROOMS = list(dict.fromkeys(room.partition(".")[0] for room in MAY_IMPORT))
 HEAVY = {"ray", "raydp", "pyspark", "pandas", "numpy", "pyarrow"}
 LINES_MAX = 500
+TEST_NAME_MAX = 80
 FILES_MAX = 20
 
 
@@ -222,6 +223,17 @@ def test_files_stay_readable() -> None:
         if lines > LINES_MAX:
             long[str(file.relative_to(ROOT))] = lines
     assert not long, f"over {LINES_MAX} lines, find the missing concept: {long}"
+
+
+def test_names_of_tests_have_at_most_80_characters() -> None:
+    long = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for file in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        if len(node.name) > TEST_NAME_MAX
+    ]
+    assert not long, long
 
 
 def test_every_module_says_what_it_is() -> None:

@@ -67,7 +67,7 @@ async def made():
     await cluster.close()
 
 
-async def test_a_ledger_found_whole_is_looked_at_again_when_a_bookie_of_it_falls_into_limbo(made):
+async def test_a_whole_ledger_is_checked_again_when_one_of_its_bookies_enters_limbo(made):
     auditor, checks, limbo = made
     await auditor.round()
     assert sorted(checks.looked_at) == list(BOOKIES)

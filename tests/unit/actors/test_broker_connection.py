@@ -135,7 +135,7 @@ async def test_a_client_that_never_says_connect_is_closed_and_a_silent_one_too()
             await peer.close()
 
 
-async def test_a_client_that_is_not_read_for_now_hears_that_the_broker_lives_and_is_not_called_silent():
+async def test_a_client_whose_reading_is_paused_gets_pings_and_is_not_closed():
     async with broker_front(pending_publishes_max_per_connection=10) as front:
         peer = await front.peer(answer_pings=False)
         await peer.producer(TOPIC)
@@ -309,7 +309,7 @@ async def test_an_entry_that_cannot_be_stored_is_refused_behind_the_earlier_rece
         await peer.close()
 
 
-async def test_after_a_failed_write_nothing_later_is_acknowledged_and_the_producers_start_anew():
+async def test_a_failed_write_ends_acknowledgements_and_restarts_the_producers():
     async with broker_front() as front:
         one, two = await front.peer(), await front.peer()
         await one.producer(TOPIC)

@@ -229,7 +229,7 @@ async def test_shared_redelivers_what_is_asked_for_with_its_count():
         await peer.close()
 
 
-async def test_exclusive_redelivers_everything_from_the_first_unacknowledged_on_with_the_epoch():
+async def test_exclusive_redelivers_from_the_first_unacknowledged_message_with_the_epoch():
     async with broker_front() as front:
         peer = await filled(front, 4)
         await peer.subscribe(TOPIC, "s")

@@ -207,7 +207,7 @@ def test_shared_prefers_the_best_priority_level_that_is_able():
     assert run(dispatcher, log(*[1] * 6)) == [("high", 0), ("high", 1), ("high", 2), ("low", 3), ("low", 4), ("low", 5)]
 
 
-def test_shared_blocks_a_consumer_with_too_many_unacknowledged_messages_until_half_is_done():
+def test_shared_blocks_a_consumer_with_too_many_unacknowledged_until_half_is_done():
     dispatcher, view = None, View()
     dispatcher = shared(view, Limits(100, 20, 4))
     one = consumer(permits=1000)

@@ -52,7 +52,7 @@ async def test_giving_up_may_itself_be_given_up_and_repeated() -> None:
         assert topic.state.name == "CLOSED"
 
 
-async def test_what_an_old_epoch_could_not_open_is_refused_only_as_long_as_that_epoch_counts(
+async def test_a_refusal_of_an_old_epoch_ends_with_that_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The assignment went on while the load was under way: the news came first, the refusal of the load after it."""

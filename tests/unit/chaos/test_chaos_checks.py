@@ -29,7 +29,7 @@ def test_resent_messages_are_duplicates_and_in_order() -> None:
     assert (found.messages, found.duplicates) == (3, 2)
 
 
-def test_the_consumers_of_a_shared_subscription_are_checked_together_and_without_order() -> None:
+def test_consumers_of_a_shared_subscription_are_checked_together_without_order() -> None:
     logs = [[("a", 2), ("a", 0)], [("a", 1)]]
     assert compare({"a": [0, 1, 2]}, {"a": 3}, logs, ordered=False).safe
     assert not compare({"a": [0, 1, 2]}, {"a": 3}, logs).safe

@@ -43,7 +43,7 @@ def test_cumulative_within_a_batch_acknowledges_the_entry_before() -> None:
     assert state.take() == (None, [(1, 7)])
 
 
-def test_cumulative_within_the_first_entry_of_a_ledger_reaches_back_into_the_one_before() -> None:
+def test_a_cumulative_ack_in_a_ledgers_first_entry_reaches_into_the_ledger_before() -> None:
     state = Acknowledgements()
     for position in ((1, 8), (1, 9), (4, 0)):
         state.received(position)

@@ -105,7 +105,7 @@ def test_the_first_of_a_source_is_found_while_another_thread_takes() -> None:
     assert isinstance(first, Message) and first.data() == b"1"
 
 
-def test_threads_that_take_and_a_loop_that_discards_hand_each_message_over_once_and_in_order() -> None:
+def test_threads_and_a_discarding_loop_hand_over_each_message_once_in_order() -> None:
     kept, voided = Partition(), Partition()
     inbox = Inbox(RealLocks())
     count, done = 20_000, threading.Event()

@@ -67,7 +67,7 @@ async def test_after_a_publish_failure_the_next_append_settles_the_old_ledger_fi
     await managed.close()
 
 
-async def test_a_start_after_a_failure_does_not_fence_the_ledger_that_is_closed_behind_a_rollover(cluster, monkeypatch):
+async def test_a_start_after_a_failure_does_not_fence_a_ledger_closed_by_a_rollover(cluster, monkeypatch):
     """Recovering it while its writer was closing it looked to that writer like another owner."""
     managed = await open_(cluster, keep=True)
     put, gate, closing = cluster.metadata.put, asyncio.Event(), asyncio.Event()
@@ -105,7 +105,7 @@ async def test_a_start_after_a_failure_does_not_fence_the_ledger_that_is_closed_
     await managed.close()
 
 
-async def test_an_error_that_nobody_expected_at_a_start_is_told_and_the_next_append_tries_again(cluster, monkeypatch):
+async def test_an_unexpected_error_at_a_start_is_told_and_the_next_append_tries_again(cluster, monkeypatch):
     managed = await open_(cluster)
 
     async def broken(**arguments):

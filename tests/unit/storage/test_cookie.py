@@ -111,7 +111,7 @@ async def test_a_first_start_may_be_cut_off_anywhere_and_is_repeated():
     assert 5 < cut_off < 35
 
 
-async def test_an_accepted_loss_may_be_cut_off_anywhere_and_is_repeated_only_when_accepted_again():
+async def test_an_accepted_loss_that_is_cut_off_is_repeated_only_when_accepted_again():
     cut_off = 0
     for step in range(1, 40):
         records = MemoryMetadataStore()

@@ -170,7 +170,7 @@ async def test_ledgers_newer_than_restored_metadata_are_kept_and_counted(bookie)
     assert done == Collected(3, 2, 0, 0) and kept(bookie) == [1], "a counter above all of them: they were deleted"
 
 
-async def test_restored_ids_are_kept_when_the_counter_is_above_them_until_their_loss_is_accepted(bookie):
+async def test_restored_ids_below_the_counter_are_kept_until_their_loss_is_accepted(bookie):
     store = await restored_to(2, 1)
     ids = LedgerIds(bookie.env, store)
     await ids.known(bookie.store.entries.ledgers_end, "bookie-1")
@@ -205,7 +205,7 @@ async def test_metadata_that_becomes_older_behind_the_answers_keeps_what_it_does
     assert (done.ledgers_deleted, done.ledgers_unknown) == (0, 1) and kept(bookie) == [1, 2, 3]
 
 
-async def test_a_ledger_whose_id_the_metadata_knows_with_another_nonce_is_kept_until_accepted(bookie, metadata):
+async def test_a_ledger_known_with_another_nonce_is_kept_until_its_loss_is_accepted(bookie, metadata):
     version = (await metadata.get(metadata_keys.ledger(2))).version
     await metadata.put(metadata_keys.ledger(2), record_of(2, nonce=77), version)
     done = await collect_garbage(bookie.store, metadata, CLUSTER)

@@ -240,7 +240,7 @@ async def test_a_spare_that_is_being_filled_gives_its_space_to_a_checkpoint(monk
     await bookie.store.close()
 
 
-async def test_bookies_with_the_same_entries_fill_their_first_journals_at_different_moments():
+async def test_bookies_with_the_same_entries_fill_their_first_journals_at_different_times():
     ends = set()
     for seed in range(4):
         files = FaultyFiles()

@@ -90,7 +90,7 @@ async def given_out_again(cluster):
     return cluster.new_ledgers()
 
 
-async def test_a_writer_whose_id_the_bookies_know_as_another_ledgers_ends_and_the_next_id_is_free(cluster):
+async def test_a_writer_with_the_id_of_another_ledger_ends_and_the_next_id_is_free(cluster):
     old, _ = await written(cluster.ledgers, [b"old"])
     again = await given_out_again(cluster)
     writer, adds = await written(again, [b"new"])
@@ -100,7 +100,7 @@ async def test_a_writer_whose_id_the_bookies_know_as_another_ledgers_ends_and_th
     assert all(list(bookie.ledgers[old.ledger_id].entries) == [0] for bookie in cluster.bookies.values())
 
 
-async def test_a_recovery_neither_takes_nor_denies_what_stands_under_its_id_in_another_ledger(cluster):
+async def test_a_recovery_neither_takes_nor_denies_entries_of_another_ledger_with_its_id(cluster):
     old, _ = await written(cluster.ledgers, [b"a", b"b"])
     again = await given_out_again(cluster)
     new = await again.create()

@@ -357,7 +357,7 @@ async def test_overloaded_bookies_are_asked_again_and_keep_their_slots(cluster):
     assert metadata.last_entry == 1 and metadata.fragments == writer.metadata.fragments
 
 
-async def test_a_ledger_that_bookies_have_buried_is_not_offered_to_one_after_the_other_without_end(five):
+async def test_a_ledger_with_tombstones_is_not_offered_to_bookie_after_bookie_forever(five):
     """A zombie recovers what the next owner has deleted: the record that it holds says nothing of that."""
     writer = await written(five, 1)
     only_on(five, writer, 0, 1)
@@ -406,7 +406,7 @@ async def test_bookies_that_are_always_late_end_a_recovery():
     await late.close()
 
 
-async def test_few_entries_are_asked_for_where_a_ledger_ends_and_more_and_more_in_a_long_tail(cluster):
+async def test_recovery_asks_for_few_entries_at_the_end_and_for_more_in_a_long_tail(cluster):
     def asked(bookie):
         reads = [decode_read(payload) for op, payload in bookie.log if op == BookieOp.READ]
         return [read.last - read.first + 1 for read in reads if read.fence]

@@ -57,7 +57,7 @@ class Doubt:
 
 
 @pytest.mark.parametrize("lands", ["at once", "late", "never"])
-async def test_a_subscriber_does_not_wait_for_an_answer_that_never_comes_and_is_served_afterwards(
+async def test_a_subscriber_does_not_wait_for_a_lost_answer_and_is_served_afterwards(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, lands: str
 ) -> None:
     managed = await open_(cluster)

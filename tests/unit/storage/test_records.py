@@ -143,7 +143,7 @@ def test_a_write_that_misses_sectors_is_torn_and_never_damage(seed, size):
     assert [entry for entry in entries_in(records)] == [(1, n) for n in range(len(entries_in(records)))]
 
 
-def test_a_flipped_bit_anywhere_in_a_committed_batch_is_damage_or_harmless_never_silence():
+def test_a_flipped_bit_in_a_committed_batch_is_damage_or_harmless_never_silent():
     """The heart of "corruption is never absence": every single byte of the file, the last batch included."""
     builder = three_batches()
     everything = entries_in(builder.scan()[1])
