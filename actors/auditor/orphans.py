@@ -1,7 +1,7 @@
 """Ledgers that nothing names: what brokers leave behind that end between creating a ledger and naming it.
 
-A ledger is named by the chain of a topic (or as what is left to delete of it), by a cursor or by a pin. One that nobody
-named for `ORPHAN_AFTER_S` is deleted, in an order that holds whatever its creator does, however late:
+The table of record kinds (`record_kinds`) says which records name ledgers. A ledger that none of them named for
+`ORPHAN_AFTER_S` is deleted, in an order that holds whatever its creator does, however late:
 
 1. its record is written again as it is, which gives it a new version;
 2. the names are read again;
@@ -11,22 +11,20 @@ Whoever names a ledger does so on condition that its record has the version that
 the same transaction (`Write.needs`). So a broker that names it before step 1 is seen in step 2, one that comes later is
 refused with ConditionFailed and makes another ledger, and one that changes the ledger meanwhile keeps it by step 3. No
 clock decides; the wait only spares brokers that are about to name a ledger the trouble. A record that cannot be read
-ends the search: then everything is kept.
+ends the search: then every ledger is kept.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable
 
-from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
+from ...protocol.errors import BadVersion, NoSuchKey
 from ...runtime.environment import Environment
-from ...storage.managed.cursor import CursorRecord
-from ...storage.managed.record import ManagedLedgerRecord
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecords
-from ...storage.metadata.store import MetadataStore, unpack
+from ...storage.metadata.store import MetadataStore
+from .record_kinds import RECORD_KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -97,9 +95,11 @@ class OrphanLedgers:
 
     async def _named(self) -> dict[int, None]:
         """Every ledger that something names; at least those that were named all the time of this call."""
-        named = await self._collect(metadata_keys.MANAGED_PREFIX, _of_chain)
-        named |= await self._collect(metadata_keys.CURSORS_PREFIX, _of_cursor)
-        return named | await self._collect(metadata_keys.PINS_PREFIX, _of_pin)
+        named: dict[int, None] = {}
+        for kind in RECORD_KINDS:
+            if kind.names_ledgers:
+                named |= await self._collect(kind.prefix, kind.ledgers_named_by)
+        return named
 
     async def _collect(self, prefix: str, ledgers_of: Callable[[str, bytes], Iterable[int]]) -> dict[int, None]:
         found: dict[int, None] = {}
@@ -111,20 +111,3 @@ class OrphanLedgers:
             if len(page) < RECORDS_PER_PAGE:
                 return found
             after = page[-1][0]
-
-
-def _of_chain(key: str, value: bytes) -> Iterable[int]:
-    record = ManagedLedgerRecord.unpack(value)
-    return (*(info.ledger_id for info in record.ledgers), *record.deleting)
-
-
-def _of_cursor(key: str, value: bytes) -> Iterable[int]:
-    ledger_id = CursorRecord.unpack(value).ledger_id
-    return () if ledger_id is None else (ledger_id,)
-
-
-def _of_pin(key: str, value: bytes) -> Iterable[int]:
-    try:
-        return [int(one) for one in cast("Mapping[str, Any]", unpack(value))["ledgers"]]
-    except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-        raise MetadataError(f"{key} is not the record of a pin: {error!r}") from error

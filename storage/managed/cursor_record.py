@@ -8,6 +8,8 @@ from ...protocol.errors import MetadataError, ProtocolError
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..ledger.ledgers import Ledgers
+from ..metadata import keys as metadata_keys
+from ..metadata.record_kinds import RecordKind
 from ..metadata.store import MetadataStore, pack, unpack
 from .chain import LedgerChain
 
@@ -36,6 +38,14 @@ class CursorRecord(NamedTuple):
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"not the record of a cursor: {error!r}") from error
+
+
+CURSOR_RECORDS = RecordKind(
+    metadata_keys.CURSORS_PREFIX,
+    CursorRecord.unpack,
+    lambda record: () if record.ledger_id is None else (record.ledger_id,),
+    brokers_write=True,
+)
 
 
 class CursorHome(NamedTuple):

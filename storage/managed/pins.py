@@ -16,7 +16,32 @@ from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolErr
 from ...runtime.environment import Environment
 from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import delete_certain, put_certain
+from ..metadata.record_kinds import RecordKind
 from ..metadata.store import Guard, MetadataStore, list_all, pack, unpack
+
+
+class PinRecord(NamedTuple):
+    """The metadata record of a pin."""
+
+    ledger_ids: tuple[int, ...]
+    ttl_ms: int
+
+    def pack(self) -> bytes:
+        return pack({"ledgers": sorted(self.ledger_ids), "ttl_ms": self.ttl_ms})
+
+    @staticmethod
+    def unpack(value: bytes) -> "PinRecord":
+        """The inverse of `pack`. Raises MetadataError for anything else."""
+        try:
+            pin = cast("Mapping[str, Any]", unpack(value))
+            return PinRecord(tuple(map(int, pin["ledgers"])), int(pin["ttl_ms"]))
+        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+            raise MetadataError(f"not the record of a pin: {error!r}") from error
+
+
+PIN_RECORDS = RecordKind(
+    metadata_keys.PINS_PREFIX, PinRecord.unpack, lambda record: record.ledger_ids, brokers_write=True
+)
 
 
 class Pinned(NamedTuple):
@@ -43,8 +68,8 @@ class Pins:
         """Store a pin, provided that `needs` holds, and return its id. Raises ConditionFailed."""
         pin_id = self._env.random.hex(8)
         key = metadata_keys.pin(self._topic_path, pin_id)
-        value = pack({"ledgers": sorted(ledger_ids), "ttl_ms": round(ttl_s * 1000)})
-        version = await put_certain(self._env, self._store, key, value, None, needs=needs)
+        pin = PinRecord(tuple(ledger_ids), round(ttl_s * 1000))
+        version = await put_certain(self._env, self._store, key, pin.pack(), None, needs=needs)
         self._seen[key] = (version, asyncio.get_running_loop().time())
         return pin_id
 
@@ -57,8 +82,8 @@ class Pins:
         record = await self._store.get(key)
         if record is None:
             return False
-        value = pack({"ledgers": _unpack(record.value)[0], "ttl_ms": round(ttl_s * 1000)})
-        version = await self._store.put(key, value, record.version)
+        pin = PinRecord.unpack(record.value)._replace(ttl_ms=round(ttl_s * 1000))
+        version = await self._store.put(key, pin.pack(), record.version)
         self._seen[key] = (version, asyncio.get_running_loop().time())
         return True
 
@@ -75,13 +100,13 @@ class Pins:
         before, self._seen = self._seen, {}
         now = asyncio.get_running_loop().time()
         for key, record in await list_all(self._store, metadata_keys.pins_prefix(self._topic_path)):
-            ledger_ids, ttl_s = _unpack(record.value)
+            pin = PinRecord.unpack(record.value)
             version, since = before.get(key, (-1, now))
             since = since if version == record.version else now
-            left_s = since + ttl_s - now
+            left_s = since + pin.ttl_ms / 1000 - now
             if left_s <= 0 and await self._end(key, record.version):
                 continue
-            found.update(ledger_ids)
+            found.update(pin.ledger_ids)
             self._seen[key] = (record.version, since)
             ends_in_s = left_s if ends_in_s is None else min(ends_in_s, left_s)
         return Pinned(frozenset(found), ends_in_s)
@@ -95,11 +120,3 @@ class Pins:
         except NoSuchKey:
             return True  # removed by the read itself
         return True
-
-
-def _unpack(value: bytes) -> tuple[list[int], float]:
-    try:
-        pin = cast("Mapping[str, Any]", unpack(value))
-        return [int(one) for one in pin["ledgers"]], int(pin["ttl_ms"]) / 1000
-    except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-        raise MetadataError(f"not the record of a pin: {error!r}") from error

@@ -36,6 +36,7 @@ from ...protocol.errors import (
 from ...runtime.environment import Environment
 from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
+from ..metadata.record_kinds import RecordKind
 from ..metadata.store import Guard, MetadataStore, pack, unpack
 from .chain import LedgerInfo
 
@@ -85,6 +86,15 @@ class ManagedLedgerRecord:
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"not the record of a managed ledger: {error!r}") from error
+
+
+CHAIN_RECORDS = RecordKind(
+    metadata_keys.MANAGED_PREFIX,
+    ManagedLedgerRecord.unpack,
+    lambda record: (*(info.ledger_id for info in record.ledgers), *record.deleting),
+    brokers_write=True,
+)
+"""A record keeps the ledgers of the chain, and those that left it: their deletion is the owner's."""
 
 
 class OwnedRecord:
@@ -202,8 +212,7 @@ class OwnedRecord:
         found = await self._store.get(self._key)
         if found is None:
             return False
-        record = ManagedLedgerRecord.unpack(found.value)
-        return ledger_id in (*(info.ledger_id for info in record.ledgers), *record.deleting)
+        return ledger_id in CHAIN_RECORDS.ledgers_named_by(self._key, found.value)
 
     async def delete(self) -> None:
         """Remove the record. Raises StaleEpoch when it is no longer ours."""

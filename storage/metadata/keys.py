@@ -14,10 +14,14 @@
 | `tenants/<tenant>`, `namespaces/<tenant>/<namespace>` | policies |
 | `restored/ledgers` | ledger ids that were in use when the metadata was restored from an older state |
 | `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
+| `schemas/<topic path>` | where the versions of a topic's schema are stored |
 
 A topic path is `TopicName.path`: `persistent/<tenant>/<namespace>/<percent-encoded local name>`. Free text inside a
 key is percent-encoded, so a slash always separates and a prefix that ends in a slash finds exactly what lies below
 it. Ledger ids have leading zeros, so the order of keys is the order of ids.
+
+Every prefix here has its entry in the table of record kinds (see `record_kinds`), which says which ledgers a record
+names. A unit test compares the two.
 """
 
 from urllib.parse import quote, unquote
@@ -38,6 +42,7 @@ ASSIGNMENTS_PREFIX = "assignments/"
 TENANTS_PREFIX = "tenants/"
 NAMESPACES_PREFIX = "namespaces/"
 PINS_PREFIX = "pins/"
+SCHEMAS_PREFIX = "schemas/"
 
 LEDGER_COUNTER = "ledger"
 PRODUCER_COUNTER = "producer"
@@ -134,6 +139,11 @@ def pin(topic_path: str, pin_id: str) -> str:
 def pins_prefix(topic_path: str) -> str:
     """The prefix of all pins of one topic."""
     return f"{PINS_PREFIX}{topic_path}/"
+
+
+def schema(topic_path: str) -> str:
+    """The key of a topic's schema: the path of the partitioned topic or of the plain one, never of a partition."""
+    return f"{SCHEMAS_PREFIX}{topic_path}"
 
 
 def encode_part(text: str) -> str:

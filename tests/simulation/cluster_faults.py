@@ -10,6 +10,7 @@ from typing import Any
 from faulty_files import FaultyFiles
 
 from magnetar.protocol.errors import MagnetarError
+from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Versioned
 
 from .cluster import BOOKIE, BROKER, SimCluster
@@ -21,7 +22,15 @@ logger = logging.getLogger("magnetar.simulation")
 
 HARM = ("bit-flip", "misread", "disk-loss", "lost for good")
 """What is counted when a bookie's copies suffer."""
-TRAPPED_PREFIXES = ("", "ledgers/", "managed/", "cursors/", "assignments/", "topics/", "coordinator/")
+TRAPPED_PREFIXES = (
+    "",
+    metadata_keys.LEDGERS_PREFIX,
+    metadata_keys.MANAGED_PREFIX,
+    metadata_keys.CURSORS_PREFIX,
+    metadata_keys.ASSIGNMENTS_PREFIX,
+    metadata_keys.TOPICS_PREFIX,
+    metadata_keys.COORDINATOR_EPOCH,
+)
 
 
 class ClusterFaults(Faults):

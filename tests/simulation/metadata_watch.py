@@ -5,12 +5,14 @@
 - I2, where topics have records: nothing is assigned that does not exist, no chain begins that is not assigned.
 - I10: nothing is ever written about a name that clients only asked about.
 - I9: no ledger's record is deleted while a chain or a cursor names it, and neither ever names one that is not there.
+  Every key that is written belongs to a known kind of record, because the search for orphans walks the known kinds.
 
 I3 is `History`'s.
 """
 
 import re
 
+from magnetar.actors.auditor.record_kinds import RECORD_KINDS
 from magnetar.storage.managed.cursor import CursorRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
@@ -23,6 +25,8 @@ ASKED = "only-asked-about"
 """In the names of topics that nobody creates."""
 
 PARTITION_ENDING = re.compile("-partition-[0-9]+$")
+
+KNOWN_PREFIXES = tuple(kind.prefix for kind in RECORD_KINDS)
 
 
 class MetadataWatch:
@@ -43,6 +47,8 @@ class MetadataWatch:
         """A record was written, or (None) deleted."""
         if ASKED in key:
             self._history.violated(f"I10: {key} is written, and clients only asked about that name")
+        if not key.startswith(KNOWN_PREFIXES):
+            self._history.violated(f"I9: {key} is of no known kind, and the search for orphans passes over its ledgers")
         if key.startswith(metadata_keys.LEDGERS_PREFIX):
             if after is None:
                 self._ledger_deleted(metadata_keys.ledger_id_of(key))

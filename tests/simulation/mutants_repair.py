@@ -1,10 +1,12 @@
-"""Bugs of our own choosing in what finds and mends lost copies: the scrub and the limbo of bookies."""
+"""Bugs of our own choosing in the auditor's work: the scrub, the limbo of bookies, the search for orphans."""
 
 from contextlib import ExitStack
 
+from magnetar.actors.auditor import orphans
 from magnetar.actors.auditor.service import Auditor
 from magnetar.storage.bookie.damage import DamageKeeper
 from magnetar.storage.ledger import lost_bookies
+from magnetar.storage.managed.cursor_record import CURSOR_RECORDS
 
 from .mutant import Mutant, replace
 
@@ -18,7 +20,12 @@ def _take_limbo_for_life(stack: ExitStack) -> None:
     replace(stack, Auditor, "_limbo_since", property(lambda self: {}, lambda self, since: None), create=True)
 
 
+def _forget_a_record_kind(stack: ExitStack) -> None:
+    replace(stack, orphans, "RECORD_KINDS", tuple(kind for kind in orphans.RECORD_KINDS if kind is not CURSOR_RECORDS))
+
+
 REPAIR = (
     Mutant("forgetful scrub", "damage that is found is not written down", "I8 copies", _forget_damage),
+    Mutant("forgotten kind", "the search for orphans does not know cursors", "I9", _forget_a_record_kind),
     Mutant("limbo lives", "a bookie in limbo counts as live for open ledgers", "I8", _take_limbo_for_life),
 )

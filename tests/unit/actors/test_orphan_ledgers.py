@@ -5,12 +5,25 @@ from fake_bookies import Adds, FakeCluster
 
 from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor.orphans import OrphanLedgers
+from magnetar.actors.auditor.record_kinds import RECORD_KINDS
 from magnetar.protocol.errors import ConditionFailed, MetadataError
+from magnetar.storage.managed.cursor_record import CursorRecord
 from magnetar.storage.managed.managed_ledger import ManagedLedger
+from magnetar.storage.managed.pins import PinRecord
+from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
 from magnetar.storage.metadata.store import list_all, pack
 
 NAME = "persistent/public/default/t"
+NAMING = [kind.prefix for kind in RECORD_KINDS if kind.names_ledgers]
+RECORDS_OF_ONE_LEDGER = {
+    metadata_keys.MANAGED_PREFIX: lambda one: ManagedLedgerRecord(1, deleting=(one,)).pack(),
+    metadata_keys.CURSORS_PREFIX: lambda one: CursorRecord(1, one, None).pack(),
+    metadata_keys.PINS_PREFIX: lambda one: PinRecord((one,), 60_000).pack(),
+    metadata_keys.SCHEMAS_PREFIX: lambda one: SchemaRecord((SchemaVersion(0, one, 0, b"hash"),)).pack(),
+}
+"""By prefix: a record that names one ledger. A kind that names ledgers and is not here fails the tests."""
 
 
 @pytest.fixture
@@ -88,13 +101,40 @@ async def test_a_ledger_has_its_time_to_be_named(cluster, orphans, monkeypatch):
     assert await orphans.collect() == 0, "the last search was a moment ago"
 
 
-@pytest.mark.parametrize("key", ["managed/t/x", "cursors/t/x", "pins/t/x"])
-async def test_a_record_that_cannot_be_read_keeps_everything(cluster, orphans, key):
+@pytest.mark.parametrize("prefix", NAMING)
+async def test_a_record_that_cannot_be_read_keeps_every_ledger(cluster, orphans, prefix):
     await cluster.ledgers.create()
-    await cluster.metadata.put(key, b"\x00nonsense", None)
-    with pytest.raises(MetadataError):
+    await cluster.metadata.put(f"{prefix}t/x", b"\x00nonsense", None)
+    with pytest.raises(MetadataError, match=f"{prefix}t/x"):
         await orphans.collect()
     assert len(await ledgers_in(cluster)) == 1
+
+
+@pytest.mark.parametrize("prefix", NAMING)
+async def test_a_record_that_becomes_unreadable_during_the_search_keeps_every_ledger(cluster, orphans, prefix):
+    await cluster.ledgers.create()
+    mark = orphans._mark
+
+    async def marked(ledger_id):
+        version = await mark(ledger_id)
+        await cluster.metadata.put(f"{prefix}t/x", b"\x00nonsense", None)
+        return version
+
+    orphans._mark = marked
+    with pytest.raises(MetadataError, match=f"{prefix}t/x"):
+        await orphans.collect()
+    assert len(await ledgers_in(cluster)) == 1
+
+
+@pytest.mark.parametrize("prefix", NAMING)
+async def test_ledgers_that_a_record_names_stay_until_the_record_goes(cluster, orphans, prefix):
+    writer = await cluster.ledgers.create()
+    key = f"{prefix}persistent/public/default/t/x"
+    await cluster.metadata.put(key, RECORDS_OF_ONE_LEDGER[prefix](writer.ledger_id), None)
+    assert await orphans.collect() == 0 and not orphans.suspected
+    await cluster.metadata.delete(key, None)
+    assert await orphans.collect() == 1
+    assert await ledgers_in(cluster) == []
 
 
 def between(cluster, name_prefix, action):

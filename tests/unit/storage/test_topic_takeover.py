@@ -8,6 +8,7 @@ import contextlib
 import pytest
 from fake_bookies import Adds, FakeCluster
 
+from magnetar.actors.auditor.record_kinds import RECORD_KINDS
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
@@ -53,7 +54,7 @@ async def delete(cluster, epoch):
 
 async def records(cluster):
     """The keys of everything that is stored of the topic but its assignment."""
-    prefixes = (metadata_keys.MANAGED_PREFIX, metadata_keys.CURSORS_PREFIX, metadata_keys.PINS_PREFIX)
+    prefixes = [kind.prefix for kind in RECORD_KINDS if kind.names_ledgers]
     return [key for prefix in prefixes for key, _ in await list_all(cluster.metadata, prefix)]
 
 
