@@ -13,6 +13,7 @@ from ...protocol.errors import ClusterError
 BIN_S = 0.25
 BLOCKS = " ▁▂▃▄▅▆▇█"
 TEXT_HEIGHT = 6
+TEXT_WIDTH = 60
 BAR_WIDTH = 48
 
 
@@ -43,7 +44,8 @@ def rates(samples: Sequence[Published], bin_s: float = BIN_S) -> list[float]:
 def text(samples: Sequence[Published], killed_s: float | None, delays: Sequence[tuple[str, float]]) -> str:
     """Both charts as lines of text."""
     lines = ["publish rate, messages per second"]
-    found = rates(samples)
+    bin_s = max(BIN_S, samples[-1].seconds / TEXT_WIDTH) if samples else BIN_S
+    found = rates(samples, bin_s)
     top = max(found, default=0.0)
     for row in reversed(range(TEXT_HEIGHT)):
         levels = [rate / top * TEXT_HEIGHT - row if top else 0.0 for rate in found]
@@ -51,7 +53,7 @@ def text(samples: Sequence[Published], killed_s: float | None, delays: Sequence[
         label = f"{top:,.0f}" if row == TEXT_HEIGHT - 1 else "0" if row == 0 else ""
         lines.append(f"{label:>9} ┤{blocks}".rstrip())
     if killed_s is not None:
-        lines.append(" " * (11 + int(killed_s / BIN_S)) + "▲ a broker is killed")
+        lines.append(" " * (11 + int(killed_s / bin_s)) + "▲ a broker is killed")
     if delays:
         longest = max(abs(delay) for _, delay in delays) or 1.0
         lines += ["", "mean departure delay, minutes"]

@@ -36,6 +36,11 @@ def test_the_text_names_the_kill_and_every_carrier() -> None:
     assert [line.split()[0] for line in lines if line.endswith(("8.6", "20.2", "-4.9"))] == ["AA", "F9", "HA"]
 
 
+def test_a_long_run_fits_into_a_terminal() -> None:
+    samples = [Published(number * 1.0, number * 100) for number in range(1, 301)]
+    assert max(map(len, text(samples, 150.0, DELAYS).splitlines())) < 80
+
+
 def test_nothing_measured_still_gives_a_text() -> None:
     assert "publish rate" in text([], None, [])
 
