@@ -38,6 +38,10 @@ fuzz: ## every decoder, connection and file format against nearly valid bytes: M
 bench: ## the benchmark rows, with a plot and bench/results/latest.json; up to 12 minutes
 	@$(ENVIRONMENT) python bench/run.py
 
+docs: ## build the documentation, with search, as a site in build/site
+	@$(ENVIRONMENT) env NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
 reference: ## generate docs/reference/ from the code again
 	@$(ENVIRONMENT) python -P tests/tools/generate_reference.py
 

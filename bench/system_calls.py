@@ -1,4 +1,6 @@
-"""System calls of one unbatched entry in the broker and in a bookie, counted by strace: the figures of docs/BUDGET.md.
+"""System calls of one unbatched entry in the broker and in a bookie, counted by strace.
+
+The figures of docs/design/budget.md come from here.
 
     python bench/system_calls.py [--directory DIR] [--entries N]
 

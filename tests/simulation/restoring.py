@@ -1,5 +1,5 @@
-"""The metadata is restored from a backup that is older than the ledgers, as `docs/OPERATIONS.md` says: everything is
-stopped, the records are replaced, everything is started.
+"""The metadata is restored from a backup that is older than the ledgers, as `docs/guides/operations.md` says:
+everything is stopped, the records are replaced, everything is started.
 
 The backup is taken at a random moment of the run, the restore comes at its end, when all else was compared. What was
 published in between may be gone from its topics. A backup from before the loss of a disk that an operator accepted is

@@ -52,7 +52,7 @@ def test_settings_said_to_be_there_are_there_with_that_default() -> None:
 
 
 def test_settings_that_documents_give_exist() -> None:
-    text = (ROOT / "docs" / "OPERATIONS.md").read_text()
+    text = (ROOT / "docs" / "guides" / "operations.md").read_text()
     given = re.findall(r"--set (\w+)=|MAGNETAR_([a-z]\w+)=", text)
     assert given
     assert {first or second for first, second in given} <= Settings().to_dict().keys()

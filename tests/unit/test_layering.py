@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"spark", "actors.processes", "actors.coordinator", "storage.bookie", "storage.metadata"},
     "cluster.demo": BASE | CLIENT | {"cluster", "spark"},
 }
-"""By sub-room: what its files may import, beside their own sub-room. `docs/ARCHITECTURE.md` says why."""
+"""By sub-room: what its files may import, beside their own sub-room. `docs/design/architecture.md` says why."""
 
 ROOMS = list(dict.fromkeys(room.partition(".")[0] for room in MAY_IMPORT))
 HEAVY = {"ray", "raydp", "pyspark", "pandas", "numpy", "pyarrow"}
