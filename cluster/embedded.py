@@ -67,7 +67,7 @@ class _Services:
     async def accept_lost_ledgers(self) -> list[list[int]]:
         if self._coordinator is None:
             raise ClusterError("the cluster was stopped")
-        return [list(one) for one in (await self._coordinator.ledger_ids.accept()).ranges]
+        return [list(one) for one in (await self._coordinator.office.ledger_ids.accept()).ranges]
 
     async def close(self) -> None:
         """Close all: admin, brokers, bookies, coordinator, metadata."""

@@ -141,7 +141,7 @@ class CoordinatorActor:
 
     async def accept_lost_ledgers(self) -> list[list[int]]:
         """Give up the ledgers that restored metadata does not know; returns the (first, end) ranges of their ids."""
-        return [list(one) for one in (await (await self._running()).ledger_ids.accept()).ranges]
+        return [list(one) for one in (await (await self._running()).office.ledger_ids.accept()).ranges]
 
     async def stop_cluster(self) -> None:
         """Stop admin, brokers, bookies, then the coordinator's service; the caller then kills this actor."""

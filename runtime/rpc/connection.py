@@ -19,7 +19,7 @@ answers pile up; the initiating side never does, so that the two cannot wait for
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ...protocol.errors import (
@@ -59,6 +59,7 @@ HANDSHAKE_FRAME_SIZE_MAX = 4096
 CALLS_UNDER_WAY_MAX = 1024
 
 ResponseCallback = Callable[[int, bytes], None]
+Handler = Callable[..., Awaitable[Any]]
 
 
 class RpcService:
@@ -72,6 +73,10 @@ class RpcService:
     """Name of a method, without `rpc_` → the roles whose nodes may call it."""
     operation_roles: Mapping[int, frozenset[str]] = {}
     """Operation of a data request → the roles whose nodes may ask for it."""
+
+    def handler(self, method: str) -> "Handler | None":
+        """What serves a method, or None. A service whose methods lie in several objects looks it up among them."""
+        return getattr(self, f"rpc_{method}", None)
 
     def may_call(self, role: str, method: str) -> bool:
         """Whether nodes of that role may call the method."""
@@ -363,7 +368,7 @@ class RpcConnection(asyncio.Protocol):
 
     def _start_call(self, request_id: int | None, payload: bytes) -> None:
         method, arguments = decode_call(payload)
-        handler = getattr(self._service, f"rpc_{method}", None)
+        handler = self._service.handler(method)
         if handler is None:
             if request_id is not None:
                 self.respond_error(request_id, RpcError(f"{self.identity.role} has no method {method}"))

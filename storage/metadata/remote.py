@@ -4,7 +4,7 @@ Which connection to use, and whether there is one, is the business of whoever gi
 client). Without one a call fails at once with MetadataUnavailable; a write whose answer was lost raises OutcomeUnknown,
 because the coordinator may have carried it out. Nothing is retried here.
 
-`MetadataRpc` is the other side: what the coordinator does with such calls.
+`MetadataMethods` is the other side: what the coordinator does with such calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -100,33 +100,33 @@ class RemoteMetadataStore:
         return connection
 
 
-class MetadataRpc:
-    """The serving side, mixed into the coordinator's RPC service.
+class MetadataMethods:
+    """The serving side: a group of methods of the coordinator's RPC service.
 
-    `metadata_store()` gives the store, `ledger_id_source()` the ids of new ledgers;
-    `check_metadata_writer(connection, keys)` may raise to refuse a peer's writes.
+    `ledger_ids` gives out the ids of new ledgers; without it the store's counter does, as it is.
+    `check_writer(connection, keys)` raises to refuse a peer's writes.
     """
 
-    def ledger_id_source(self) -> LedgerIds | None:
-        """Who gives out the ids of new ledgers; None: the store's counter, as it is."""
-        return None
-
-    def metadata_store(self) -> MetadataStore:
-        raise NotImplementedError
-
-    def check_metadata_writer(self, connection: RpcConnection, keys: Sequence[str]) -> None:
-        """Raise to refuse."""
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledger_ids: LedgerIds | None,
+        check_writer: Callable[[RpcConnection, Sequence[str]], None],
+    ) -> None:
+        self._store = store
+        self._ledger_ids = ledger_ids
+        self._check_writer = check_writer
 
     # Values of another kind are refused here: one number that is none would be stored, and be read by everybody.
 
     async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]) -> list[list[object] | None]:
-        records = await self.metadata_store().get_many([_text(key) for key in _list(keys)])
+        records = await self._store.get_many([_text(key) for key in _list(keys)])
         return [[record.value, record.version] if record is not None else None for record in records]
 
     async def rpc_metadata_list(
         self, connection: RpcConnection, prefix: str, after: str, limit: int
     ) -> tuple[list[tuple[str, bytes, int]], bool]:
-        records = await self.metadata_store().list(_text(prefix), after=_text(after), limit=_number(limit))
+        records = await self._store.list(_text(prefix), after=_text(after), limit=_number(limit))
         page: list[tuple[str, bytes, int]] = []
         size = 0
         for key, record in records:
@@ -140,24 +140,24 @@ class MetadataRpc:
         self, connection: RpcConnection, writes: list[list[Any]], guard: list[Any] | None
     ) -> list[object]:
         changes = [_write(write) for write in _list(writes)]
-        self.check_metadata_writer(connection, [change.key for change in changes])
-        results = await self.metadata_store().write_many(changes, _guard(guard))
+        self._check_writer(connection, [change.key for change in changes])
+        results = await self._store.write_many(changes, _guard(guard))
         return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
 
     async def rpc_renew_ledger(self, connection: RpcConnection, ledger: int, version: int) -> int:
         """See `ledger_records.renew`: all that a bookie may do to a ledger's record."""
-        return await renew(self.metadata_store(), _number(ledger), _number(version))
+        return await renew(self._store, _number(ledger), _number(version))
 
     async def rpc_metadata_allocate(
         self, connection: RpcConnection, counter: str, count: int, guard: list[Any] | None
     ) -> int:
-        self.check_metadata_writer(connection, [counter_key(_text(counter))])
+        self._check_writer(connection, [counter_key(_text(counter))])
         if _number(count) > ALLOCATED_MAX:
             raise ProtocolError(f"{count} numbers are not given out at a time")
-        ids = self.ledger_id_source() if counter == metadata_keys.LEDGER_COUNTER and guard is None else None
+        ids = self._ledger_ids if counter == metadata_keys.LEDGER_COUNTER and guard is None else None
         if ids is not None:
             return await ids.allocate(count)
-        return await self.metadata_store().allocate(_text(counter), count, _guard(guard))
+        return await self._store.allocate(_text(counter), count, _guard(guard))
 
 
 def _write(value: object) -> Write:

@@ -99,7 +99,7 @@ class _Peer:
     def __init__(self, coordinator: CoordinatorService, role: str) -> None:
         self.answers: Counter[int] = Counter()
         self._decoder = RpcFrameDecoder(1 << 26)
-        self.connection = coordinator._server._accept()
+        self.connection = coordinator._in_office().server._accept()
         self.transport = MemoryTransport(self.connection, self._heard)
         shake(self.connection, self.transport, initiator=False, theirs=Identity(CLUSTER, role, "bad", "1"))
 

@@ -91,12 +91,12 @@ class Bookies:
     async def whole(self, timeout_s: float = 15.0) -> None:
         """Wait for a finished round that found nothing amiss; a moment first, so that it is about the present."""
         await asyncio.sleep(0.05)
-        self.cluster.coordinator.auditor.wake()
-        await eventually(lambda: self.cluster.coordinator.auditor.status()["whole"], timeout_s)
+        self.cluster.coordinator.office.auditor.wake()
+        await eventually(lambda: self.cluster.coordinator.office.auditor.status()["whole"], timeout_s)
 
     async def closed_and_whole(self) -> None:
         """Wake the auditor until it has found no open ledger, and nothing amiss."""
-        auditor = self.cluster.coordinator.auditor
+        auditor = self.cluster.coordinator.office.auditor
 
         def found() -> bool:
             auditor.wake()
@@ -150,7 +150,7 @@ async def test_what_a_bookie_missed_is_copied_when_it_returns(tmp_path: Path) ->
         entries = await reader.read_all(0, 199)  # from the returned one alone
         assert [entry.entry_id for entry in entries] == list(range(200))
         assert entries[77].lac >= 0 and bytes(entries[49].body) == b"000049" * 20
-        status = bookies.cluster.coordinator.auditor.status()
+        status = bookies.cluster.coordinator.office.auditor.status()
         assert status["copied_entries_total"] >= 150 and status["open_ledgers"] == 1
         await other.abandon()
 
@@ -186,7 +186,7 @@ async def test_the_ledgers_of_a_lost_bookie_go_to_a_spare(tmp_path: Path) -> Non
         await bookies.whole()
         await bookies.stop(2)
         await asyncio.sleep(0.4)
-        bookies.cluster.coordinator.auditor.wake()
+        bookies.cluster.coordinator.office.auditor.wake()
         await bookies.whole()
         metadata = await bookies.metadata_of(ledger)
         assert sorted(metadata.fragments[0].bookies) == ["bookie-1", "bookie-3", "bookie-4"]
@@ -240,7 +240,7 @@ async def test_without_a_spare_nothing_changes(tmp_path: Path) -> None:
         await writer.close()
         await bookies.stop(2)
         await asyncio.sleep(0.5)
-        auditor = bookies.cluster.coordinator.auditor
+        auditor = bookies.cluster.coordinator.office.auditor
         rounds = auditor.status()["rounds"]
         auditor.wake()
         await eventually(lambda: auditor.status()["rounds"] > rounds)
@@ -271,7 +271,7 @@ async def test_a_wiped_disk_is_filled_again_and_leaves_limbo(tmp_path: Path) -> 
         assert await bookies.held(3, ledger, 59) == [(0, 59)]
         assert bookies.running[3].store.limbo  # an open ledger names it: it must not say "no such entry" yet
         await still_open.close()
-        bookies.cluster.coordinator.auditor.wake()
+        bookies.cluster.coordinator.office.auditor.wake()
         await eventually(lambda: not bookies.running[3].store.limbo, 10)
         assert await bookies.held(3, still_open.metadata.ledger_id, 4) == [(0, 4)]
         await eventually(lambda: bookies.coordinator.bookies.bookies["bookie-3"].writable)
@@ -301,7 +301,7 @@ async def test_a_bit_flipped_in_a_sealed_segment_is_found_and_its_entry_copied_b
         assert await bookies.held(2, still_open.ledger_id, 99) == [(0, 99)], "open ones are not left out"
         report = bookies.running[2].status()["scrub"]
         assert report["damaged"] == 0 and report["found"] == 2 and report["scrubbed_bytes"] > 0
-        auditor = bookies.cluster.coordinator.auditor
+        auditor = bookies.cluster.coordinator.office.auditor
         await eventually(lambda: not auditor.status()["damaged"])
         await still_open.abandon()
 
@@ -354,7 +354,7 @@ async def test_a_ledger_that_takes_longer_to_verify_than_a_question_ends_limbo(
         await bookies.append(writer, 150)
         await writer.close()
         await bookies.whole()  # the third copies may be a moment late
-        auditor = bookies.cluster.coordinator.auditor
+        auditor = bookies.cluster.coordinator.office.auditor
         copied = auditor.status()["copied_entries_total"]
         ledger = writer.ledger_id, writer.metadata.nonce
         ranges, following = await bookies.running[2].store.held_ranges(*ledger, 0, 149, True)

@@ -13,6 +13,7 @@ from coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, 
 
 from magnetar.actors.coordinator.membership import Session
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import (
     ClusterError,
@@ -78,7 +79,7 @@ async def test_a_write_in_doubt_is_not_waited_for_once_the_session_is_over(monke
         write = asyncio.create_task(put_certain(cluster.env, one.client.metadata, "managed/x", b"1", None))
         await eventually(lambda: asked)
         # Declared over while it is away, as after a pause: it learns of it when it comes back.
-        monkeypatch.setattr(cluster.coordinator.membership, "register", _refuse)
+        monkeypatch.setattr(cluster.coordinator.office.membership, "register", _refuse)
         connection = one.client._connection
         assert connection is not None
         connection.close()
@@ -123,14 +124,14 @@ async def test_an_error_that_nobody_expected_does_not_end_the_judging_of_session
         await create(cluster, "t", 4)
         await assign_all(cluster, "t", 4)
         coordinator = cluster.coordinator
-        tick, plan = coordinator.membership.tick, [RuntimeError("a bug"), KeyError("another one")]
+        tick, plan = coordinator.office.membership.tick, [RuntimeError("a bug"), KeyError("another one")]
 
         def fail_first(now: float) -> list[Session]:
             if plan:
                 raise plan.pop()
             return tick(now)
 
-        monkeypatch.setattr(coordinator.membership, "tick", fail_first)
+        monkeypatch.setattr(coordinator.office.membership, "tick", fail_first)
         await one.stop()
         await eventually(lambda: len(two.owned()) == 4, 5)
         assert not plan and (await coordinator.status())["unexpected_errors"] == 2
@@ -141,7 +142,7 @@ async def test_an_error_that_nobody_expected_does_not_end_the_placing_of_topics(
 ) -> None:
     async with coordination() as cluster:
         one = await cluster.broker(1)
-        table = cluster.coordinator.placement.table
+        table = cluster.coordinator.office.placement.table
         place, plan = table.place, [RuntimeError("a bug"), KeyError("another one")]
 
         def fail_first(*arguments: Any) -> dict[str, str]:
@@ -160,7 +161,8 @@ async def test_of_many_who_ask_for_evenness_one_moves_topics_at_a_time(monkeypat
         await create(cluster, "t", 8)
         await assign_all(cluster, "t", 8)
         coordinator, at_once, most = cluster.coordinator, 0, 0
-        move = coordinator._move
+        rebalancer = coordinator.office.rebalancer
+        move = rebalancer.move
 
         async def count(moves: Mapping[str, str | None]) -> None:
             nonlocal at_once, most
@@ -169,9 +171,9 @@ async def test_of_many_who_ask_for_evenness_one_moves_topics_at_a_time(monkeypat
             await move(moves)
             at_once -= 1
 
-        monkeypatch.setattr(coordinator, "_move", count)
+        monkeypatch.setattr(rebalancer, "move", count)
         two = await cluster.broker(2)
-        await asyncio.gather(*(coordinator.rebalance() for _ in range(5)))
+        await asyncio.gather(*(rebalancer.rebalance() for _ in range(5)))
         assert most == 1
         await eventually(lambda: len(one.owned()) == len(two.owned()) == 4)
 
@@ -179,9 +181,9 @@ async def test_of_many_who_ask_for_evenness_one_moves_topics_at_a_time(monkeypat
 async def test_a_client_learns_of_its_lost_session_by_itself() -> None:
     async with coordination() as cluster:
         one = await cluster.broker(1)
-        session = cluster.coordinator.membership.find("broker", "broker-1")
+        session = cluster.coordinator.office.membership.find("broker", "broker-1")
         assert session is not None
-        cluster.coordinator._end(session, "the test says so")
+        cluster.coordinator._in_office().sessions.end(session, "the test says so")
         await eventually(lambda: one.lost == 1)
 
 
@@ -246,12 +248,12 @@ async def test_after_a_restart_nothing_moves_while_brokers_come_back() -> None:
         await eventually(lambda: len(one.owned()) == len(two.owned()) == 4)
         before = {topic: value["epoch"] for topic, value in one.client.assignments.items()}
         await two.stop()  # still holds its socket, and does not come back
-        epoch = cluster.coordinator.epoch
+        epoch = cluster.coordinator.office.epoch
         await cluster.coordinator.close()
         assert len(one.owned()) == 4  # they go on meanwhile
         started = time.monotonic()
         await cluster.start_coordinator()
-        assert cluster.coordinator.epoch == epoch + 1
+        assert cluster.coordinator.office.epoch == epoch + 1
         await eventually(lambda: one.client.epoch == epoch + 1 and one.client.connected)
         await asyncio.sleep(0.3)
         assert {topic: value["epoch"] for topic, value in one.client.assignments.items()} == before
@@ -292,7 +294,7 @@ async def test_a_replaced_coordinator_with_nothing_to_write_lets_go_of_its_membe
         broker = await cluster.broker(1)
         new = await cluster.start_coordinator()
         await asyncio.wait_for(old.wait_ended(), 5 * FAST.session_timeout_s + 2)
-        await eventually(lambda: new.membership.find("broker", broker.node_id) is not None)
+        await eventually(lambda: new.office.membership.find("broker", broker.node_id) is not None)
         await old.close()
 
 
@@ -304,10 +306,10 @@ async def test_of_two_coordinators_only_the_newer_can_write() -> None:
         new = await cluster.start_coordinator()
         try:
             with pytest.raises(MetadataUnavailable):
-                await old.rpc_create_topic(None, PREFIX + "zombie", 0)  # type: ignore[arg-type]
+                await TopicMethods(old.office).rpc_create_topic(None, PREFIX + "zombie", 0)  # type: ignore[arg-type]
             await asyncio.wait_for(old.wait_ended(), 1)
             assert await cluster.store.get(metadata_keys.topic("persistent/public/default/zombie")) is None
-            await eventually(lambda: one.client.epoch == new.epoch and one.client.connected)
+            await eventually(lambda: one.client.epoch == new.office.epoch and one.client.connected)
             await assign_all(cluster, "t", 2)
             assert one.lost == 0
         finally:
@@ -330,13 +332,13 @@ async def test_a_coordinator_that_slept_cannot_write_to_postgresql(
         before = await second.get(metadata_keys.assignment("persistent/public/default/t-partition-0"))
         await cluster.start_coordinator(second)
         # The old one wakes up with a broker that it believes to be dead: nothing of what it decides is stored.
-        session = old.membership.find("broker", "broker-1")
+        session = old.office.membership.find("broker", "broker-1")
         assert session is not None
-        old._end(session, "the test says so")
-        old.placement.force({f"{PREFIX}t-partition-0": None})
+        old._in_office().sessions.end(session, "the test says so")
+        old.office.placement.force({f"{PREFIX}t-partition-0": None})
         replacement = Session("broker", "broker-9", "1", "127.0.0.1", 1, {}, session.connection)
-        old.membership.register(replacement)
-        old.placement.broker_joined()
+        old.office.membership.register(replacement)
+        old.office.placement.broker_joined()
         await asyncio.wait_for(old.wait_ended(), 5)
         assert await second.get(metadata_keys.assignment("persistent/public/default/t-partition-0")) == before
         await eventually(lambda: one.client.connected and len(one.owned()) == 2)
@@ -458,7 +460,7 @@ async def test_a_flood_of_questions_holds_up_neither_heartbeats_nor_metadata() -
     async with coordination(slow) as cluster:
         one = await cluster.broker(1)
         topics = [f"{PREFIX}flood-{index}" for index in range(1500)]
-        held = cluster.coordinator.placement
+        held = cluster.coordinator.office.placement
         held.hold(topics)  # as while they are being moved: nobody is answered
         asking = [asyncio.create_task(one.client.call("assign", topic=topic)) for topic in topics]
         await asyncio.sleep(0.3)
@@ -469,7 +471,7 @@ async def test_a_flood_of_questions_holds_up_neither_heartbeats_nor_metadata() -
         held.unhold(topics)
         answers = await asyncio.gather(*asking)
         assert len(answers) == 1500
-        assert cluster.coordinator.membership.find("broker", "broker-1") is not None
+        assert cluster.coordinator.office.membership.find("broker", "broker-1") is not None
 
 
 # -- a thousand topics -----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ async def scene() -> AsyncIterator[Scene]:
         await one.client.call("create_topic", topic=f"{PREFIX}t", partitions=4)
         await assign_all(cluster, "t", 4)
         await eventually(lambda: len(one.owned()) == len(two.owned()) == 2)
-        await eventually(lambda: not coordinator.service.membership.in_grace)
+        await eventually(lambda: not coordinator.service.office.membership.in_grace)
         yield Scene(cluster, coordinator, one, two)
     finally:
         await cluster.close_members()
@@ -53,7 +53,7 @@ async def test_brokers_that_gave_a_paused_coordinator_up_keep_sessions_and_topic
         await eventually(lambda: one.client.connected and two.client.connected)
         await asyncio.sleep(2 * FAST.session_timeout_s)  # by then whoever had stayed away would have been ended
         assert one.lost == two.lost == 0
-        assert [one.incarnation for one in coordinator.service.membership.of_role("broker")] == ["1", "1"]
+        assert [one.incarnation for one in coordinator.service.office.membership.of_role("broker")] == ["1", "1"]
         assert one.client.assignments == two.client.assignments == before
 
 

@@ -32,7 +32,7 @@ from magnetar.runtime.rpc.server import RpcServer
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster, read_cluster_id
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
-from magnetar.storage.metadata.remote import MetadataRpc, RemoteMetadataStore
+from magnetar.storage.metadata.remote import MetadataMethods, RemoteMetadataStore
 from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
 from magnetar.storage.metadata.store import (
     KEY_SIZE_MAX_BYTES,
@@ -48,12 +48,9 @@ FRAME_SIZE_MAX = 64 << 20
 KEYS = RootKeys(b"metadata test secret")
 
 
-class MetadataService(OpenService, MetadataRpc):
+class MetadataService(OpenService, MetadataMethods):
     def __init__(self, store: MetadataStore) -> None:
-        self.store = store
-
-    def metadata_store(self) -> MetadataStore:
-        return self.store
+        super().__init__(store, None, lambda connection, keys: None)
 
 
 @pytest.fixture

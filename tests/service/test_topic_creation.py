@@ -31,7 +31,7 @@ async def test_a_name_that_is_looked_up_gets_a_broker_and_leaves_nothing() -> No
         assert sorted(urls) == ["pulsar://broker-1:6650", "pulsar://broker-2:6650"]
         assert min(urls.values()) > 100
         assert await records(cluster) == []
-        placement, registry = cluster.coordinator.placement, cluster.coordinator.registry
+        placement, registry = cluster.coordinator.office.placement, cluster.coordinator.office.registry
         assert not len(placement.table) and not registry.topic_count
         assert not placement._askers and not placement._preferred and not placement._wanted
         assert not one.client.assignments
@@ -47,9 +47,9 @@ async def test_a_producer_has_the_topic_created_where_the_lookup_sent_it() -> No
             found = await brokers[url].client.call("assign", topic=topic, here=True)
             assert found["url"] == url
             assert await asker.client.call("lookup", topic=topic) == url
-        counts = [cluster.coordinator.placement.table.count_of(f"broker-{number}") for number in (1, 2, 3)]
+        counts = [cluster.coordinator.office.placement.table.count_of(f"broker-{number}") for number in (1, 2, 3)]
         assert sum(counts) == 30 and min(counts) >= 5
-        assert not cluster.coordinator.placement._preferred
+        assert not cluster.coordinator.office.placement._preferred
 
 
 async def test_a_broker_that_asks_for_a_topic_of_another_hears_of_its_owner() -> None:
@@ -66,7 +66,7 @@ async def test_partitions_stay_even_whoever_asks_for_them_first() -> None:
         await create(cluster, "p", 6)
         for index in range(6):
             await one.client.call("assign", topic=f"{PREFIX}p-partition-{index}", here=True)
-        table = cluster.coordinator.placement.table
+        table = cluster.coordinator.office.placement.table
         assert (table.count_of("broker-1"), table.count_of("broker-2")) == (3, 3)
 
 
@@ -150,4 +150,4 @@ async def test_topics_of_a_namespace_are_bounded_partitions_counted_one_by_one()
         await eventually(lambda: cluster.members[0].client.connected)
         with pytest.raises(NotAllowedError):
             await call("assign", topic=PREFIX + "one-more")
-        assert cluster.coordinator.registry._counts == {"public/default": 5, "public/other": 5}
+        assert cluster.coordinator.office.registry._counts == {"public/default": 5, "public/other": 5}

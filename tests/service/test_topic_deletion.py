@@ -107,7 +107,7 @@ async def test_who_asks_for_a_topic_while_it_is_deleted_does_not_bring_it_back()
     async with coordination() as cluster:
         one = await cluster.broker(1)
         await loaded_topic(cluster, one)
-        places, registry = cluster.coordinator.placement, cluster.coordinator.registry
+        places, registry = cluster.coordinator.office.placement, cluster.coordinator.office.registry
         delete, asked = registry.delete, []
 
         async def delete_while_somebody_asks(topic: object) -> None:
@@ -147,7 +147,7 @@ async def test_who_waits_too_long_is_told_and_the_deletion_goes_on(monkeypatch: 
         with pytest.raises(ServiceUnitNotReady, match="goes on"):
             await one.client.call("delete_topic", topic=TOPIC)
         one.rpc.delete_gate.set()
-        await eventually(lambda: not cluster.coordinator.deletions.under_way)
+        await eventually(lambda: not cluster.coordinator.office.deletions.under_way)
         assert await parts(cluster) == []
 
 
@@ -162,7 +162,7 @@ async def test_a_failing_step_is_repeated_under_a_greater_epoch() -> None:
         await deletion
         epochs = [epoch for _, epoch in one.rpc.deleted]
         assert epochs == sorted(set(epochs)) and await parts(cluster) == []
-        assert cluster.coordinator.deletions.failures == len(epochs) - 1
+        assert cluster.coordinator.office.deletions.failures == len(epochs) - 1
 
 
 @pytest.mark.parametrize("step", range(12))
@@ -178,7 +178,7 @@ async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
             owner = one if topic in one.owned() else two
             await eventually(lambda owner=owner, topic=topic: topic in owner.client.assignments)
             await owner.load(topic)
-        write_many, office = EpochMetadataStore.write_many, cluster.coordinator._store
+        write_many, office = EpochMetadataStore.write_many, cluster.coordinator.office.store
         seen = 0
 
         async def write(
@@ -199,7 +199,7 @@ async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
         await cluster.start_coordinator()
         for member in (one, two):
             await eventually(lambda member=member: member.client.connected)
-        await eventually(lambda: not cluster.coordinator.deletions.under_way)
+        await eventually(lambda: not cluster.coordinator.office.deletions.under_way)
         if await parts(cluster):  # it ended before the mark: then nothing was deleted at all
             assert step == 0 and await one.client.call("partitions", topic=TOPIC) == 2
             assert len(await parts(cluster)) == 5
@@ -213,7 +213,7 @@ async def test_an_assignment_that_lands_late_is_not_written_for_a_topic_that_was
         one = await cluster.broker(1)
         await create(cluster, "t")
         late: list[tuple[Sequence[Write], Guard | None]] = []
-        store, write_many = cluster.coordinator._store._inner, cluster.coordinator._store._inner.write_many
+        store, write_many = cluster.coordinator.office.store._inner, cluster.coordinator.office.store._inner.write_many
 
         async def lose_first(writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
             if writes[0].key.startswith(metadata_keys.ASSIGNMENTS_PREFIX) and not late:

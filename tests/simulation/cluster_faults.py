@@ -9,6 +9,8 @@ from typing import Any
 
 from faulty_files import FaultyFiles
 
+from magnetar.actors.coordinator.office import Office
+from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Versioned
@@ -153,21 +155,21 @@ class ClusterFaults(Faults):
 
     async def unload(self) -> None:
         """A topic is told to move."""
-        service = self._office()
-        topics = [topic for topic, _ in service.placement.table.items()] if service is not None else []
-        if topics:
+        office = self._office()
+        topics = [topic for topic, _ in office.placement.table.items()] if office is not None else []
+        if office is not None and topics:
             destination = self._random.choice((None, *(node.name for node in self._cluster.brokers)))
-            await self._order("unload", service.rpc_unload(None, self._random.choice(topics), destination))
+            await self._order("unload", TopicMethods(office).rpc_unload(None, self._random.choice(topics), destination))  # type: ignore[arg-type]
 
     async def rebalance(self) -> None:
         """Topics are told to spread."""
-        service = self._office()
-        if service is not None:
-            await self._order("rebalance", service.rebalance())
+        office = self._office()
+        if office is not None:
+            await self._order("rebalance", office.rebalancer.rebalance())
 
-    def _office(self) -> Any:
+    def _office(self) -> Office | None:
         node = self._cluster.coordinator
-        return node.service if node.ready and node.running else None
+        return node.service.office if node.ready and node.running else None
 
     async def _order(self, what: str, order: Coroutine[Any, Any, None]) -> None:
         self._history.counts[what] += 1

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
-from magnetar.actors.coordinator.topic_methods import TopicsRpc
+from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.topic import SubscriptionStart, Topic
@@ -165,10 +165,10 @@ def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:
 
 
 def _create_what_is_looked_up(stack: ExitStack) -> None:
-    async def looking(self: TopicsRpc, connection: Any, topic: str) -> str:
+    async def looking(self: TopicMethods, connection: Any, topic: str) -> str:
         return (await self.rpc_assign(connection, topic))["url"]
 
-    replace(stack, TopicsRpc, "rpc_lookup", looking)
+    replace(stack, TopicMethods, "rpc_lookup", looking)
 
 
 def _create_for_every_subscriber(stack: ExitStack) -> None:

@@ -270,7 +270,7 @@ class Scenario:
                 self._history.violated(f"I8: {gone} is gone for good, and {names[:5]} name it after {limit_s:.0f} s")
                 return
             if cluster.coordinator.ready:
-                cluster.coordinator.service.auditor.wake()
+                cluster.coordinator.service.office.auditor.wake()
             await asyncio.sleep(2.0)
 
 

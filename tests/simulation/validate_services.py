@@ -118,12 +118,14 @@ def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords
 
     What is not stored (any more) is left out: a deletion whose outcome nobody knows leaves such a thing behind.
     """
-    if not coordinator._in_office:
+    active = coordinator._active
+    if active is None or not active.office.active:
         return
+    office = active.office
     stored = records.by_key.get(metadata_keys.COORDINATOR_EPOCH)
-    if stored is None or unpack(stored.value)["epoch"] != coordinator.epoch:
+    if stored is None or unpack(stored.value)["epoch"] != office.epoch:
         return  # superseded, and about to find out
-    placement = coordinator.placement
+    placement = office.placement
     owners: dict[str, int] = {}
     for topic, assignment in placement.table.items():
         owners[assignment.broker] = owners.get(assignment.broker, 0) + 1
@@ -142,8 +144,8 @@ def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords
     counted = {broker: placement.table.count_of(broker) for broker in owners}
     if counted != owners:
         yield f"brokers are counted to own {counted}, they own {owners}"
-    for connection, session in coordinator._sessions.items():
-        if session.alive and coordinator.membership.find(session.role, session.node_id) is not session:
+    for connection, session in active.sessions.sessions.items():
+        if session.alive and office.membership.find(session.role, session.node_id) is not session:
             yield f"the session of {session.node_id} on {connection} is alive and not a member"
 
 

@@ -11,6 +11,7 @@ import uvloop
 from open_rpc import OpenService
 
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import NoSuchKey
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
@@ -253,7 +254,7 @@ class CoordinatorThread:
 
 
 async def create(cluster: Coordination, name: str, partitions: int = 0) -> None:
-    await cluster.coordinator.rpc_create_topic(None, PREFIX + name, partitions)  # type: ignore[arg-type]
+    await TopicMethods(cluster.coordinator.office).rpc_create_topic(None, PREFIX + name, partitions)  # type: ignore[arg-type]
 
 
 async def assign_all(cluster: Coordination, name: str, partitions: int) -> Counter[str]:

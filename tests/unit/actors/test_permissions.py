@@ -10,6 +10,7 @@ from magnetar.actors.members.coordinator_link import _Pushes
 from magnetar.protocol.errors import AuthorizationError
 from magnetar.protocol.names import ROLES
 from magnetar.runtime.rpc.connection import RpcService
+from magnetar.runtime.rpc.groups import method_names
 from magnetar.runtime.rpc.keys import CALLS, Identity
 from magnetar.storage.metadata import keys as metadata_keys
 
@@ -22,7 +23,7 @@ FOR_READERS = {
 
 
 def methods(service: type[RpcService]) -> set[str]:
-    return {name.removeprefix("rpc_") for name in dir(service) if name.startswith("rpc_")}
+    return set(method_names(*getattr(service, "method_groups", (service,))))
 
 
 @pytest.mark.parametrize("service", [*SERVICES.values(), _Pushes])

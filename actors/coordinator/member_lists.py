@@ -1,0 +1,103 @@
+"""What members are told of each other: the lists of live bookies and brokers, and pushes when something changes.
+
+Whoever registered, except a bookie, listens: it is told of every change, under the epoch of this coordinator.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
+from ...runtime.rpc.connection import RpcConnection
+from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from .announcements import listing
+from .membership import Membership, Session
+from .placement import Change
+from .topic_registry import TopicRegistry
+
+
+class MemberLists:
+    """See the module. `bookies` is this process's own directory; it is kept up to date like those of the members."""
+
+    def __init__(self, epoch: int, membership: Membership, registry: TopicRegistry, bookies: BookieDirectory) -> None:
+        self._epoch = epoch
+        self._membership = membership
+        self._registry = registry
+        self._directory = bookies
+        self._listeners: dict[RpcConnection, None] = {}
+
+    # -- listeners -----------------------------------------------------------------------------------------------
+
+    def listen(self, connection: RpcConnection) -> None:
+        """Push every change to this connection from now on."""
+        self._listeners[connection] = None
+
+    def leave(self, connection: RpcConnection) -> None:
+        """Push nothing more to this connection."""
+        self._listeners.pop(connection, None)
+
+    def listens(self, connection: RpcConnection) -> bool:
+        return connection in self._listeners
+
+    # -- the lists -----------------------------------------------------------------------------------------------
+
+    def bookies(self) -> list[list[Any]]:
+        """Live bookies: [id, host, port, writable, limbo]."""
+        sessions = self._membership.of_role(ROLE_BOOKIE)
+        return [[one.node_id, one.host, one.port, *listing(one.report, one.data)] for one in sessions]
+
+    def brokers(self) -> list[dict[str, Any]]:
+        """Live brokers, as `CoordinatorClient.brokers` holds them."""
+        return [
+            {
+                "id": session.node_id,
+                "incarnation": session.incarnation,
+                "host": session.host,
+                "port": session.port,
+                "url": url_of(session),
+                "data": session.data,
+            }
+            for session in self._membership.of_role(ROLE_BROKER)
+        ]
+
+    def bookies_in_limbo(self) -> dict[str, str]:
+        """Live bookies that lost data, and why."""
+        sessions = self._membership.of_role(ROLE_BOOKIE)
+        return {session.node_id: session.report["limbo"] for session in sessions if session.report.get("limbo")}
+
+    def damaged_bookies(self) -> dict[str, int]:
+        """Live bookies that hold damaged entries, and how many."""
+        sessions = self._membership.of_role(ROLE_BOOKIE)
+        counts = {session.node_id: session.report.get("scrub", {}).get("damaged", 0) for session in sessions}
+        return {bookie: int(count) for bookie, count in counts.items() if count}
+
+    def find_broker(self, broker_id: str) -> tuple[str, str, int] | None:
+        """Where a live broker takes internal calls: (incarnation, host, port)."""
+        session = self._membership.find(ROLE_BROKER, broker_id)
+        address = session.data.get("rpc") if session is not None else None
+        return (session.incarnation, address[0], address[1]) if session is not None and address else None
+
+    # -- pushes --------------------------------------------------------------------------------------------------
+
+    def bookies_changed(self) -> None:
+        bookies = self.bookies()
+        self._directory.update(BookieInfo(*info) for info in bookies)
+        self._notify("bookies_changed", bookies=bookies)
+
+    def brokers_changed(self) -> None:
+        self._notify("brokers_changed", brokers=self.brokers())
+
+    def assignments_changed(self, changes: Sequence[Change]) -> None:
+        found = [{**change, "partitions": self._registry.partitions_around(change["topic"])} for change in changes]
+        self._notify("assignments_changed", changes=found)
+
+    def partitions_changed(self, topic: str, partitions: int) -> None:
+        self._notify("partitions_changed", topic=topic, partitions=partitions)
+
+    def _notify(self, method: str, **arguments: Any) -> None:
+        for connection in list(self._listeners):
+            connection.notify(method, epoch=self._epoch, **arguments)
+
+
+def url_of(session: Session) -> str:
+    """Where clients reach a broker."""
+    return session.data.get("url", f"pulsar://{session.host}:{session.port}")

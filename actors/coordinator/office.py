@@ -1,0 +1,134 @@
+"""The office of the coordinator: everything that it has from the moment it is active.
+
+`Office.open` takes office: it raises the epoch, reads the records and returns the whole. It returns nothing half-built:
+a failure closes what was made, and raises.
+
+States: *active* (`open`) → *ended* (`end`, or another coordinator took office) → *closed* (`close`). An ended office
+pushes no assignments and begins no moves. Its store refuses every write after another coordinator took office.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from ...protocol.errors import ClusterError
+from ...protocol.names import COORDINATOR_ID, ROLE_COORDINATOR
+from ...runtime.environment import Environment
+from ...runtime.rpc.keys import Identity, Keys
+from ...runtime.settings.declarations import Settings
+from ...storage.ledger.bookie_directory import BookieDirectory
+from ...storage.metadata.cluster_identity import read_cluster_id
+from ...storage.metadata.epoch_guard import EpochMetadataStore, take_office
+from ...storage.metadata.ledger_ids import LedgerIds
+from ...storage.metadata.store import MetadataStore
+from ..auditor.service import Auditor
+from ..members.peer_calls import MemberCalls
+from .member_lists import MemberLists
+from .membership import Membership
+from .placement import Change, Placement
+from .rebalancing import Rebalancer
+from .topic_deletions import TopicDeletions
+from .topic_registry import TopicRegistry
+
+logger = logging.getLogger(__name__)
+
+
+class Office:
+    """See the module. Made by `open` only. `on_ended` is called when another coordinator took office."""
+
+    def __init__(
+        self,
+        env: Environment,
+        store: EpochMetadataStore,
+        ledger_ids: LedgerIds,
+        cluster_id: str,
+        keys: Keys,
+        settings: Settings,
+        on_ended: Callable[[], None],
+    ) -> None:
+        self.active = True
+        self.env = env
+        self.settings = settings
+        self.cluster_id = cluster_id
+        self.store = store
+        self.ledger_ids = ledger_ids
+        self.identity = Identity(cluster_id, ROLE_COORDINATOR, COORDINATOR_ID, str(store.epoch))
+        self.tick_interval_s = settings.heartbeat_interval_s / 2
+        self.bookies = BookieDirectory()
+        self.membership = Membership(settings.session_timeout_s, self.tick_interval_s)
+        self.registry = TopicRegistry(env, store, settings)
+        self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies)
+        self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry.guard_of)
+        self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker)
+        self.rebalancer = Rebalancer(self.membership, self.placement, self.broker_calls, settings.rebalance_delay_s)
+        self.deletions = TopicDeletions(env, store, self.membership, self.placement, self.registry, self.broker_calls)
+        self.auditor = Auditor(
+            env,
+            self.identity,
+            keys,
+            settings,
+            store,
+            self.bookies,
+            self.lists.bookies_in_limbo,
+            self.lists.damaged_bookies,
+        )
+        self._on_ended = on_ended
+        store.on_superseded = self._superseded
+
+    @classmethod
+    async def open(
+        cls,
+        env: Environment,
+        metadata: MetadataStore,
+        cluster_id: str,
+        keys: Keys,
+        settings: Settings,
+        on_ended: Callable[[], None],
+    ) -> "Office":
+        """Take office. Raises ClusterError (no cluster in the store, or another), MetadataUnavailable."""
+        found = await read_cluster_id(metadata)
+        if found != cluster_id:
+            raise ClusterError(
+                f"the metadata store belongs to cluster {found}, not to {cluster_id}"
+                if found is not None
+                else "the metadata store holds no cluster (only `magnetar start` creates one)"
+            )
+        store = await take_office(metadata)
+        ledger_ids = LedgerIds(env, store)
+        await ledger_ids.load()
+        office = cls(env, store, ledger_ids, cluster_id, keys, settings, on_ended)
+        try:
+            await office.registry.start()
+            await office.placement.start()
+            office.deletions.start()
+        except BaseException:
+            await office.close()
+            raise
+        return office
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this coordinator."""
+        return self.store.epoch
+
+    def end(self) -> None:
+        """Leave office."""
+        self.active = False
+        self.rebalancer.stop()
+
+    async def close(self) -> None:
+        """Leave office and end all that is under way. The metadata store stays open."""
+        self.end()
+        await self.rebalancer.close()
+        await self.auditor.close()
+        await self.deletions.close()
+        await self.placement.close()
+        await self.broker_calls.close()
+
+    def _superseded(self) -> None:
+        logger.error("another coordinator took office: this one (epoch %d) ends", self.epoch)
+        self.end()
+        self._on_ended()
+
+    def _assignments_changed(self, changes: Sequence[Change]) -> None:
+        if changes and self.active:
+            self.lists.assignments_changed(changes)

@@ -1,0 +1,198 @@
+"""The sessions of members over their connections: registration, heartbeats, judging, and the lists they ask for.
+
+`membership` decides who is alive; this is what follows from it for connections, lists, placement and auditor.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from ...protocol.errors import CookieMismatch, NotAllowedError, ProtocolError, StaleEpoch
+from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
+from ...runtime.backoff import Backoff
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.messages import unpack
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.store import unpack as unpack_record
+from .announcements import check_registration, check_report, damage_found, listing
+from .membership import Session
+from .office import Office
+
+logger = logging.getLogger(__name__)
+
+ASSIGNMENTS_PER_PAGE = 5000
+REPORT_BYTES_MAX = 64 << 10
+JUDGE_RETRY_MAX_S = 5.0
+
+
+class SessionMethods:
+    """See the module."""
+
+    def __init__(self, office: Office) -> None:
+        self.unexpected_errors = 0
+        """What judging caught that is no error of ours; it went on."""
+        self.sessions: dict[RpcConnection, Session] = {}
+        self._office = office
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    def disconnected(self, connection: RpcConnection) -> None:
+        """A connection has ended."""
+        self._office.lists.leave(connection)
+        session = self.sessions.pop(connection, None)
+        if session is None or not session.alive or not self._office.active:
+            return
+        if self._office.membership.disconnected(session, asyncio.get_running_loop().time()):
+            self._ended(session, "its connection closed")
+        else:
+            logger.info("%s left while this coordinator stood still, and has time to come back", session.node_id)
+
+    def heartbeat(self, connection: RpcConnection, payload: bytes) -> None:
+        """Costs no task, and its report is unpacked only when it changed. Raises ProtocolError."""
+        session = self.sessions.get(connection)
+        if session is not None:
+            self._office.membership.heard(session)
+            if payload != session.report_bytes:
+                self._take_report(session, payload)
+
+    def _take_report(self, session: Session, payload: bytes) -> None:
+        if len(payload) > REPORT_BYTES_MAX:
+            raise ProtocolError(f"the report of {session.node_id} is too long: {len(payload)} bytes")
+        report = check_report(session.node_id, unpack(payload))
+        before = listing(session.report, session.data), damage_found(session.report)
+        session.report_bytes, session.report = payload, report
+        if session.role == ROLE_BOOKIE:
+            if listing(session.report, session.data) != before[0]:
+                self._office.lists.bookies_changed()
+            if damage_found(report) != before[1]:
+                self._office.auditor.wake()
+
+    # -- methods -------------------------------------------------------------------------------------------------
+
+    async def rpc_hello(self, connection: RpcConnection) -> dict[str, Any]:
+        """The first call of every connection."""
+        return {"epoch": self._office.epoch, "cluster_id": self._office.cluster_id}
+
+    async def rpc_register(
+        self, connection: RpcConnection, role: str, host: str, port: int, data: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Begin a session. Answers the lists that it will be kept informed of by pushes.
+
+        A bookie is listed only after no ledger id that it knows can be given out any more (see `ledger_ids`).
+
+        Raises NotAllowedError, ProtocolError (a malformed registration), CookieMismatch, StaleEpoch, MetadataError.
+        """
+        office = self._office
+        peer = connection.peer
+        if role != peer.role:
+            raise NotAllowedError(f"{peer.node_id} shook hands as {peer.role} and registers as {role}")
+        check_registration(peer.node_id, host, port, data)
+        if role == ROLE_BOOKIE:
+            await self._check_cookie(peer.node_id, data)
+            await office.ledger_ids.known(data.get("ledgers_end") or 0, peer.node_id)
+        if connection.closed or not office.active:
+            raise StaleEpoch("too late to register")
+        session = Session(role, peer.node_id, peer.incarnation, host, port, data, connection)
+        replaced = office.membership.register(session)
+        self.sessions[connection] = session
+        if role != ROLE_BOOKIE:
+            office.lists.listen(connection)
+        if replaced is not None and replaced.connection is not connection:
+            self._forget(replaced)
+            replaced.connection.close()
+        if replaced is None or replaced.connection is not connection:
+            logger.info("%s registered (incarnation %s, %s:%d)", peer.node_id, peer.incarnation, host, port)
+        if role == ROLE_BROKER:
+            office.lists.brokers_changed()
+            office.placement.broker_lost(peer.node_id)  # whatever an earlier incarnation owned
+            office.placement.broker_joined()
+            office.rebalancer.brokers_changed()
+        elif role == ROLE_BOOKIE:
+            office.lists.bookies_changed()
+        return {
+            "epoch": office.epoch,
+            "bookies": office.lists.bookies(),
+            "brokers": office.lists.brokers(),
+            "assignments": self._page("") if office.lists.listens(connection) else {"items": [], "more": False},
+        }
+
+    async def rpc_assignments(self, connection: RpcConnection, after: str) -> dict[str, Any]:
+        """A page of all assignments, behind topic `after`: items [topic, broker, incarnation, epoch, partitions]
+        (those of the whole topic), and `more`."""
+        return self._page(after)
+
+    async def rpc_bookies(self, connection: RpcConnection) -> list[list[Any]]:
+        """Live bookies: [id, host, port, writable, limbo]."""
+        return self._office.lists.bookies()
+
+    async def rpc_brokers(self, connection: RpcConnection) -> list[dict[str, Any]]:
+        """Live brokers, as `CoordinatorClient.brokers` holds them."""
+        return self._office.lists.brokers()
+
+    def _page(self, after: str) -> dict[str, Any]:
+        items = self._office.placement.table.page(after, ASSIGNMENTS_PER_PAGE + 1)
+        partitions_around = self._office.registry.partitions_around
+        page = [
+            [topic, assignment.broker, assignment.incarnation, assignment.epoch, partitions_around(topic)]
+            for topic, assignment in items[:ASSIGNMENTS_PER_PAGE]
+        ]
+        return {"items": page, "more": len(items) > ASSIGNMENTS_PER_PAGE}
+
+    async def _check_cookie(self, bookie_id: str, data: dict[str, Any]) -> None:
+        record = await self._office.store.get(metadata_keys.bookie(bookie_id))
+        if record is None:
+            raise CookieMismatch(f"bookie {bookie_id} has no cookie in the metadata: it must write it first")
+        if data.get("instance") not in (None, unpack_record(record.value).get("instance")):
+            raise CookieMismatch(f"bookie {bookie_id} runs on another disk than the one in the metadata")
+
+    # -- the end of sessions -------------------------------------------------------------------------------------
+
+    def end(self, session: Session, why: str) -> None:
+        """End a session, if it is alive."""
+        if self._office.membership.end(session):
+            self._ended(session, why)
+
+    def _ended(self, session: Session, why: str) -> None:
+        logger.warning("%s (incarnation %s) has lost its session: %s", session.node_id, session.incarnation, why)
+        self._forget(session)
+        session.connection.close()
+        if session.role == ROLE_BROKER:
+            self._office.placement.broker_lost(session.node_id)
+            self._office.lists.brokers_changed()
+            self._office.rebalancer.brokers_changed()
+        elif session.role == ROLE_BOOKIE:
+            self._office.lists.bookies_changed()
+
+    def _forget(self, session: Session) -> None:
+        self.sessions.pop(session.connection, None)
+        self._office.lists.leave(session.connection)
+
+    async def judge(self) -> None:
+        """Judge the sessions for as long as this coordinator lives, whatever goes wrong with one of them."""
+        tick_s = self._office.tick_interval_s
+        backoff = Backoff(self._office.env.random, tick_s, JUDGE_RETRY_MAX_S)
+        while True:
+            try:
+                self._judge_once(asyncio.get_running_loop().time())
+                backoff.reset()
+                delay_s = tick_s
+            except Exception:
+                logger.exception("judging the sessions failed; it is tried again")
+                self.unexpected_errors += 1
+                delay_s = backoff.next_delay_s()
+            await asyncio.sleep(delay_s)
+
+    def _judge_once(self, now: float) -> None:
+        membership = self._office.membership
+        was_in_grace = membership.in_grace
+        for connection, session in self.sessions.items():
+            if connection.reading_paused:  # its heartbeats wait behind its own calls
+                membership.heard(session)
+        for session in membership.tick(now):
+            try:
+                self.end(session, f"silent for {self._office.settings.session_timeout_s} s")
+            except Exception:  # the others are judged all the same
+                logger.exception("ending the session of %s failed", session.node_id)
+                self.unexpected_errors += 1
+        if was_in_grace and not membership.in_grace:
+            self._office.placement.look_at_waiting()

@@ -1,0 +1,75 @@
+"""The cluster as the coordinator sees it."""
+
+from typing import Any
+
+from ...protocol.names import ROLE_BROKER
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.server import RpcServer
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.store import list_all
+from ..members.disk_report import disk_report
+from .office import Office
+from .session_methods import SessionMethods
+
+
+class StatusMethods:
+    """See the module. `directory` is where the coordinator keeps its metadata; its disk is reported on."""
+
+    def __init__(self, office: Office, sessions: SessionMethods, server: RpcServer, directory: str) -> None:
+        self._office = office
+        self._sessions = sessions
+        self._server = server
+        self._directory = directory
+        self._started_ms = office.env.clock.now_ms()
+
+    async def rpc_audit(self, connection: RpcConnection) -> None:
+        """Begin a round of the auditor now."""
+        self._office.auditor.wake()
+
+    async def rpc_status(self, connection: RpcConnection) -> dict[str, Any]:
+        """See `status`."""
+        return await self.status()
+
+    async def status(self) -> dict[str, Any]:
+        """Members and what they report, epochs, topics, disks, repairs. Sizes are in bytes."""
+        office = self._office
+        table = office.placement.table
+        host, port = self._server.address
+        members = [
+            {
+                "id": session.node_id,
+                "role": session.role,
+                "incarnation": session.incarnation,
+                "host": session.host,
+                "port": session.port,
+                "data": session.data,
+                "report": session.report,
+                "silent_s": round(session.silent_s, 3),
+                "topics": table.count_of(session.node_id) if session.role == ROLE_BROKER else 0,
+            }
+            for session in sorted(office.membership.all(), key=lambda session: (session.role, session.node_id))
+        ]
+        return {
+            "cluster_id": office.cluster_id,
+            "coordinator": {
+                "epoch": office.epoch,
+                "host": host,
+                "port": port,
+                "started_ms": self._started_ms,
+                "in_grace": office.membership.in_grace,
+                "disk": await disk_report(office.env, self._directory),
+            },
+            "members": members,
+            "registered_bookies": await self._registered_bookies(),
+            "topics": office.registry.topic_count,
+            "assignments": len(table),
+            "deleting": office.deletions.under_way,
+            "unexpected_errors": self._sessions.unexpected_errors + office.placement.unexpected_errors,
+            "auditor": office.auditor.status(),
+            "restored_ledgers": [list(one) for one in office.ledger_ids.restored.ranges],
+        }
+
+    async def _registered_bookies(self) -> list[str]:
+        """Ids of all bookies that have a cookie, alive or not."""
+        records = await list_all(self._office.store, metadata_keys.BOOKIES_PREFIX)
+        return [metadata_keys.bookie_id_of(key) for key, _ in records]
