@@ -121,7 +121,7 @@ class Topic:
         self._closing = False
         self._drained = asyncio.Event()
         self._closed = asyncio.Event()
-        for cursor_name, cursor in ledger.cursors.items():
+        for cursor_name, cursor in ledger.subscription_cursors.items():
             self._adopt(cursor_name, cursor, durable=True)
         ledger.on_appended.append(self._appended)
         ledger.on_fenced.append(self._ledger_fenced)

@@ -37,7 +37,7 @@ from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
 from ..metadata.store import Guard
 from . import cursor_ledger
 from .cursor_ledger import CursorLog
-from .cursor_record import CursorHome, CursorRecord
+from .cursor_record import CursorHome, CursorKind, CursorRecord
 from .cursor_state import CursorState
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,9 @@ CLOSE_SETTLE_S = 2.0
 class Cursor:
     """See the module. Made by `ManagedLedger`. All but `flush`, `reset`, `close` and `delete` happen at once."""
 
-    def __init__(self, home: CursorHome, name: str, state: CursorState, *, durable: bool) -> None:
+    def __init__(self, home: CursorHome, name: str, state: CursorState, kind: CursorKind, *, durable: bool) -> None:
         self.name = name
+        self.kind = kind
         self.durable = durable
         self.on_fenced: Callable[[MagnetarError], None] | None = None
         self.durable_mark_delete: Position = state.mark_delete
@@ -63,7 +64,7 @@ class Cursor:
         self._state = state
         self._key = metadata_keys.cursor(home.topic_path, name)
         self._version: int | None = None
-        self._record = CursorRecord(home.epoch, None, None)
+        self._record = CursorRecord(home.epoch, None, None, kind)
         self._log: CursorLog | None = None
         self._switch_due = False
         """Whether the record may name another ledger than the present one."""
@@ -179,7 +180,7 @@ class Cursor:
         A stored one that the owner does not know is what an earlier try left, of which nobody heard that it succeeded.
         """
         home = self._home
-        self._record = CursorRecord(home.epoch, None, self._state.pack())
+        self._record = CursorRecord(home.epoch, None, self._state.pack(), self.kind)
         version: int | None = None
         while True:
             try:
@@ -213,11 +214,12 @@ class Cursor:
             state = CursorState.unpack(packed, home.chain, deltas)
             if ahead := state.go_back_to(end):
                 logger.warning("cursor %s of %s goes back to %s", name, home.topic_path, end)
-            cursor = Cursor(home, name, state, durable=True)
+            cursor = Cursor(home, name, state, record.kind, durable=True)
             if ahead or (deltas and state.range_count <= SMALL_STATE_RANGES_MAX):
                 packed, deltas = state.pack(), []
             inline = ahead or record.ledger_id is None or (not deltas and len(packed) <= INLINE_STATE_MAX_BYTES)
-            cursor._record = CursorRecord(home.epoch, None, packed) if inline else record._replace(epoch=home.epoch)
+            stored = CursorRecord(home.epoch, None, packed, record.kind)
+            cursor._record = stored if inline else record._replace(epoch=home.epoch)
             try:
                 cursor._version = await put_certain(home.env, home.metadata, key, cursor._record.pack(), version)
             except (BadVersion, NoSuchKey):
@@ -393,7 +395,7 @@ class Cursor:
         try:
             await log.snapshot(state)
             self._switch_due = True
-            await self._put(CursorRecord(self._home.epoch, writer.ledger_id, None), needs=writer.guard)
+            await self._put(self._record._replace(ledger_id=writer.ledger_id, state=None), needs=writer.guard)
         except Exception as error:
             await writer.abandon()
             # After an unknown outcome the record may name it: whoever opens the cursor next sorts it out.
@@ -430,7 +432,7 @@ class Cursor:
         if len(state) > INLINE_STATE_MAX_BYTES:
             return False
         try:
-            await self._put(CursorRecord(self._home.epoch, None, state), CLOSE_SETTLE_S)
+            await self._put(self._record._replace(ledger_id=None, state=state), CLOSE_SETTLE_S)
         except StaleEpoch:
             raise
         except MagnetarError as error:

@@ -1,6 +1,7 @@
 """The metadata record of a durable cursor, and what the cursors of one managed ledger have in common."""
 
 import asyncio
+import enum
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -14,19 +15,35 @@ from ..metadata.store import MetadataStore, pack, unpack
 from .chain import LedgerChain
 
 
+class CursorKind(enum.StrEnum):
+    """Who a durable cursor belongs to. Each kind keeps what it has not passed; only subscriptions are shown as such."""
+
+    SUBSCRIPTION = "subscription"
+    DEDUPLICATION = "deduplication"
+    REPLICATOR = "replicator"
+    COMPACTION = "compaction"
+
+
 class CursorRecord(NamedTuple):
-    """The metadata record. `state` is the packed state when `ledger_id` is None, else None or an older one."""
+    """The metadata record. `state` is the packed state when `ledger_id` is None, else None or an older one.
+
+    The stored record has a kind only where that is not a subscription: records were written before there were kinds.
+    """
 
     epoch: int
     ledger_id: int | None
     state: bytes | None
+    kind: CursorKind = CursorKind.SUBSCRIPTION
 
     def pack(self) -> bytes:
-        return pack({"epoch": self.epoch, "ledger": self.ledger_id, "state": self.state})
+        record: dict[str, Any] = {"epoch": self.epoch, "ledger": self.ledger_id, "state": self.state}
+        if self.kind is not CursorKind.SUBSCRIPTION:
+            record["kind"] = self.kind.value
+        return pack(record)
 
     @staticmethod
     def unpack(value: bytes) -> "CursorRecord":
-        """Raises MetadataError for anything that is no such record."""
+        """Raises MetadataError for anything that is no such record, a kind of a later version included."""
         try:
             record = cast("Mapping[str, Any]", unpack(value))
             ledger_id, state = record["ledger"], record["state"]
@@ -35,6 +52,7 @@ class CursorRecord(NamedTuple):
                 None if ledger_id is None else int(ledger_id),
                 # bytes() of a number would be as many zeros
                 None if state is None else memoryview(state).tobytes(),
+                CursorKind(record.get("kind", CursorKind.SUBSCRIPTION)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"not the record of a cursor: {error!r}") from error

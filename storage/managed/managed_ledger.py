@@ -26,6 +26,7 @@ from ...protocol.errors import (
     AlreadyClosed,
     ConditionFailed,
     MagnetarError,
+    NotAllowedError,
     StaleEpoch,
     SubscriptionNotFound,
 )
@@ -43,7 +44,8 @@ from .chain import LedgerChain, LedgerInfo
 from .chain_reader import ChainReads
 from .chain_recovery import settle
 from .chain_writer import ChainWriter
-from .cursor import Cursor, CursorHome
+from .cursor import Cursor
+from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
 from .pins import Pins
@@ -77,7 +79,7 @@ class ManagedLedger:
         self.name = owned.name
         self.epoch = owned.epoch
         self.cursors: dict[str, Cursor] = {}
-        """The durable ones by subscription."""
+        """The durable ones of every kind, by name."""
         self.on_appended: list[Callable[[], None]] = []
         """Called once for each run of acknowledged entries, after their callbacks."""
         self.on_fenced: list[Callable[[MagnetarError], None]] = []
@@ -214,8 +216,8 @@ class ManagedLedger:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes behind the slowest durable cursor, about."""
-        marks = [cursor.mark_delete_position for cursor in self.cursors.values()]
+        """Bytes behind the slowest subscription, about."""
+        marks = [cursor.mark_delete_position for cursor in self.subscription_cursors.values()]
         return self._chain.bytes_after(min(marks)) if marks else 0
 
     @property
@@ -247,28 +249,32 @@ class ManagedLedger:
 
     # -- cursors -----------------------------------------------------------------------------------------------------
 
+    @property
+    def subscription_cursors(self) -> dict[str, Cursor]:
+        """The durable cursors of subscriptions, by name."""
+        return {name: one for name, one in self.cursors.items() if one.kind is CursorKind.SUBSCRIPTION}
+
     async def open_cursor(
         self,
         name: str,
         initial: Position | Literal["earliest", "latest"] = "latest",
         properties: Mapping[str, str] | None = None,
+        kind: CursorKind = CursorKind.SUBSCRIPTION,
     ) -> Cursor:
         """The durable cursor of that name, created at `initial` (the first position to deliver) if there is none.
 
-        Durable when this returns. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown.
+        Durable when this returns. Raises NotAllowedError where the name has a cursor of another kind, StaleEpoch,
+        MetadataUnavailable, OutcomeUnknown.
         """
         self._check()
-        found = self.cursors.get(name)
-        if found is not None:
+        if (found := self._cursor_of(name, kind)) is not None:
             return found
         state = CursorState(self._chain, EARLIEST_POSITION, properties)
-        state.reset(self._initial(initial))
-        cursor = Cursor(self._home, name, state, durable=True)
         async with holding(self._owned, self._record_lock):  # the trim must not take what it starts with
-            found = self.cursors.get(name)
-            if found is not None:
+            if (found := self._cursor_of(name, kind)) is not None:
                 return found
             state.reset(max(self._initial(initial), self._chain.first_position))
+            cursor = Cursor(self._home, name, state, kind, durable=True)
             await self._created_beside(cursor.create(self._owned.guard))
             cursor.on_fenced = self._writer.fence
             self.cursors[name] = cursor
@@ -278,15 +284,21 @@ class ManagedLedger:
         """A cursor that lives in memory only and keeps nothing from being trimmed."""
         state = CursorState(self._chain, EARLIEST_POSITION)
         state.reset(self._initial(position))
-        return Cursor(self._home, "", state, durable=False)
+        return Cursor(self._home, "", state, CursorKind.SUBSCRIPTION, durable=False)
 
-    async def delete_cursor(self, name: str) -> None:
+    async def delete_cursor(self, name: str, kind: CursorKind = CursorKind.SUBSCRIPTION) -> None:
         """Remove a durable cursor. Raises SubscriptionNotFound, StaleEpoch, MetadataUnavailable."""
         cursor = self.cursors.get(name)
-        if cursor is None:
+        if cursor is None or cursor.kind is not kind:
             raise SubscriptionNotFound(f"there is no subscription {name}")
         await cursor.delete()
         self.cursors.pop(name, None)
+
+    def _cursor_of(self, name: str, kind: CursorKind) -> Cursor | None:
+        found = self.cursors.get(name)
+        if found is not None and found.kind is not kind:
+            raise NotAllowedError(f"{name} is the {found.kind} cursor of {self.name}: choose another name")
+        return found
 
     def _initial(self, initial: Position | Literal["earliest", "latest"]) -> Position:
         if initial == "earliest":

@@ -14,12 +14,13 @@ from fuzz_target import Target, Wrong, quietly
 from magnetar.protocol.errors import CookieMismatch, MetadataError
 from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.storage.bookie.cookie import Cookie, claim_directory
-from magnetar.storage.managed.cursor import CursorRecord
-from magnetar.storage.managed.pins import Pins
+from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
+from magnetar.storage.managed.pins import PinRecord, Pins
 from magnetar.storage.managed.record import LedgerInfo, ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
 
 _LEDGER = LedgerMetadata(
     ledger_id=7,
@@ -32,9 +33,14 @@ _LEDGER = LedgerMetadata(
     length=1000,
 )
 _TOPIC = ManagedLedgerRecord(3, (LedgerInfo(7, 1, 21, 1000, True, 5), LedgerInfo(8, 2, 0, 0, False, 0)), (5, 6), 8)
-_CURSORS = [CursorRecord(3, 9, None), CursorRecord(3, None, b"state")]
+_CURSORS = [
+    CursorRecord(3, 9, None),
+    CursorRecord(3, None, b"state"),
+    CursorRecord(3, None, b"", CursorKind.COMPACTION),
+]
 _COOKIE = Cookie("b1", "c", "0123456789abcdef")
-_PIN = {"ledgers": [7, 8], "ttl_ms": 60_000}
+_PIN = PinRecord((7, 8), 60_000)
+_SCHEMA = SchemaRecord((SchemaVersion(0, 4, 0, b"first"), SchemaVersion(1, 9, 0, b"second")))
 
 
 def _take_record(read: Callable[[bytes], Any], data: bytes) -> None:
@@ -83,7 +89,8 @@ _RECORDS: list[tuple[Callable[[bytes], None], list[bytes]]] = [
     (lambda data: _take_record(LedgerMetadata.unpack, data), [_LEDGER.pack()]),
     (lambda data: _take_record(ManagedLedgerRecord.unpack, data), [_TOPIC.pack()]),
     (lambda data: _take_record(_read_cursor, data), [record.pack() for record in _CURSORS]),
-    (lambda data: run(_take_pin(data)), [pack(_PIN)]),
+    (lambda data: run(_take_pin(data)), [_PIN.pack()]),
+    (lambda data: _take_record(SchemaRecord.unpack, data), [_SCHEMA.pack()]),
     (lambda data: run(_take_cookie(data)), [pack(asdict(_COOKIE))]),
 ]
 

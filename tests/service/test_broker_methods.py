@@ -15,6 +15,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.protocol.names import ROLE_ADMIN, broker_id
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
+from magnetar.storage.managed.cursor_record import CursorKind
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 WAIT_MS = 10_000
@@ -129,6 +130,35 @@ def test_subscriptions_are_created_reset_skipped_and_deleted(client, topic, ask)
         with pytest.raises(SubscriptionNotFound):
             ask(method, subscription="early")
     consumer.close()
+
+
+def test_a_cursor_that_is_no_subscription_is_never_shown_as_one(client, topic, ask, cluster):
+    publish(client, topic, 1)
+    ask("create_subscription", subscription="s", position="earliest")
+    before = cluster.owner(topic)
+
+    async def open_hidden():
+        ledger = cluster.brokers[before].topics.loaded[topic].ledger
+        await ledger.open_cursor("hidden", "earliest", kind=CursorKind.DEDUPLICATION)
+
+    cluster.run(open_hidden())
+    publish(client, topic, 5)
+    cluster.run(cluster.coordinator_call("unload", topic=topic))
+    publish(client, topic, 5)
+    assert cluster.owner(topic) != before
+    assert list(ask("topic_stats")["subscriptions"]) == ["s"]
+    assert sorted(ask("internal_stats")["cursors"]) == ["hidden", "s"], "these are cursors"
+    for method in ("delete_subscription", "skip_all"):
+        with pytest.raises(SubscriptionNotFound):
+            ask(method, subscription="hidden")
+    with pytest.raises(NotAllowedError):
+        ask("create_subscription", subscription="hidden")
+    with pytest.raises(pulsar.NotAllowedError):
+        client.subscribe(topic, "hidden")
+    assert ask("topic_stats")["backlogSize"] > 0
+    ask("skip_all", subscription="s")
+    assert ask("topic_stats")["backlogSize"] == 0
+    assert ask("internal_stats")["cursors"]["hidden"]["numberOfEntriesSinceFirstNotAckedMessage"] == 11
 
 
 def test_a_planned_read_names_ledgers_and_pins_them(client, topic, ask, cluster):

@@ -179,6 +179,10 @@ class MemoryManagedLedger:
 
     # -- cursors and life ------------------------------------------------------------------------------------------
 
+    @property
+    def subscription_cursors(self) -> dict[str, MemoryCursor]:
+        return self.cursors
+
     async def open_cursor(self, name: str, initial: Any, properties: Mapping[str, str] | None = None) -> MemoryCursor:
         await asyncio.sleep(0)
         self.cursors[name] = MemoryCursor(self, initial, properties or {})
