@@ -1,8 +1,15 @@
 """Documents that name things of the code: what they name exists."""
 
 import re
+import shlex
 from pathlib import Path
 
+import pytest
+import typer
+from document_examples import unmarked
+
+from magnetar.cluster.command_line import app
+from magnetar.cluster.planning import load_settings
 from magnetar.runtime.settings.declarations import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +56,32 @@ def test_settings_said_to_be_there_are_there_with_that_default() -> None:
         assert (name in values) == (state == "done"), name
         if state == "done":
             assert str(values[name]).lower() == default, name
+
+
+GUIDES = ["docs/quickstart.md", *(f"docs/guides/{page.name}" for page in sorted((ROOT / "docs/guides").glob("*.md")))]
+
+
+@pytest.mark.parametrize("page", [page for page in GUIDES if not page.endswith("operations.md")])
+def test_every_code_block_of_a_guide_is_named_for_a_test(page: str) -> None:
+    assert unmarked(page) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", *GUIDES])
+def test_every_magnetar_command_of_a_page_exists_with_its_options(page: str) -> None:
+    group = typer.main.get_command(app)
+    text = (ROOT / page).read_text()
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        while words and re.match(r"MAGNETAR_\w+=", words[0]):
+            name, _, value = words.pop(0).removeprefix("MAGNETAR_").partition("=")
+            load_settings(given={name: value}, environment={})
+        if not words or words[0] != "magnetar":
+            continue
+        command = group.commands[words[1]]  # type: ignore[attr-defined]
+        context = command.make_context(words[1], words[2:])
+        given = dict(pair.split("=", 1) for pair in context.params.get("settings") or ())
+        load_settings(ensemble=context.params.get("ensemble"), given=given, environment={})
 
 
 def test_settings_that_documents_give_exist() -> None:
