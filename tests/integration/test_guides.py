@@ -1,0 +1,154 @@
+"""The quickstart and the guides: each example and command is executed as it stands there, at real addresses."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import document_examples
+import pulsar
+import pytest
+import ray
+from document_examples import ADMIN_URL, URL, commands, example
+
+import magnetar
+from magnetar.cluster.ray_cluster import RayCluster
+from magnetar.protocol.errors import SparkUnavailable
+from magnetar.spark.raydp_session import check_available
+
+QUICKSTART = "docs/quickstart.md"
+RAY = "docs/guides/ray.md"
+OFFICIAL = "docs/guides/official-clients.md"
+SPARK = "docs/guides/spark.md"
+MIGRATION = "docs/guides/migration.md"
+COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
+TIMEOUT_S = 180
+
+
+def run(page: str, name: str, service_url: str = URL) -> dict[str, Any]:
+    """Execute an example against a cluster; returns all names afterwards."""
+    code = example(page, name).replace(URL, service_url).replace("pulsar://old-cluster:6650", service_url)
+    scope: dict[str, Any] = {"__name__": "guide", "magnetar": magnetar, "pulsar": pulsar, "ray": ray}
+    exec(compile(code, page, "exec"), scope)
+    return scope
+
+
+@pytest.fixture
+def greetings(cluster: RayCluster) -> Iterator[RayCluster]:
+    """A cluster whose topic `greetings` holds two messages or more."""
+    with cluster.client() as client:
+        client.subscribe("greetings", "keeper").close()
+        producer = client.create_producer("greetings")
+        producer.send(b"hello")
+        producer.send(b"again")
+    yield cluster
+
+
+@pytest.mark.parametrize(("name", "printed"), [("ray-task", "("), ("ray-actor", "2"), ("ray-travel", "(")])
+def test_the_examples_for_ray_print_what_they_should(
+    greetings: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: str
+) -> None:
+    run(RAY, name)
+    assert printed in capsys.readouterr().out
+
+
+def test_the_example_for_many_messages_adds_them_up(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    run(RAY, "ray-many")
+    assert capsys.readouterr().out.strip() == "499500"
+
+
+def test_the_example_for_the_official_client_prints_its_message(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(OFFICIAL, "official-client", cluster.service_url)
+    assert "from an official client" in capsys.readouterr().out
+
+
+def test_the_example_for_spark_counts_by_producer(greetings: RayCluster, capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        check_available()
+    except SparkUnavailable as error:
+        pytest.skip(str(error))
+    run(SPARK, "spark-read")
+    assert "__producerName" in capfd.readouterr().out
+
+
+def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One after the other, as an operator types them, with a Ray of their own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = {**kept, "MAGNETAR_DATA_DIR": str(tmp_path / "data"), "RAY_USAGE_STATS_ENABLED": "0"}
+    admin_url = ADMIN_URL
+
+    def type_in(page: str, name: str) -> str:
+        """Run a block of commands; returns what they print."""
+        printed = ""
+        for line in commands(page, name):
+            words = shlex.split(line.replace(ADMIN_URL, admin_url))
+            if words[0] == "magnetar":
+                words = [*COMMAND, *words[1:], *(("--port", "0", "--admin-port", "0") if words[1] == "start" else ())]
+            else:
+                words = [words[0], "--silent", "--show-error", "--fail", *words[1:]]
+            done = subprocess.run(
+                words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+            printed += done.stdout
+        return printed
+
+    def status() -> dict[str, Any]:
+        done = subprocess.run(
+            [*COMMAND, "status", "--json"], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        return json.loads(done.stdout)
+
+    try:
+        type_in(QUICKSTART, "start")
+        admin_url = status()["admin_url"]
+        run(QUICKSTART, "first-messages", status()["service_url"])
+        assert "b'hello'" in capsys.readouterr().out
+        looked = type_in(QUICKSTART, "look")
+        assert "broker-2" in looked and "ok" in looked and '"msgInCounter"' in looked
+        type_in(QUICKSTART, "stop")
+
+        (tmp_path / "magnetar.conf").write_text("keepAliveIntervalSeconds=20\n")
+        assert "gcWaitTime" in type_in(MIGRATION, "config")
+        admin_url, service_url = status()["admin_url"], status()["service_url"]
+        type_in(MIGRATION, "tenants")
+        assert "orders-partition-3" in type_in(OFFICIAL, "admin")
+        run(OFFICIAL, "official-client", service_url)
+        _keep(service_url, "letters", [b"one", b"two"])
+        run(MIGRATION, "copy-topic", service_url)
+        assert _contents(service_url, "letters-copy", "readers")[-2:] == [b"one", b"two"]
+    finally:
+        type_in(QUICKSTART, "stop")
+
+
+def _keep(service_url: str, topic: str, payloads: list[bytes]) -> None:
+    client = pulsar.Client(service_url)
+    client.subscribe(topic, "keeper").close()
+    producer = client.create_producer(topic)
+    for payload in payloads:
+        producer.send(payload)
+    client.close()
+
+
+def _contents(service_url: str, topic: str, subscription: str) -> list[bytes]:
+    found = []
+    with magnetar.Client(service_url) as client:
+        consumer = client.subscribe(topic, subscription)
+        try:
+            while True:
+                found.append(consumer.receive(timeout_millis=2_000).data())
+        except magnetar.Timeout:
+            return found
+
+
+@pytest.mark.parametrize("page", [QUICKSTART, RAY, OFFICIAL, SPARK, MIGRATION])
+def test_this_file_runs_every_example_and_command_of_a_page(page: str) -> None:
+    source = Path(__file__).read_text()
+    for kind in ("example", "commands"):
+        assert [name for name in document_examples.named(page, kind) if f'"{name}"' not in source] == []
