@@ -14,6 +14,7 @@ from ...runtime.rpc.connection import RpcConnection, RpcService
 from ...storage.ledger.bookie_directory import BookieInfo
 from ..members.permissions import BROKER_METHODS
 from ..topics.loaded_topics import Topics
+from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from ..topics.topic import SubscriptionStart, Topic
 from .read_planning import Point, plan_read, position_of_point
@@ -37,11 +38,11 @@ class BrokerRpc(RpcService):
 
     async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
         """Pulsar's topic statistics."""
-        return topic_stats(await self._topic(topic))
+        return topic_stats(await self._persistent(topic))
 
     async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
         """Pulsar's internal statistics: ledgers and cursors."""
-        return internal_stats(await self._topic(topic))
+        return internal_stats(await self._persistent(topic))
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
         """Ledger, entry, partition and batch index of the last message, −1 each where there is none."""
@@ -126,23 +127,29 @@ class BrokerRpc(RpcService):
             raise NotAllowedError("a non-persistent topic has no stored messages to read")
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
             raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
-        plan = await plan_read(await self._topics.get(name), start, end, ttl_s)
+        plan = await plan_read(await self._persistent(topic), start, end, ttl_s)
         return {**plan, "bookies": [list(bookie) for bookie in self._bookies()]}
 
     async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
         """Let a pin last `ttl_s` seconds from now on, by this broker's clock. Returns whether it is still there."""
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
             raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
-        return await (await self._topic(topic)).ledger.prolong_pin(pin, ttl_s)
+        return await (await self._persistent(topic)).ledger.prolong_pin(pin, ttl_s)
 
     async def rpc_unpin(self, connection: RpcConnection, topic: str, pin: str) -> None:
         """The planned read has ended. Nothing happens when the pin has expired."""
-        await (await self._topic(topic)).ledger.unpin(pin)
+        await (await self._persistent(topic)).ledger.unpin(pin)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
     async def _topic(self, topic: str) -> Topic:
         return await self._topics.get(TopicName.parse(topic))
+
+    async def _persistent(self, topic: str) -> PersistentTopic:
+        found = await self._topic(topic)
+        if not isinstance(found, PersistentTopic):
+            raise NotAllowedError(f"{topic} is not persistent: it stores nothing")
+        return found
 
     async def _seek(self, topic: Topic, subscription: Subscription, place: Point) -> None:
         if isinstance(place, int):

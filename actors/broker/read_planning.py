@@ -8,13 +8,13 @@ from typing import Any
 
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
-from ..topics.topic import Topic
+from ..topics.persistent import PersistentTopic
 
 Point = str | int | list[int]
 """A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
 
 
-async def plan_read(topic: Topic, start: Point, end: Point, ttl_s: float) -> dict[str, Any]:
+async def plan_read(topic: PersistentTopic, start: Point, end: Point, ttl_s: float) -> dict[str, Any]:
     """The plan as plain values: `first` and `last` ([ledger, entry], inclusive; first > last: nothing), `ledgers`
     (packed LedgerMetadata, in order), `pin` (None when there is nothing to keep), `partition`, `epoch`.
 

@@ -129,7 +129,7 @@ class ConsumerCommands:
             epoch=_epoch_of(command),
             metadata={item.key: item.value for item in command.metadata},
             connected_since_ms=host.env.clock.now_ms(),
-            now_s=topic.now_s(),
+            now_s=asyncio.get_running_loop().time(),
         )
         await subscription.attach(consumer, command.subType)
         cancelled = self._creating.pop(command.consumer_id, True)

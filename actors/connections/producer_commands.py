@@ -1,5 +1,6 @@
 """What a client's producers say: PRODUCER, SEND, CLOSE_PRODUCER."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -74,26 +75,28 @@ class ProducerCommands:
         if command.txn_enabled:
             raise NotAllowedError("transactions are not supported")
         topic = await connection.host.topics.get(TopicName.parse(command.topic), create=True)
+        producer = Producer(
+            topic.publishing,
+            connection,
+            producer_id,
+            command.producer_name or connection.host.new_producer_name(),
+            user_provided_name=command.user_provided_producer_name and bool(command.producer_name),
+            encrypted=command.encrypted,
+            epoch=command.epoch,
+            metadata={item.key: item.value for item in command.metadata},
+            connected_since_ms=connection.host.env.clock.now_ms(),
+            now_s=asyncio.get_running_loop().time(),
+        )
+        topic.publishing.check(producer)
         initial = command.initial_subscription_name
         if initial and (initial, True) not in topic.subscriptions:
             if not connection.host.settings.allow_auto_subscription_creation:
                 raise NotAllowedError("the initial subscription may not be created automatically")
             await topic.subscription(initial, durable=True, start=SubscriptionStart(earliest=True))
-        producer = Producer(
-            topic,
-            connection,
-            producer_id,
-            command.producer_name or connection.host.new_producer_name(),
-            user_provided_name=command.user_provided_producer_name and bool(command.producer_name),
-            epoch=command.epoch,
-            metadata={item.key: item.value for item in command.metadata},
-            connected_since_ms=connection.host.env.clock.now_ms(),
-            now_s=topic.now_s(),
-        )
-        await topic.add_producer(producer)
+        await topic.publishing.add_producer(producer)
         cancelled = self._creating.pop(producer_id, True)
         if cancelled or connection.closed:
-            topic.remove_producer(producer)
+            topic.publishing.remove_producer(producer)
             return None
         self.producers[producer_id] = producer
         self._departed.pop(producer_id, None)
@@ -114,9 +117,11 @@ class ProducerCommands:
             if len(entry) > self._entry_size_max:
                 raise MessageTooBig(f"an entry of {len(entry)} bytes is above the limit of {self._entry_size_max}")
         except (ChecksumError, ProtocolError, MessageTooBig) as error:
-            producer.topic.refuse(producer, command.sequence_id, error)
+            producer.publishing.refuse(producer, command.sequence_id, error)
             return
-        producer.topic.publish(producer, command.sequence_id, command.highest_sequence_id, messages, entry)
+        producer.publishing.publish(
+            producer, command.sequence_id, command.highest_sequence_id, messages, entry, metadata
+        )
 
     # -- leaving -------------------------------------------------------------------------------------------------
 
@@ -136,7 +141,7 @@ class ProducerCommands:
     def _close_refused(self, producer: Producer, command: CommandCloseProducer, error: MagnetarError) -> None:
         """It stays, for its client to try again, and ends with the connection at the latest."""
         if self._connection.closed:
-            producer.topic.remove_producer(producer)
+            producer.publishing.remove_producer(producer)
         else:
             self.producers.setdefault(command.producer_id, producer)
             self._connection.error(command.request_id, error)
@@ -144,7 +149,7 @@ class ProducerCommands:
     async def _close(self, producer: Producer, request_id: int) -> bytes:
         """Its last receipts go first."""
         await producer.drained()
-        producer.topic.remove_producer(producer)
+        producer.publishing.remove_producer(producer)
         return encode(CommandSuccess(request_id=request_id))
 
     def sent_away(self, producer: Producer) -> None:
@@ -162,7 +167,7 @@ class ProducerCommands:
     def connection_closed(self) -> None:
         producers, self.producers = self.producers, {}
         for producer in producers.values():
-            producer.topic.remove_producer(producer)
+            producer.publishing.remove_producer(producer)
 
 
 def _success(command: CommandProducer, producer: Producer) -> bytes:

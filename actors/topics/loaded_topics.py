@@ -24,6 +24,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from .message_counts import MessageCounts
+from .persistent import PersistentTopic
 from .topic import State, Topic
 
 logger = logging.getLogger(__name__)
@@ -261,7 +262,7 @@ class Topics:
         if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
             await ledger.close()
             raise _not_ours(full_name)
-        return Topic(self._env, self._settings, name, epoch, ledger, self._counts, self._terminated)
+        return PersistentTopic(self._env, self._settings, name, epoch, ledger, self._counts, self._terminated)
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
         logger.warning("%s ends here: %s", topic.name.full, error)

@@ -1,18 +1,42 @@
 """A producer attached to a topic, and one of its publishes under way.
 
-States: *open* → *failed* (one of its entries was not stored: nothing later of this session is acknowledged any more,
-the topic disconnects it) → *closed*; *open* → *refused* (one of its entries cannot be stored as it is) → *closed*;
-or *open* → *closed* by the client, by its connection's end, or by the topic.
+States of a producer's session:
+
+- *open*: its entries are taken.
+- *refused*: one of its entries cannot be stored as it is. Nothing later is taken; the entries before it are completed.
+- *failed*: one of its entries was not stored. Nothing later of this session is acknowledged, and the topic disconnects
+  the producer. A refused session fails, too, when one of the entries before the refused one is not stored.
+- *closed*, which is final: by the client, by the end of its connection, or by the topic.
 """
 
 import asyncio
+import enum
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ...protocol.errors import MagnetarError
 from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import MessageMetadata
 from ...runtime.meter import Meter, time_text
+from ...runtime.transitions import check_transition
 from ..dispatch.consumer import Outlet
+
+
+class Session(enum.Enum):
+    """The state of a producer's session; see the module."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+TRANSITIONS = {
+    Session.OPEN: frozenset({Session.REFUSED, Session.FAILED, Session.CLOSED}),
+    Session.REFUSED: frozenset({Session.FAILED, Session.CLOSED}),
+    Session.FAILED: frozenset({Session.CLOSED}),
+    Session.CLOSED: frozenset[Session](),
+}
 
 
 class PublishOutlet(Outlet, Protocol):
@@ -24,10 +48,24 @@ class PublishOutlet(Outlet, Protocol):
 
 
 class PublishTarget(Protocol):
-    """A topic, as its producers and their connection see it."""
+    """The publishing of a topic, as its producers and their connections see it."""
+
+    def check(self, producer: "Producer") -> None:
+        """Raise the MagnetarError that the topic has against a producer, before anything is done for that producer."""
+        ...
+
+    async def add_producer(self, producer: "Producer") -> None:
+        """Admit a producer that `check` let pass. Raises ProducerBusy, ServiceUnitNotReady."""
+        ...
 
     def publish(
-        self, producer: "Producer", sequence_id: int, highest_sequence_id: int, messages: int, entry: bytes
+        self,
+        producer: "Producer",
+        sequence_id: int,
+        highest_sequence_id: int,
+        messages: int,
+        entry: bytes,
+        metadata: MessageMetadata,
     ) -> None: ...
     def refuse(self, producer: "Producer", sequence_id: int, error: MagnetarError) -> None: ...
     def publish_completed(self, publish: "Publish", position: Position | None, error: BaseException | None) -> None: ...
@@ -39,29 +77,32 @@ class Producer:
 
     def __init__(
         self,
-        topic: PublishTarget,
+        publishing: PublishTarget,
         connection: PublishOutlet,
         producer_id: int,
         name: str,
         *,
         user_provided_name: bool,
+        encrypted: bool = False,
         epoch: int = 0,
         metadata: Mapping[str, str] | None = None,
         connected_since_ms: int = 0,
         now_s: float = 0.0,
     ) -> None:
-        self.topic = topic
+        self.publishing = publishing
         self.connection = connection
         self.producer_id = producer_id
         self.name = name
         self.user_provided_name = user_provided_name
+        self.encrypted = encrypted
+        """Whether its client says that it encrypts."""
         self.epoch = epoch
         self.metadata = dict(metadata or {})
         self.connected_since_ms = connected_since_ms
         self.pending = 0
-        self.failed = False
+        self.state = Session.OPEN
         self.refusal: tuple[int, MagnetarError] | None = None
-        self.closed = False
+        """Sequence id and error of the entry that cannot be stored."""
         self.published = Meter(now_s)
         self._drained: asyncio.Event | None = None
 
@@ -73,6 +114,24 @@ class Producer:
         if not self.user_provided_name and not other.user_provided_name:
             return True
         return self.connection is other.connection and self.producer_id == other.producer_id
+
+    def refuse(self, sequence_id: int, error: MagnetarError) -> None:
+        """An entry of an open session cannot be stored."""
+        self._become(Session.REFUSED)
+        self.refusal = (sequence_id, error)
+
+    def fail(self) -> None:
+        """An entry was not stored."""
+        self._become(Session.FAILED)
+
+    def end(self) -> None:
+        """It leaves, or has left."""
+        if self.state is not Session.CLOSED:
+            self._become(Session.CLOSED)
+
+    def _become(self, state: Session) -> None:
+        check_transition(TRANSITIONS, f"the session of producer {self.name}", self.state, state)
+        self.state = state
 
     def publish_ended(self) -> None:
         """One publish less is under way."""
@@ -120,4 +179,4 @@ class Publish:
 
     def completed(self, position: Position | None, error: BaseException | None) -> None:
         """The ledger's answer."""
-        self.producer.topic.publish_completed(self, position, error)
+        self.producer.publishing.publish_completed(self, position, error)

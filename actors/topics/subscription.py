@@ -72,7 +72,6 @@ class SubscriptionHost(Protocol):
         self, subscription: "Subscription", consumer: Consumer | None, *, force: bool = False
     ) -> None: ...
     async def last_message_id(self) -> MessageId: ...
-    def disconnect_consumer(self, consumer: Consumer) -> None: ...
     def check_consumers(self, subscription: "Subscription") -> None: ...
     def subscription_ended(self, subscription: "Subscription") -> None: ...
     def cursor_moved(self) -> None: ...
@@ -184,7 +183,7 @@ class Subscription:
     def disconnect_all(self, *, for_reset: bool = False) -> None:
         """Send every consumer away with CLOSE_CONSUMER."""
         for consumer in self.consumers:
-            self.host.disconnect_consumer(consumer)
+            consumer.connection.consumer_closed(consumer)
             self.detach(consumer, for_reset=for_reset)
 
     # -- dispatch ------------------------------------------------------------------------------------------------
@@ -369,7 +368,7 @@ class Subscription:
             if others and not force:
                 raise BrokerMetadataError("Unconnected or shared consumer attempting to unsubscribe")
             for other in others:
-                self.host.disconnect_consumer(other)
+                other.connection.consumer_closed(other)
             self.closed = True
             for member in self.consumers:
                 self.detach(member)
@@ -378,7 +377,7 @@ class Subscription:
                 await delete()
             except MagnetarError:
                 if consumer is not None:  # it is attached to nothing any more, and must not go on believing so
-                    self.host.disconnect_consumer(consumer)
+                    consumer.connection.consumer_closed(consumer)
                 raise
             finally:
                 self.host.subscription_ended(self)

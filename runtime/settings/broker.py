@@ -170,6 +170,12 @@ class Broker:
         True,
         "Create a subscription when a consumer first uses it.",
     )
+    encryption_require_on_producer: bool = setting(
+        "encryptionRequireOnProducer",
+        "pulsar",
+        False,
+        "Refuse producers that do not encrypt, and messages without encryption keys.",
+    )
     keep_alive_interval_s: float = setting(
         "keepAliveIntervalSeconds",
         "pulsar",

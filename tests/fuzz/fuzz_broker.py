@@ -98,7 +98,7 @@ async def _main(data: bytes) -> None:
     try:
         await _speak(front, data[0] if data else 0, data[1:])
         topic = front.topics.loaded.get(TOPIC)
-        if topic is not None and (topic.producers or any(s.consumers for s in topic.subscriptions.values())):
+        if topic is not None and (topic.publishing.producers or any(s.consumers for s in topic.subscriptions.values())):
             raise Wrong("producers or consumers are left")
         if front.publish_budget.used_bytes:
             raise Wrong("part of the publish budget is gone")

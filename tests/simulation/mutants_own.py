@@ -10,8 +10,10 @@ from typing import Any
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.topic_lookup import Lookups
+from magnetar.actors.topics import persistent
 from magnetar.actors.topics.loaded_topics import Topics
-from magnetar.actors.topics.topic import SubscriptionStart, Topic
+from magnetar.actors.topics.positions import resolve
+from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, StaleEpoch
@@ -138,16 +140,16 @@ def _pass_over_entries(stack: ExitStack) -> None:
 
 
 def _start_readers_one_entry_late(stack: ExitStack) -> None:
-    start_position = Topic._start_position
+    start_position = persistent.start_position
 
-    async def starting(self: Topic, start: SubscriptionStart, durable: bool) -> Position:
-        found = await start_position(self, start, durable)
+    async def starting(ledger: Any, start: SubscriptionStart, *, durable: bool, now_ms: int) -> Position:
+        found = await start_position(ledger, start, durable=durable, now_ms=now_ms)
         given = start.start_message_id
         if durable or given is None or given.batch_index >= 0 or given.position != found:
             return found
-        return self._resolve((found[0], found[1] + 1))
+        return resolve(ledger, (found[0], found[1] + 1))
 
-    replace(stack, Topic, "_start_position", starting)
+    replace(stack, persistent, "start_position", starting)
 
 
 def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.dispatch.shared import SharedDispatcher
+from magnetar.actors.topics.persistent import PersistentTopic
+from magnetar.actors.topics.producer import Session
 from magnetar.actors.topics.subscription import Subscription
-from magnetar.actors.topics.topic import Topic
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
@@ -36,19 +37,21 @@ def validate_broker(broker: BrokerService, records: MemoryRecords) -> Iterator[s
     if broker.publish_budget.used_bytes < 0:
         yield f"fewer than no bytes are being published: {broker.publish_budget.used_bytes}"
     for name, topic in topics.loaded.items():
+        assert isinstance(topic, PersistentTopic)
         if topics.owned.get(name) != topic.epoch or topic.ledger.epoch != topic.epoch:
             yield f"{name} is loaded under epoch {topic.epoch}, owned under {topics.owned.get(name)}"
         yield from validate_topic(topic, records)
 
 
-def validate_topic(topic: Topic, records: MemoryRecords) -> Iterator[str]:
+def validate_topic(topic: PersistentTopic, records: MemoryRecords) -> Iterator[str]:
     name = topic.name.full
-    pending = [producer.pending for producer in topic.producers.values()]
-    if min(pending, default=0) < 0 or sum(pending) > topic.pending_publishes:
-        yield f"{name}: {topic.pending_publishes} publishes are under way, by producer {pending}"
-    for key, producer in topic.producers.items():
-        if producer.name != key or producer.closed:
-            yield f"{name}: producer {key} is {producer.name}, closed: {producer.closed}"
+    publishing = topic.publishing
+    pending = [producer.pending for producer in publishing.producers.values()]
+    if min(pending, default=0) < 0 or sum(pending) > publishing.pending:
+        yield f"{name}: {publishing.pending} publishes are under way, by producer {pending}"
+    for key, producer in publishing.producers.items():
+        if producer.name != key or producer.state is Session.CLOSED:
+            yield f"{name}: producer {key} is {producer.name}, {producer.state.value}"
     yield from validate_managed_ledger(topic.ledger, records)
     for subscription in topic.subscriptions.values():
         for problem in validate_subscription(subscription):

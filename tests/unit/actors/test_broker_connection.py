@@ -84,7 +84,7 @@ async def test_violations_after_connect_close_the_connection_and_nothing_else(da
         await peer.producer(TOPIC)
         peer.write(data)
         await peer.wait_ended()
-        assert list(front.topic.producers) == []
+        assert list(front.topic.publishing.producers) == []
         await bystander.settle()
         await peer.close()
         await bystander.close()
@@ -98,7 +98,7 @@ async def test_a_peer_that_leaves_in_mid_frame_leaves_nothing_behind():
         peer.write(b"\x00\x00\x10\x00\x00")
         await peer.close()
         await until(lambda: not front.connections)
-        assert not front.topic.producers and not front.topic.subscriptions["s", True].consumers
+        assert not front.topic.publishing.producers and not front.topic.subscriptions["s", True].consumers
         assert len(front.requests) == 0
 
 
@@ -142,7 +142,7 @@ async def test_a_client_whose_reading_is_paused_gets_pings_and_is_not_closed():
         front.ledger.hold()
         for index in range(10):
             peer.send_entry(entry(), index)
-        await until(lambda: front.topic.pending_publishes == 10)
+        await until(lambda: front.topic.publishing.pending == 10)
         (connection,) = front.connections
         for _ in range(5):
             connection.tick()
@@ -169,7 +169,7 @@ async def test_receipts_come_in_order_with_positions():
             receipts.append(await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=len(receipts)))
         assert [receipt.sequence_id for receipt in receipts] == list(range(50))
         assert [receipt.message_id.entryId for receipt in receipts] == list(range(50))
-        assert front.topic.published.messages == 150
+        assert front.topic.publishing.published.messages == 150
         await peer.close()
 
 
@@ -223,7 +223,7 @@ async def test_close_producer_waits_for_its_receipts():
         front.ledger.release()
         await peer.answer(99)
         assert [frame.command.type for frame in peer.received] == [BaseCommand.SEND_RECEIPT]
-        assert not front.topic.producers
+        assert not front.topic.publishing.producers
         await peer.close()
 
 
@@ -251,7 +251,7 @@ async def test_a_producer_whose_closing_is_refused_still_ends_with_its_connectio
         front.ledger.release()
         await peer.expect(BaseCommand.SEND_RECEIPT, producer_id=2)
         await peer.close()
-        await until(lambda: not front.topic.producers)
+        await until(lambda: not front.topic.publishing.producers)
 
 
 async def test_access_modes_and_transactions_are_refused():
@@ -360,11 +360,11 @@ async def test_a_connection_is_not_read_while_too_many_of_its_publishes_are_unde
         front.ledger.hold()
         for index in range(10):
             peer.send_entry(entry(), index)
-        await until(lambda: front.topic.pending_publishes == 10)
+        await until(lambda: front.topic.publishing.pending == 10)
         for index in range(10, 40):
             peer.send_entry(entry(), index)
         await asyncio.sleep(0.02)
-        assert front.topic.pending_publishes == 10
+        assert front.topic.publishing.pending == 10
         await other.settle()
         front.ledger.release()
         await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=39)

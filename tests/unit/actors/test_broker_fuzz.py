@@ -91,7 +91,9 @@ async def test_random_commands(seed, caplog):
             await speak(front, list(commands(rng, 40)))
         await until(lambda: not front.connections and not len(front.requests))
         topic = front.topics.loaded.get(TOPIC)
-        assert topic is None or (not topic.producers and not any(s.consumers for s in topic.subscriptions.values()))
+        assert topic is None or (
+            not topic.publishing.producers and not any(s.consumers for s in topic.subscriptions.values())
+        )
         peer = await front.peer()
         assert not hasattr(await peer.subscribe(TOPIC, "after"), "error")
         await peer.close()

@@ -1,0 +1,298 @@
+"""A persistent topic: a managed ledger with its producers and subscriptions. Its states are those of `topic`.
+
+`LedgerFenced` and `StaleEpoch` end the topic here: another owner writes it now.
+
+Left to others: what is stored (managed ledger), the way of an entry (publishing), who gets what (subscription), whose
+topic it is (registry).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from ...protocol.entries import is_batch, parse_metadata
+from ...protocol.errors import (
+    ConsumerBusy,
+    MagnetarError,
+    NoSuchEntry,
+    NotAllowedError,
+    ServiceUnitNotReady,
+    SubscriptionNotFound,
+)
+from ...protocol.message_id import MessageId, Position
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ...runtime.settings.declarations import Settings
+from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
+from ...storage.managed.managed_ledger import ManagedLedger
+from ..dispatch.consumer import Consumer
+from ..dispatch.dispatcher import Limits
+from .message_counts import MessageCounts
+from .positions import resolve, start_position
+from .publishing import TERMINAL_ERRORS, Publishing
+from .stages import publish_stages
+from .subscription import Subscription
+from .topic import DRAIN_TIMEOUT_S, TRANSITIONS, State, SubscriptionStart
+
+logger = logging.getLogger(__name__)
+
+
+class PersistentTopic:
+    """See the module. `on_terminal(topic, error)` is called when this instance must end: another owner took the ledger
+    over, or what is stored is no longer known here."""
+
+    def __init__(
+        self,
+        env: Environment,
+        settings: Settings,
+        name: TopicName,
+        epoch: int,
+        ledger: ManagedLedger,
+        counts: MessageCounts,
+        on_terminal: Callable[["PersistentTopic", BaseException], None],
+    ) -> None:
+        self.env = env
+        self.settings = settings
+        self.name = name
+        self.epoch = epoch
+        self.ledger = ledger
+        self.dispatch_limits = Limits(
+            settings.dispatcher_read_entries_max,
+            settings.dispatcher_turn_messages_max,
+            settings.unacked_messages_max_per_consumer,
+            settings.unacked_messages_max_per_subscription,
+        )
+        self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
+        self.subscriptions: dict[tuple[str, bool], Subscription] = {}
+        self.state = State.OPEN
+        self.publishing = Publishing(
+            self,
+            ledger,
+            counts.remember,
+            stages=publish_stages(settings, name),
+            producers_max=settings.producers_max_per_topic,
+        )
+        self.count_of = counts.of
+        self._on_terminal = on_terminal
+        self._tasks = Tasks()
+        self._creating = asyncio.Lock()
+        self._trimming = False
+        self._closing = False
+        self._closed = asyncio.Event()
+        for cursor_name, cursor in ledger.subscription_cursors.items():
+            self._adopt(cursor_name, cursor, durable=True)
+        ledger.on_appended.append(self._appended)
+        ledger.on_fenced.append(self._ledger_fenced)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a producer or a consumer is connected."""
+        return bool(self.publishing.producers) or any(item.consumers for item in self.subscriptions.values())
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise ServiceUnitNotReady unless the topic takes clients."""
+        if self.state is not State.OPEN:
+            raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
+
+    def publish_failed(self, error: BaseException) -> None:
+        """An entry was not stored."""
+        if self.state is State.OPEN:
+            logger.warning("a publish to %s failed, its producers start anew: %s", self.name.full, error)
+            self._become(State.FENCED)
+        if isinstance(error, TERMINAL_ERRORS):
+            self._ledger_fenced(error)
+
+    def nothing_pending(self) -> None:
+        """The last publish under way was completed, and the topic is not open."""
+        if self.state is State.FENCED:
+            self.publishing.disconnect_all()
+            self._become(State.OPEN)
+
+    def _ledger_fenced(self, error: BaseException) -> None:
+        """Another owner has taken the ledger over."""
+        if self.state in (State.OPEN, State.FENCED):
+            self._become(State.CLOSING)
+            self._on_terminal(self, error)
+
+    def _become(self, state: State) -> None:
+        check_transition(TRANSITIONS, self.name.full, self.state, state)
+        self.state = state
+
+    # -- subscriptions -------------------------------------------------------------------------------------------
+
+    async def subscription(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        start: SubscriptionStart,
+        properties: Mapping[str, str] | None = None,
+        create: bool = True,
+    ) -> Subscription:
+        """The subscription of that name, created if need be (a durable and a non-durable one may share a name).
+
+        Raises SubscriptionNotFound without `create`, ServiceUnitNotReady, and what writing the cursor raises.
+        """
+        self.check_open()
+        found = self.subscriptions.get((name, durable))
+        if found is not None and not found.closed:
+            return found
+        if not create:
+            raise SubscriptionNotFound(f"Subscription {name} of {self.name.full} does not exist")
+        async with self._creating:
+            found = self.subscriptions.get((name, durable))
+            if found is None or found.closed:
+                self._check_subscriptions(durable)
+                now_ms = self.env.clock.now_ms()
+                position = await start_position(self.ledger, start, durable=durable, now_ms=now_ms)
+                if durable:
+                    cursor = await self.ledger.open_cursor(name, initial=position, properties=dict(properties or {}))
+                else:
+                    cursor = self.ledger.new_non_durable_cursor(position)
+                self.check_open()
+                found = self._adopt(name, cursor, durable=durable)
+            return found
+
+    def _check_subscriptions(self, durable: bool) -> None:
+        """Raise NotAllowedError when the topic has as many durable subscriptions as it may have."""
+        limit = self.settings.subscriptions_max_per_topic
+        if durable and 0 < limit <= sum(is_durable for _, is_durable in self.subscriptions):
+            raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {self.name.full}")
+
+    def check_consumers(self, subscription: Subscription) -> None:
+        """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
+        if 0 < self.settings.consumers_max_per_topic <= sum(len(one.consumers) for one in self.subscriptions.values()):
+            raise ConsumerBusy("Topic reached max consumers limit")
+        if 0 < self.settings.consumers_max_per_subscription <= len(subscription.consumers):
+            raise ConsumerBusy("Subscription reached max consumers limit")
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,
+        unless forced."""
+        subscription = await self.subscription(name, durable=True, start=SubscriptionStart(), create=False)
+        await self.unsubscribe(subscription, None, force=force)
+
+    async def unsubscribe(self, subscription: Subscription, consumer: Consumer | None, *, force: bool = False) -> None:
+        """End a subscription for good, on behalf of `consumer`. Raises BrokerMetadataError while others use it."""
+
+        async def delete() -> None:
+            if not subscription.durable:
+                return
+            try:
+                await self.ledger.delete_cursor(subscription.name)
+            except MagnetarError as error:
+                # Whether the cursor is still there is unknown now: only loading the topic anew tells.
+                self._on_terminal(self, error)
+                raise
+
+        await subscription.unsubscribe(consumer, delete, force=force)
+        self.cursor_moved()
+
+    async def seek(
+        self, subscription: Subscription, *, position: Position | None = None, publish_time_ms: int | None = None
+    ) -> None:
+        """Move a subscription to a position (inclusive) or to the first message published at that time or later; its
+        consumers are sent away first and come back by themselves."""
+
+        async def locate() -> Position:
+            if publish_time_ms is not None:
+                return await self.ledger.find_by_publish_time(publish_time_ms)
+            assert position is not None
+            return resolve(self.ledger, position)
+
+        await subscription.reset(locate)
+
+    def subscription_ended(self, subscription: Subscription) -> None:
+        """A subscription is gone for good."""
+        key = (subscription.name, subscription.durable)
+        if self.subscriptions.get(key) is subscription:
+            del self.subscriptions[key]
+
+    def cursor_moved(self) -> None:
+        """A cursor left a ledger: perhaps something can be trimmed."""
+        if not self._trimming and self.state is State.OPEN:
+            self._trimming = True
+            self.spawn(self._trim(), "trim")
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        """Start a task that ends with the topic at the latest."""
+        self._tasks.spawn(coroutine, f"{name} {self.name.full}")
+
+    def check(self) -> None:
+        """Called now and then; see Subscription.check."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.check()
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def last_message_id(self) -> MessageId:
+        """Id of the last message, with the index of the last one in a batch; earliest if there is none."""
+        position = self.ledger.last_confirmed
+        if position < (0, 0) or self.ledger.first_position > position:
+            return MessageId(-1, -1, self.name.partition)
+        entries = await self.ledger.read(position, 1, 1, upto=position)
+        if not entries:
+            raise NoSuchEntry(f"the last entry of {self.name.full} cannot be read")
+        metadata = parse_metadata(entries[0][1])
+        count = metadata.num_messages_in_batch
+        if is_batch(metadata):
+            return MessageId(position[0], position[1], self.name.partition, count - 1, count)
+        return MessageId(position[0], position[1], self.name.partition)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
+        """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, write the
+        cursors, close the ledger. Concurrent callers wait for the first one."""
+        if self.state is State.CLOSED or self._closing:
+            await self._closed.wait()
+            return
+        self._closing = True
+        if self.state is not State.CLOSING:
+            self._become(State.CLOSING)
+        try:
+            try:
+                async with asyncio.timeout(drain_s):
+                    await self.publishing.drained()
+            except TimeoutError:
+                logger.warning("%s closes with %d publishes under way", self.name.full, self.publishing.pending)
+            self._send_clients_away()
+            await self._tasks.close()
+            try:
+                await self.ledger.close()
+            except MagnetarError as error:
+                # Whoever loads the topic next recovers the ledger; cursors go back to what was last written.
+                logger.warning("%s did not close cleanly: %s", self.name.full, error)
+        finally:
+            self._become(State.CLOSED)
+            self._closed.set()
+
+    def _send_clients_away(self) -> None:
+        self.publishing.disconnect_all()
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_all(for_reset=True)
+            subscription.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _adopt(self, name: str, cursor: Any, *, durable: bool) -> Subscription:
+        subscription = Subscription(self, name, cursor, durable=durable, grace_s=self.settings.reader_return_timeout_s)
+        self.subscriptions[name, durable] = subscription
+        return subscription
+
+    def _appended(self) -> None:
+        """A batch of entries became readable."""
+        for subscription in self.subscriptions.values():
+            subscription.wake()
+
+    async def _trim(self) -> None:
+        try:
+            await self.ledger.trim()
+        except MagnetarError as error:
+            logger.warning("cannot trim %s now: %s", self.name.full, error)
+        finally:
+            self._trimming = False

@@ -1,0 +1,277 @@
+"""Publishing on one topic: its producers, and their entries on the way into the ledger.
+
+An entry goes through the stages of the topic in order, then into the ledger; the ledger's answer goes to the stages and
+then to the producer. A plain topic has no stages. A stage sees each entry at two points:
+
+- `admit`, before the append. The first stage that returns a Refusal ends it: nothing is appended, the stages before it
+  hear `failed`, and the producer's session ends with SEND_ERROR behind the receipts of the earlier entries.
+- `stored` or `failed`, exactly once for each entry that the stage admitted, in the order of appends, and before the
+  producer is answered.
+
+Guarantees: receipts of one producer come in the order of its entries and without gaps; an entry whose predecessor of
+the same session failed is never acknowledged to that session, even if it was stored.
+
+Left to others: the topic's state (`PublishHost`, which is told of a failure and of the moment when nothing is pending),
+storing (managed ledger), what a stage decides (one file each).
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...protocol.commands import send_error, send_receipt
+from ...protocol.errors import (
+    BrokerPersistenceError,
+    LedgerFenced,
+    MagnetarError,
+    NoSuchEntry,
+    ProducerBusy,
+    ServiceUnitNotReady,
+    StaleEpoch,
+    server_error_code,
+)
+from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import MessageMetadata
+from ...protocol.topics import TopicName
+from ...runtime.meter import Meter
+from .producer import Producer, Publish, Session
+from .topic import State
+
+TERMINAL_ERRORS = (LedgerFenced, StaleEpoch)
+"""The topic ends here with them: another owner writes it now."""
+
+OPEN = State.OPEN
+SESSION_OPEN, SESSION_REFUSED = Session.OPEN, Session.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An entry must not be stored: its producer gets this error, and its session ends."""
+
+    error: MagnetarError
+
+
+class PublishStage:
+    """One condition on what a topic stores. Nothing here may block, wait or raise, but for `check_producer`."""
+
+    def check_producer(self, producer: Producer) -> None:
+        """A producer wants to attach. Raises the MagnetarError that PRODUCER is answered with."""
+
+    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
+        """An entry arrived. None lets it pass."""
+
+    def stored(self, publish: Publish, position: Position) -> None:
+        """An entry that this stage admitted is durable."""
+
+    def failed(self, publish: Publish, error: BaseException) -> None:
+        """An entry that this stage admitted was not stored, or a later stage refused it."""
+
+
+class StagedPublish(Publish):
+    """An entry of a topic that has stages: they hear of the ledger's answer first."""
+
+    __slots__ = ("stages",)
+
+    stages: tuple[PublishStage, ...]
+
+    def completed(self, position: Position | None, error: BaseException | None) -> None:
+        for stage in self.stages:
+            if position is not None:
+                stage.stored(self, position)
+            else:
+                stage.failed(self, error if error is not None else NoSuchEntry("an append without position"))
+        super().completed(position, error)
+
+
+class EntryLog(Protocol):
+    """Where entries go, in order."""
+
+    def append(self, body: bytes, callback: Callable[[Position | None, BaseException | None], None]) -> None: ...
+
+
+class PublishHost(Protocol):
+    """The topic, as publishing sees it."""
+
+    name: TopicName
+    state: State
+
+    def check_open(self) -> None: ...
+    def publish_failed(self, error: BaseException) -> None: ...
+    def nothing_pending(self) -> None: ...
+
+
+class Publishing:
+    """See the module. `remember(position, messages)` keeps the message count of what was stored, for dispatch.
+
+    `producers_max` is the bound of producers at a time; 0 for none.
+    """
+
+    def __init__(
+        self,
+        host: PublishHost,
+        log: EntryLog,
+        remember: Callable[[Position, int], None],
+        *,
+        stages: tuple[PublishStage, ...],
+        producers_max: int,
+    ) -> None:
+        self.producers: dict[str, Producer] = {}
+        self.pending = 0
+        self.published = Meter(asyncio.get_running_loop().time())
+        self._host = host
+        self._log = log
+        self._remember = remember
+        self._stages = stages
+        self._producers_max = producers_max
+        self._partition = host.name.partition
+        self._drained = asyncio.Event()
+
+    # -- producers -----------------------------------------------------------------------------------------------
+
+    def check(self, producer: Producer) -> None:
+        """Raise what a stage has against a producer."""
+        for stage in self._stages:
+            stage.check_producer(producer)
+
+    async def add_producer(self, producer: Producer) -> None:
+        """Admit a producer. Raises ProducerBusy when its name is taken by a live one, ServiceUnitNotReady, and what a
+        stage has against it."""
+        self._host.check_open()
+        self.check(producer)
+        incumbent = self.producers.get(producer.name)
+        if incumbent is not None and not producer.may_replace(incumbent):
+            if incumbent.connection is producer.connection or await incumbent.connection.check_alive():
+                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+            self._host.check_open()
+            incumbent = self.producers.get(producer.name)
+            if incumbent is not None and not producer.may_replace(incumbent):
+                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+        if producer.connection.closed:
+            raise ServiceUnitNotReady("the connection ended")
+        if incumbent is not None:
+            self._disconnect(incumbent)
+        elif 0 < self._producers_max <= len(self.producers):
+            raise ProducerBusy(f"Topic '{self._host.name.full}' reached max producers limit")
+        self.producers[producer.name] = producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """A producer left; what it has under way is completed without it."""
+        producer.end()
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def disconnect_all(self) -> None:
+        """Send every producer away with CLOSE_PRODUCER; its client looks up again and resends what has no receipt."""
+        for producer in list(self.producers.values()):
+            self._disconnect(producer)
+
+    def _disconnect(self, producer: Producer) -> None:
+        self.remove_producer(producer)
+        producer.connection.producer_closed(producer)
+
+    # -- entries -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        messages: int,
+        entry: bytes,
+        metadata: MessageMetadata,
+    ) -> None:
+        """Store an entry whose form was checked. The receipt goes out when it is durable.
+
+        Nothing is answered while the topic is not open or after a failure: the producer is being sent away and its
+        client resends.
+        """
+        if self._host.state is not OPEN or producer.state is not SESSION_OPEN:
+            return
+        size = len(entry)
+        if self._stages:
+            publish = StagedPublish(producer, sequence_id, highest_sequence_id, messages, size)
+            publish.stages = self._stages
+            if not self._admit(publish, metadata):
+                return
+        else:
+            publish = Publish(producer, sequence_id, highest_sequence_id, messages, size)
+        producer.pending += 1
+        self.pending += 1
+        producer.connection.publish_began(size)
+        try:
+            self._log.append(entry, publish.completed)
+        except MagnetarError as error:
+            publish.completed(None, error)
+
+    def _admit(self, publish: StagedPublish, metadata: MessageMetadata) -> bool:
+        for index, stage in enumerate(self._stages):
+            refusal = stage.admit(publish, metadata)
+            if refusal is not None:
+                for earlier in self._stages[:index]:
+                    earlier.failed(publish, refusal.error)
+                self.refuse(publish.producer, publish.sequence_id, refusal.error)
+                return False
+        return True
+
+    def refuse(self, producer: Producer, sequence_id: int, error: MagnetarError) -> None:
+        """Answer an entry that cannot be stored with SEND_ERROR, behind the receipts of those before it, and end the
+        session: what came after it must not overtake it."""
+        if producer.state is Session.OPEN:
+            producer.refuse(sequence_id, error)
+            if not producer.pending:
+                self._finish_refusal(producer)
+
+    def _finish_refusal(self, producer: Producer) -> None:
+        if producer.refusal is not None and producer.state is not Session.CLOSED:
+            sequence_id, error = producer.refusal
+            producer.connection.write(
+                send_error(producer.producer_id, sequence_id, server_error_code(error), str(error))
+            )
+            self._disconnect(producer)
+
+    def publish_completed(self, publish: Publish, position: Position | None, error: BaseException | None) -> None:
+        """The ledger's answer to one append, in the order of appends."""
+        producer = publish.producer
+        session = producer.state
+        if position is None:
+            self._not_stored(publish, error if error is not None else NoSuchEntry("an append without position"))
+        else:
+            self._remember(position, publish.messages)
+            producer.published.add(publish.messages, publish.size_bytes)
+            self.published.add(publish.messages, publish.size_bytes)
+            if session is SESSION_OPEN or session is SESSION_REFUSED:
+                producer.connection.write(
+                    send_receipt(
+                        producer.producer_id,
+                        publish.sequence_id,
+                        publish.highest_sequence_id,
+                        position[0],
+                        position[1],
+                        self._partition,
+                    )
+                )
+        producer.connection.publish_ended(publish.size_bytes)
+        producer.publish_ended()
+        if not producer.pending and producer.refusal is not None:
+            self._finish_refusal(producer)
+        self.pending -= 1
+        if self.pending == 0 and self._host.state is not OPEN:
+            self._drained.set()
+            self._host.nothing_pending()
+
+    def _not_stored(self, publish: Publish, error: BaseException) -> None:
+        producer = publish.producer
+        if producer.state in (Session.OPEN, Session.REFUSED):
+            if not isinstance(error, TERMINAL_ERRORS):
+                # As in Pulsar: the cause goes out before the producer is sent away, so that its client can tell it.
+                code = server_error_code(BrokerPersistenceError(str(error)))
+                producer.connection.write(send_error(producer.producer_id, publish.sequence_id, code, str(error)))
+            producer.fail()
+        self._host.publish_failed(error)
+
+    async def drained(self) -> None:
+        """Wait until no publish is under way. The topic takes none any more."""
+        if self.pending:
+            self._drained.clear()
+            await self._drained.wait()

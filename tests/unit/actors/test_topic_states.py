@@ -1,0 +1,35 @@
+"""The tables of allowed transitions of topics and producer sessions, and the check that every change passes."""
+
+import pytest
+
+from magnetar.actors.topics import producer, topic
+from magnetar.actors.topics.producer import Session
+from magnetar.actors.topics.topic import State
+from magnetar.runtime.transitions import check_transition
+
+
+@pytest.mark.parametrize(
+    ("table", "final"), [(topic.TRANSITIONS, State.CLOSED), (producer.TRANSITIONS, Session.CLOSED)]
+)
+def test_every_state_has_a_row_and_only_closed_is_final(table, final):
+    assert list(table) == list(type(final))
+    assert [state for state, following in table.items() if not following] == [final]
+
+
+def test_a_closed_topic_cannot_be_opened_again():
+    with pytest.raises(RuntimeError, match="t cannot go from closed to open"):
+        check_transition(topic.TRANSITIONS, "t", State.CLOSED, State.OPEN)
+
+
+def test_a_failed_session_cannot_be_refused_any_more():
+    session = producer.Producer(None, None, 1, "p", user_provided_name=True)  # type: ignore[arg-type]
+    session.fail()
+    with pytest.raises(RuntimeError, match="the session of producer p cannot go from failed to refused"):
+        session.refuse(1, None)  # type: ignore[arg-type]
+
+
+def test_ending_a_session_twice_changes_nothing():
+    session = producer.Producer(None, None, 1, "p", user_provided_name=True)  # type: ignore[arg-type]
+    session.end()
+    session.end()
+    assert session.state is Session.CLOSED
