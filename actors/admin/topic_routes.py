@@ -5,6 +5,7 @@ from typing import Any
 from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.topic_figures import StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ..members.topic_lookup import PAGE, check_listener, pages
 from .requests import (
@@ -18,6 +19,7 @@ from .requests import (
     topic_of,
     whole_number,
 )
+from .topic_figures import partitioned_json, storage_json, subscription_names, topic_json
 
 DELETE_TIMEOUT_S = 120.0
 UNLOAD_TIMEOUT_S = 60.0
@@ -134,27 +136,27 @@ class TopicRoutes:
 
     async def stats(self, request: web.Request) -> web.Response:
         """Return rates, backlogs, producers and consumers of a topic."""
-        return json_answer(await self._owners.ask(topic_of(request).full, "topic_stats"))
+        return json_answer(
+            topic_json(TopicFigures.from_plain(await self._owners.ask(topic_of(request).full, "topic_stats")))
+        )
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         """Return ledgers and cursors of a topic."""
-        return json_answer(await self._owners.ask(topic_of(request).full, "internal_stats"))
+        answer = await self._owners.ask(topic_of(request).full, "internal_stats")
+        return json_answer(storage_json(StorageFigures.from_plain(answer)))
 
     async def partitioned_stats(self, request: web.Request) -> web.Response:
         """Return the sums over all partitions; also each one under `partitions` unless `perPartition=false`."""
         topic = topic_of(request)
-        partitions = await self._call("partitions", topic=topic.full)
-        if not partitions:
+        if not await self._call("partitions", topic=topic.full):
             raise TopicNotFound(f"{topic.full} is not a partitioned topic")
+        figures = await self._figures(topic)
+        return json_answer(partitioned_json(figures, each=flag(request, "perPartition", True)))
+
+    async def _figures(self, topic: TopicName) -> dict[str, TopicFigures]:
+        """By full name, of a topic or of its partitions."""
         answers = await self._owners.ask_members(topic, "topic_stats")
-        total: dict[str, Any] = {}
-        for answer in answers.values():
-            _add(total, answer)
-        if total.get("msgInCounter"):
-            total["averageMsgSize"] = total["bytesInCounter"] / total["msgInCounter"]
-        total["metadata"] = {"partitions": partitions}
-        total["partitions"] = answers if flag(request, "perPartition", True) else {}
-        return json_answer(total)
+        return {name: TopicFigures.from_plain(answer) for name, answer in answers.items()}
 
     async def last_message_id(self, request: web.Request) -> web.Response:
         """Return the id of the topic's last message."""
@@ -167,8 +169,8 @@ class TopicRoutes:
 
     async def subscriptions(self, request: web.Request) -> web.Response:
         """List the names of the topic's subscriptions, of all partitions together."""
-        answers = await self._owners.ask_members(topic_of(request), "topic_stats")
-        return json_answer(sorted({name: None for answer in answers.values() for name in answer["subscriptions"]}))
+        figures = await self._figures(topic_of(request))
+        return json_answer(sorted({name: None for one in figures.values() for name in subscription_names(one)}))
 
     async def create_subscription(self, request: web.Request) -> web.Response:
         """Create a subscription. Body: the message id to begin at; without one, the latest."""
@@ -246,23 +248,3 @@ async def _partitions(request: web.Request) -> int:
     if type(body) is not int or not 1 <= body < 1 << 31:
         raise InvalidConfiguration("the body is the number of partitions, one or more")
     return body
-
-
-def _add(total: dict[str, Any], other: dict[str, Any]) -> None:
-    """Add one partition's figures: numbers are summed, lists joined, dictionaries added key by key."""
-    for key, value in other.items():
-        known = total.get(key)
-        if known is None or isinstance(value, bool | str):
-            total[key] = _copy(value)
-        elif isinstance(value, int | float):
-            total[key] = known + value
-        elif isinstance(value, list):
-            known += value
-        elif isinstance(value, dict):
-            _add(known, value)
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return list(value) if isinstance(value, list) else value

@@ -18,7 +18,6 @@ from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from ..topics.topic import SubscriptionStart, Topic
 from .read_planning import Point, plan_read, position_of_point
-from .stats import internal_stats, topic_stats
 
 DELETIONS_AT_A_TIME = 8
 PIN_TTL_DEFAULT_S = 600.0
@@ -37,12 +36,12 @@ class BrokerRpc(RpcService):
     # -- figures -------------------------------------------------------------------------------------------------
 
     async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
-        """Pulsar's topic statistics."""
-        return topic_stats(await self._persistent(topic))
+        """The figures of a topic: `TopicFigures` in its plain form."""
+        return (await self._topic(topic)).describe().plain()
 
     async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
-        """Pulsar's internal statistics: ledgers and cursors."""
-        return internal_stats(await self._persistent(topic))
+        """Ledgers and cursors of a topic: `StorageFigures` in its plain form."""
+        return (await self._persistent(topic)).describe_storage().plain()
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
         """Ledger, entry, partition and batch index of the last message, −1 each where there is none."""

@@ -42,6 +42,7 @@ from ...protocol.pulsar_pb2 import (
     ServerError,
 )
 from ...protocol.topics import TopicName
+from ...runtime.meter import time_text
 from ..dispatch.consumer import Consumer
 from ..topics.subscription import DISPATCHERS, Subscription
 from ..topics.topic import SubscriptionStart
@@ -263,14 +264,17 @@ class ConsumerCommands:
             response.error_message = f"Consumer {command.consumer_id} not found"
         else:
             consumer, subscription = attached
-            figures = consumer.stats(asyncio.get_running_loop().time())
-            for name in ("msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate"):
-                setattr(response, name, figures[name])
-            for name in ("consumerName", "address", "connectedSince"):
-                setattr(response, name, figures[name])
-            response.availablePermits = unsigned64(figures["availablePermits"])
-            response.unackedMessages = figures["unackedMessages"]
-            response.blockedConsumerOnUnackedMsgs = figures["blockedConsumerOnUnackedMsgs"]
+            figures = consumer.figures(asyncio.get_running_loop().time())
+            response.msgRateOut = figures.message_rate
+            response.msgThroughputOut = figures.byte_rate
+            response.msgRateRedeliver = figures.redelivery_rate
+            response.messageAckRate = figures.acknowledge_rate
+            response.consumerName = figures.name
+            response.address = figures.address
+            response.connectedSince = time_text(figures.connected_since_ms)
+            response.availablePermits = unsigned64(figures.permits)
+            response.unackedMessages = figures.unacked_messages
+            response.blockedConsumerOnUnackedMsgs = figures.blocked
             response.type = subscription.type_name
             response.msgRateExpired = 0.0
             response.msgBacklog = subscription.cursor.backlog_entries

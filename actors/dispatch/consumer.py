@@ -6,11 +6,12 @@ bound is acknowledged.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ...protocol.commands import message_header
 from ...protocol.message_id import Position
-from ...runtime.meter import Meter, time_text
+from ...protocol.topic_figures import ConsumerFigures
+from ...runtime.meter import Meter
 
 Delivered = tuple[Position, bytes, int, int]
 """Position, entry body, messages in it, redelivery count."""
@@ -123,27 +124,25 @@ class Consumer:
         self.last_consumed_ms = now_ms
         self.connection.write_all(parts, size)
 
-    def stats(self, now_s: float) -> dict[str, Any]:
-        """Figures of this consumer under Pulsar's names."""
-        return {
-            "msgRateOut": self.out.message_rate(now_s),
-            "msgThroughputOut": self.out.byte_rate(now_s),
-            "bytesOutCounter": self.out.bytes,
-            "msgOutCounter": self.out.messages,
-            "msgRateRedeliver": self.redelivered.message_rate(now_s),
-            "messageAckRate": self.acknowledged.message_rate(now_s),
-            "avgMessagesPerEntry": round(self.out.messages / self.out.entries) if self.out.entries else 0,
-            "consumerName": self.name,
-            "availablePermits": self.permits,
-            "unackedMessages": self.unacked_messages,
-            "blockedConsumerOnUnackedMsgs": self.blocked,
-            "lastConsumedTimestamp": self.last_consumed_ms,
-            "lastAckedTimestamp": self.last_acknowledged_ms,
-            "lastConsumedFlowTimestamp": self.last_flow_ms,
-            "lastConsumedTime": time_text(self.last_consumed_ms),
-            "lastAckedTime": time_text(self.last_acknowledged_ms),
-            "address": self.connection.remote_address,
-            "clientVersion": self.connection.client_version,
-            "connectedSince": time_text(self.connected_since_ms),
-            "metadata": self.metadata,
-        }
+    def figures(self, now_s: float) -> ConsumerFigures:
+        out = self.out
+        return ConsumerFigures(
+            name=self.name,
+            address=self.connection.remote_address,
+            client_version=self.connection.client_version,
+            connected_since_ms=self.connected_since_ms,
+            metadata=self.metadata,
+            messages=out.messages,
+            bytes=out.bytes,
+            message_rate=out.message_rate(now_s),
+            byte_rate=out.byte_rate(now_s),
+            redelivery_rate=self.redelivered.message_rate(now_s),
+            acknowledge_rate=self.acknowledged.message_rate(now_s),
+            messages_per_entry=round(out.messages / out.entries) if out.entries else 0,
+            permits=self.permits,
+            unacked_messages=self.unacked_messages,
+            blocked=self.blocked,
+            last_consumed_ms=self.last_consumed_ms,
+            last_acknowledged_ms=self.last_acknowledged_ms,
+            last_flow_ms=self.last_flow_ms,
+        )

@@ -21,6 +21,7 @@ from ...protocol.errors import (
     SubscriptionNotFound,
 )
 from ...protocol.message_id import MessageId, Position
+from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -242,6 +243,54 @@ class PersistentTopic:
         if is_batch(metadata):
             return MessageId(position[0], position[1], self.name.partition, count - 1, count)
         return MessageId(position[0], position[1], self.name.partition)
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    def describe(self) -> TopicFigures:
+        """Rates, backlogs, producers and subscriptions."""
+        now_s = asyncio.get_running_loop().time()
+        publishing = self.publishing
+        return TopicFigures(
+            state=self.state.value,
+            epoch=self.epoch,
+            messages=publishing.published.messages,
+            bytes=publishing.published.bytes,
+            message_rate=publishing.published.message_rate(now_s),
+            byte_rate=publishing.published.byte_rate(now_s),
+            pending_publishes=publishing.pending,
+            storage_bytes=self.ledger.size_bytes,
+            backlog_bytes=self.ledger.backlog_bytes,
+            producers=[producer.figures(now_s) for producer in publishing.producers.values()],
+            subscriptions=[
+                one.figures(now_s) for _, one in sorted(self.subscriptions.items(), key=lambda pair: pair[0])
+            ],
+        )
+
+    def describe_storage(self) -> StorageFigures:
+        """The chain of ledgers and the cursors."""
+        ledger = self.ledger
+        return StorageFigures(
+            state=self.state.value,
+            entries_added=self.publishing.published.entries,
+            pending_publishes=self.publishing.pending,
+            size_bytes=ledger.size_bytes,
+            last_confirmed=ledger.last_confirmed,
+            ledgers=[
+                LedgerFigures(info.ledger_id, info.entries, info.size_bytes, info.closed)
+                for info in ledger.ledger_infos
+            ],
+            cursors=[
+                CursorFigures(
+                    name,
+                    cursor.mark_delete_position,
+                    cursor.first_unacknowledged,
+                    cursor.backlog_entries,
+                    cursor.acknowledged_ranges,
+                    dict(cursor.properties),
+                )
+                for name, cursor in sorted(ledger.cursors.items())
+            ],
+        )
 
     # -- life ----------------------------------------------------------------------------------------------------
 

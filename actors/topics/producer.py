@@ -12,12 +12,13 @@ States of a producer's session:
 import asyncio
 import enum
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...protocol.errors import MagnetarError
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
-from ...runtime.meter import Meter, time_text
+from ...protocol.topic_figures import ProducerFigures
+from ...runtime.meter import Meter
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import Outlet
 
@@ -147,20 +148,20 @@ class Producer:
             self._drained.clear()
             await self._drained.wait()
 
-    def stats(self, now_s: float) -> dict[str, Any]:
-        """Figures of this producer under Pulsar's names."""
-        return {
-            "msgRateIn": self.published.message_rate(now_s),
-            "msgThroughputIn": self.published.byte_rate(now_s),
-            "averageMsgSize": self.published.bytes / self.published.messages if self.published.messages else 0.0,
-            "producerId": self.producer_id,
-            "producerName": self.name,
-            "accessMode": "Shared",
-            "address": self.connection.remote_address,
-            "clientVersion": self.connection.client_version,
-            "connectedSince": time_text(self.connected_since_ms),
-            "metadata": self.metadata,
-        }
+    def figures(self, now_s: float) -> ProducerFigures:
+        published = self.published
+        return ProducerFigures(
+            producer_id=self.producer_id,
+            name=self.name,
+            access_mode="Shared",
+            address=self.connection.remote_address,
+            client_version=self.connection.client_version,
+            connected_since_ms=self.connected_since_ms,
+            metadata=self.metadata,
+            message_rate=published.message_rate(now_s),
+            byte_rate=published.byte_rate(now_s),
+            average_message_bytes=published.bytes / published.messages if published.messages else 0.0,
+        )
 
 
 class Publish:

@@ -28,6 +28,7 @@ from ...protocol.errors import (
 )
 from ...protocol.message_id import MessageId, Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
+from ...protocol.topic_figures import SubscriptionFigures
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.meter import Meter
@@ -400,7 +401,7 @@ class Subscription:
         if self._dispatcher is None or self._pumping or self._retry is not None or self.closed:
             return
         if self._dispatcher.next_read(self.host.ledger.last_confirmed) is not None:
-            logger.error("dispatch of subscription %s had stalled: %s", self.name, self.stats(self._loop.time()))
+            logger.error("dispatch of subscription %s had stalled: %s", self.name, self.figures(self._loop.time()))
             self.wake()
 
     def _end(self) -> None:
@@ -435,29 +436,23 @@ class Subscription:
 
     # -- figures -------------------------------------------------------------------------------------------------
 
-    def stats(self, now_s: float) -> dict[str, Any]:
-        """Figures of this subscription under Pulsar's names."""
+    def figures(self, now_s: float) -> SubscriptionFigures:
         members = self.consumers
-        consumers = [member.stats(now_s) for member in members]
-        backlog = self.cursor.backlog_entries
+        consumers = [member.figures(now_s) for member in members]
         dispatcher = self._dispatcher
-        return {
-            "msgRateOut": sum(stats["msgRateOut"] for stats in consumers),
-            "msgThroughputOut": sum(stats["msgThroughputOut"] for stats in consumers),
-            "bytesOutCounter": self._out.bytes + sum(stats["bytesOutCounter"] for stats in consumers),
-            "msgOutCounter": self._out.messages + sum(stats["msgOutCounter"] for stats in consumers),
-            "msgRateRedeliver": sum(stats["msgRateRedeliver"] for stats in consumers),
-            "messageAckRate": sum(stats["messageAckRate"] for stats in consumers),
-            "msgBacklog": backlog,
-            "msgBacklogNoDelayed": backlog,
-            "msgInReplay": dispatcher.replay_size if dispatcher is not None else 0,
-            "unackedMessages": sum(member.unacked_messages for member in members),
-            "blockedSubscriptionOnUnackedMsgs": dispatcher is not None and dispatcher.blocked,
-            "type": self.type_name,
-            "isDurable": self.durable,
-            "subscriptionProperties": dict(self.cursor.properties),
-            "consumers": consumers,
-        }
+        return SubscriptionFigures(
+            name=self.name,
+            durable=self.durable,
+            type=self.type_name,
+            properties=dict(self.cursor.properties),
+            messages=self._out.messages + sum(one.messages for one in consumers),
+            bytes=self._out.bytes + sum(one.bytes for one in consumers),
+            backlog_entries=self.cursor.backlog_entries,
+            replay_entries=dispatcher.replay_size if dispatcher is not None else 0,
+            unacked_messages=sum(member.unacked_messages for member in members),
+            blocked=dispatcher is not None and dispatcher.blocked,
+            consumers=consumers,
+        )
 
 
 def runs(positions: Any) -> list[tuple[Position, Position]]:

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from ...protocol.message_id import MessageId, Position
+from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from .producer import PublishTarget
 from .subscription import Subscription
@@ -120,6 +121,10 @@ class Topic(Protocol):
 
     async def last_message_id(self) -> MessageId:
         """Id of the last message, with the index of the last one in a batch; earliest if there is none."""
+        ...
+
+    def describe(self) -> TopicFigures:
+        """Its figures, for the admin."""
         ...
 
     def check(self) -> None:

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from aiohttp import web_app
+from figures import storage_figures, topic_figures
 from fuzz_coordinator import CLUSTER, SETTINGS, BrokerStub, Cluster
 from fuzz_loop import MemoryTransport, run, turns
 from fuzz_mutation import mutate
@@ -26,23 +27,16 @@ _ANSWERS_S = 200.0
 _LINGER_S = 11.0
 """aiohttp waits so long for the rest of a body that nobody reads, whatever became of the connection."""
 _NEXT = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-_STATS = {
-    "msgInCounter": 3,
-    "bytesInCounter": 300,
-    "averageMsgSize": 100.0,
-    "publishers": [{"producerName": "p"}],
-    "subscriptions": {"s": {"msgBacklog": 1, "type": "Shared", "consumers": []}},
-}
 
 
 class _Broker(BrokerStub):
     """Answers what the admin asks of the owner of a topic; knows the subscription `s`."""
 
     async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> Any:
-        return _STATS
+        return topic_figures(messages=3, bytes=300).plain()
 
     async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> Any:
-        return {"ledgers": []}
+        return storage_figures(3).plain()
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
         return [1, 2, -1, -1]

@@ -24,6 +24,7 @@ from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.message_id import EARLIEST_POSITION
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
+from magnetar.protocol.topic_figures import TopicFigures
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc.connection import Identity, RpcConnection
 from magnetar.runtime.rpc.messages import pack
@@ -83,11 +84,12 @@ class _Broker:
             raise Wrong(f"{len(found)} of {len(_BODIES)} entries are what they were")
         stats = await self.rpc.rpc_topic_stats(None, _TOPIC.full)  # type: ignore[arg-type]
         pack(stats)
-        if stats["subscriptions"][_KEEPER]["msgBacklog"] != len(_BODIES):
-            raise Wrong(f"a subscription that nobody named has moved: {stats['subscriptions'][_KEEPER]}")
-        for name, one in stats["subscriptions"].items():
-            if not 0 <= one["msgBacklog"] <= len(_BODIES):
-                raise Wrong(f"the subscription {name} has a backlog of {one['msgBacklog']}")
+        backlogs = {one.name: one.backlog_entries for one in TopicFigures.from_plain(stats).subscriptions}
+        if backlogs.get(_KEEPER) != len(_BODIES):
+            raise Wrong(f"a subscription that nobody named has moved: {backlogs}")
+        for name, backlog in backlogs.items():
+            if not 0 <= backlog <= len(_BODIES):
+                raise Wrong(f"the subscription {name} has a backlog of {backlog}")
 
     async def close(self) -> None:
         await self.topics.close()

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 from coordination import CLUSTER, FAST, KEYS, Coordination, Member, TestBrokerRpc, coordination, eventually
+from figures import producer_figures, storage_figures, topic_figures
 
 from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
@@ -37,17 +38,10 @@ class AdminBrokerRpc(TestBrokerRpc):
         if self.not_ready:
             self.not_ready -= 1
             raise ServiceUnitNotReady("moving")
-        return {
-            "msgInCounter": 2,
-            "bytesInCounter": 10,
-            "msgRateIn": 0.5,
-            "averageMsgSize": 5.0,
-            "publishers": [{"producerName": topic}],
-            "subscriptions": {"s": {"msgBacklog": 1, "type": "Shared", "blocked": False, "consumers": [{}]}},
-        }
+        return topic_figures(producers=[producer_figures(topic)], pending_publishes=0).plain()
 
     async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
-        return {"numberOfEntries": 3}
+        return storage_figures(3).plain()
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
         return [1, 2, -1, -1]
@@ -182,13 +176,15 @@ async def test_figures_are_asked_of_the_owners_and_added_up(http: Http) -> None:
     assert len(total["publishers"]) == 3
     assert total["subscriptions"]["s"]["msgBacklog"] == 3
     assert total["subscriptions"]["s"]["type"] == "Shared"
+    assert "topicEpoch" not in total and total["partitions"][_name("t", 0)]["topicEpoch"] == 7
     assert len(total["partitions"]) == 3 and total["partitions"][_name("t", 0)]["msgInCounter"] == 2
     assert (await http("GET", f"{PERSISTENT}/t/partitioned-stats?perPartition=false"))[1]["partitions"] == {}
     assert (await http("GET", f"{PERSISTENT}/t/stats"))[0] == 412
     for member in http.cluster.members:
         member.rpc.not_ready = 2  # type: ignore[attr-defined]
     assert (await http("GET", f"{PERSISTENT}/t-partition-1/stats"))[0] == 200
-    assert await http("GET", f"{PERSISTENT}/t-partition-1/internalStats") == (200, {"numberOfEntries": 3})
+    status, internal = await http("GET", f"{PERSISTENT}/t-partition-1/internalStats")
+    assert (status, internal["numberOfEntries"], internal["lastConfirmedEntry"]) == (200, 3, "1:2")
     assert (await http("GET", f"{PERSISTENT}/t-partition-1/lastMessageId"))[1]["entryId"] == 2
     assert (await http("GET", f"{PERSISTENT}/t-partition-3/stats"))[0] == 404
     assert await http("GET", f"{PERSISTENT}/t/subscriptions") == (200, ["s"])

@@ -14,6 +14,7 @@ from magnetar.protocol.errors import (
     SubscriptionNotFound,
 )
 from magnetar.protocol.names import ROLE_ADMIN, broker_id
+from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
 from magnetar.storage.managed.cursor_record import CursorKind
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
@@ -90,20 +91,22 @@ def test_statistics(client, topic, ask):
     for _ in range(25):
         producer.send(b"1" * 100)
     take(consumer, 5)
-    stats = ask("topic_stats")
-    assert (stats["msgInCounter"], stats["publishers"][0]["producerName"]) == (25, "you")
-    assert stats["storageSize"] > 2500
-    subscription = stats["subscriptions"]["s"]
-    assert (subscription["type"], subscription["isDurable"], subscription["consumers"][0]["consumerName"]) == (
-        "Shared",
-        True,
-        "me",
-    )
-    internal = ask("internal_stats")
-    assert internal["numberOfEntries"] == 25 and len(internal["ledgers"]) >= 2
-    assert list(internal["cursors"]) == ["s"]
+    figures = TopicFigures.from_plain(ask("topic_stats"))
+    assert (figures.messages, figures.producers[0].name, figures.state) == (25, "you", "open")
+    assert figures.storage_bytes > 2500
+    (subscription,) = figures.subscriptions
+    assert (subscription.name, subscription.type, subscription.durable) == ("s", "Shared", True)
+    assert subscription.consumers[0].name == "me"
+    storage = StorageFigures.from_plain(ask("internal_stats"))
+    assert sum(ledger.entries for ledger in storage.ledgers) == 25 and len(storage.ledgers) >= 2
+    assert [cursor.name for cursor in storage.cursors] == ["s"]
     last = ask("last_message_id")
-    assert internal["lastConfirmedEntry"] == f"{last[0]}:{last[1]}"
+    assert list(storage.last_confirmed) == [last[0], last[1]]
+
+
+def backlogs(ask):
+    """Entries that each subscription has left."""
+    return {one.name: one.backlog_entries for one in TopicFigures.from_plain(ask("topic_stats")).subscriptions}
 
 
 def test_subscriptions_are_created_reset_skipped_and_deleted(client, topic, ask):
@@ -115,12 +118,10 @@ def test_subscriptions_are_created_reset_skipped_and_deleted(client, topic, ask)
         ask("create_subscription", subscription="early")
     with pytest.raises(InvalidConfiguration):
         ask("reset_cursor", subscription="early", position="nowhere")
-    stats = ask("topic_stats")["subscriptions"]
-    assert {name: stats[name]["msgBacklog"] for name in stats} == {"early": 10, "late": 0, "middle": 6}
+    assert backlogs(ask) == {"early": 10, "late": 0, "middle": 6}
     ask("skip_all", subscription="early")
     ask("reset_cursor", subscription="late", position=0)
-    stats = ask("topic_stats")["subscriptions"]
-    assert {name: stats[name]["msgBacklog"] for name in stats} == {"early": 0, "late": 10, "middle": 6}
+    assert backlogs(ask) == {"early": 0, "late": 10, "middle": 6}
     consumer = client.subscribe(topic, "middle")
     with pytest.raises(BrokerMetadataError):
         ask("delete_subscription", subscription="middle")
@@ -146,8 +147,10 @@ def test_a_cursor_that_is_no_subscription_is_never_shown_as_one(client, topic, a
     cluster.run(cluster.coordinator_call("unload", topic=topic))
     publish(client, topic, 5)
     assert cluster.owner(topic) != before
-    assert list(ask("topic_stats")["subscriptions"]) == ["s"]
-    assert sorted(ask("internal_stats")["cursors"]) == ["hidden", "s"], "these are cursors"
+    assert list(backlogs(ask)) == ["s"]
+    assert [one.name for one in StorageFigures.from_plain(ask("internal_stats")).cursors] == ["hidden", "s"], (
+        "these are cursors"
+    )
     for method in ("delete_subscription", "skip_all"):
         with pytest.raises(SubscriptionNotFound):
             ask(method, subscription="hidden")
@@ -155,10 +158,10 @@ def test_a_cursor_that_is_no_subscription_is_never_shown_as_one(client, topic, a
         ask("create_subscription", subscription="hidden")
     with pytest.raises(pulsar.NotAllowedError):
         client.subscribe(topic, "hidden")
-    assert ask("topic_stats")["backlogSize"] > 0
+    assert TopicFigures.from_plain(ask("topic_stats")).backlog_bytes > 0
     ask("skip_all", subscription="s")
-    assert ask("topic_stats")["backlogSize"] == 0
-    assert ask("internal_stats")["cursors"]["hidden"]["numberOfEntriesSinceFirstNotAckedMessage"] == 11
+    assert TopicFigures.from_plain(ask("topic_stats")).backlog_bytes == 0
+    assert StorageFigures.from_plain(ask("internal_stats")).cursors[0].backlog_entries == 11
 
 
 def test_a_planned_read_names_ledgers_and_pins_them(client, topic, ask, cluster):
@@ -180,7 +183,7 @@ def test_a_planned_read_names_ledgers_and_pins_them(client, topic, ask, cluster)
     assert take(consumer, 35) == list(range(35))
 
     def kept():
-        return [info["ledgerId"] for info in ask("internal_stats")["ledgers"]]
+        return [ledger.ledger_id for ledger in StorageFigures.from_plain(ask("internal_stats")).ledgers]
 
     consumer.close()  # writes the cursor
     assert kept()[0] == ids[0].ledger_id()

@@ -15,7 +15,7 @@ import pytest
 from embedded_cluster import EmbeddedCluster
 
 import magnetar
-from magnetar.actors.broker.stats import topic_stats
+from magnetar.actors.admin.topic_figures import topic_json
 from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.core.configuration import ConsumerConfiguration, ProducerConfiguration
 
@@ -428,7 +428,7 @@ def test_figures_of_a_consumer(side, cluster, topic):
     found = loaded(cluster, topic)
 
     async def figures():
-        return topic_stats(found)["subscriptions"]["s"]["consumers"][0]
+        return topic_json(found.describe())["subscriptions"]["s"]["consumers"][0]
 
     until(lambda: cluster.run(figures())["unackedMessages"] == 4)
     stats = cluster.run(figures())

@@ -6,7 +6,7 @@ import pytest
 from broker_bench import TOPIC, broker_front, cursor, filled, until
 from wire_peer import entry
 
-from magnetar.actors.broker.stats import topic_stats
+from magnetar.actors.admin.topic_figures import topic_json
 from magnetar.protocol.commands import ack
 from magnetar.protocol.errors import BrokerPersistenceError, OutcomeUnknown
 from magnetar.protocol.message_id import MessageId
@@ -390,7 +390,7 @@ async def test_an_entry_may_hold_another_number_of_messages_than_its_command_say
         await peer.subscribe(TOPIC, "s", subType=SHARED)
         peer.flow(4)
         await peer.messages(2)
-        assert topic_stats(front.topic)["subscriptions"]["s"]["unackedMessages"] == 6
+        assert front.topic.describe().subscriptions[0].unacked_messages == 6
         await peer.close()
 
 
@@ -464,7 +464,7 @@ async def test_statistics_use_pulsars_names():
         await peer.subscribe(TOPIC, "s", subType=SHARED)
         peer.flow(4)
         await peer.messages(2)
-        stats = topic_stats(front.topic)
+        stats = topic_json(front.topic.describe())
         assert (stats["msgInCounter"], stats["msgOutCounter"]) == (8, 4)
         assert stats["bytesInCounter"] == stats["storageSize"]
         subscription = stats["subscriptions"]["s"]

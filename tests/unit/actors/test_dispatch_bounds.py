@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from broker_bench import TOPIC, broker_front, cursor, filled, until
 
-from magnetar.actors.broker.stats import topic_stats
 from magnetar.actors.topics import subscription as subscription_module
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages, CommandSubscribe, MessageIdData
@@ -14,7 +13,7 @@ SHARED = CommandSubscribe.Shared
 
 
 def stats(front):
-    return topic_stats(front.topic)["subscriptions"]["s"]
+    return front.topic.describe().subscriptions[0]
 
 
 # -- unacknowledged messages -------------------------------------------------------------------------------------------
@@ -26,26 +25,26 @@ async def test_a_shared_subscription_stops_at_its_bound_and_goes_on_at_half():
         for peer in (one, two):
             await peer.subscribe(TOPIC, "s", subType=SHARED)
             peer.flow(100)
-        await until(lambda: stats(front)["unackedMessages"] == 6)
+        await until(lambda: stats(front).unacked_messages == 6)
         await one.settle()
         await two.settle()
-        assert stats(front)["blockedSubscriptionOnUnackedMsgs"] and stats(front)["unackedMessages"] == 6
+        assert stats(front).blocked and stats(front).unacked_messages == 6
         got = [*await _taken(one), *await _taken(two)]
         assert sorted(index for index, _ in got) == list(range(6))
         one.write(ack(1, [(1, 0), (1, 1)]))
         await one.settle()
-        assert stats(front)["unackedMessages"] == 4  # not yet
+        assert stats(front).unacked_messages == 4  # not yet
         one.write(ack(1, [(1, 2)]))
-        await until(lambda: stats(front)["unackedMessages"] == 6)
+        await until(lambda: stats(front).unacked_messages == 6)
         await one.close()  # what it held goes to the other
-        await until(lambda: stats(front)["consumers"][0]["unackedMessages"] == 6)
+        await until(lambda: stats(front).consumers[0].unacked_messages == 6)
         done: set[int] = set()
         while len(done) < 17:
             for index, _ in await _taken(two):
                 done.add(index)
                 two.write(ack(1, [(1, index)]))
             await two.settle()
-        assert (await cursor(front)).backlog_entries == 0 and not stats(front)["blockedSubscriptionOnUnackedMsgs"]
+        assert (await cursor(front)).backlog_entries == 0 and not stats(front).blocked
         await two.close()
 
 
@@ -76,7 +75,7 @@ async def test_an_exclusive_consumer_is_stopped_by_holes_until_it_fills_half_of_
         peer.write(ack(1, [(1, index) for index in (1, 3, 5, 7)]))
         peer.flow(100)
         await peer.settle()
-        assert not peer.received and stats(front)["blockedSubscriptionOnUnackedMsgs"]
+        assert not peer.received and stats(front).blocked
         peer.write(ack(1, [(1, 2)]))
         await peer.settle()
         assert not peer.received
@@ -118,7 +117,7 @@ async def test_a_shared_subscription_goes_on_without_an_unreadable_entry(monkeyp
         assert [index for index, _ in await peer.messages(7)] == [1, 2, 3, 6, 7, 8, 9]
         peer.write(ack(1, [(1, index) for index in (1, 2, 3, 6, 7, 8, 9)]))
         await peer.settle()
-        assert (await cursor(front)).backlog_entries == 3 and stats(front)["msgInReplay"] == 3
+        assert (await cursor(front)).backlog_entries == 3 and stats(front).replay_entries == 3
         front.ledger.unreadable = {(1, 4)}
         assert sorted(index for index, _ in await peer.messages(2)) == [0, 5]
         front.ledger.unreadable.clear()

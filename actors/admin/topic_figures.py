@@ -1,0 +1,182 @@
+"""Figures of topics under the names of Pulsar's admin API, and which of them add up over the partitions of a topic.
+
+Of a partitioned topic, counters, rates, sizes and backlogs are summed, publishers and consumers listed together, and a
+subscription counts as blocked when it is blocked in one partition. Its type is that of a partition where it has a
+consumer. What belongs to one partition only, its state and epoch, is shown under `partitions`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...protocol.topic_figures import (
+    ConsumerFigures,
+    CursorFigures,
+    ProducerFigures,
+    StorageFigures,
+    SubscriptionFigures,
+    TopicFigures,
+)
+from ...runtime.meter import time_text
+
+
+def topic_json(topic: TopicFigures) -> dict[str, Any]:
+    """`GET …/stats`."""
+    return {**_totals([topic]), "state": topic.state, "topicEpoch": topic.epoch}
+
+
+def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> dict[str, Any]:
+    """`GET …/partitioned-stats`: all partitions added up; with `each` also one by one, by name."""
+    return {
+        **_totals(list(partitions.values())),
+        "metadata": {"partitions": len(partitions)},
+        "partitions": {name: topic_json(topic) for name, topic in partitions.items()} if each else {},
+    }
+
+
+def storage_json(storage: StorageFigures) -> dict[str, Any]:
+    """`GET …/internalStats`."""
+    ledgers = storage.ledgers
+    return {
+        "entriesAddedCounter": storage.entries_added,
+        "numberOfEntries": sum(ledger.entries for ledger in ledgers),
+        "totalSize": storage.size_bytes,
+        "currentLedgerEntries": ledgers[-1].entries if ledgers else 0,
+        "currentLedgerSize": ledgers[-1].size_bytes if ledgers else 0,
+        "lastConfirmedEntry": _text(storage.last_confirmed),
+        "pendingAddEntriesCount": storage.pending_publishes,
+        "state": "LedgerOpened" if storage.state == "open" else storage.state,
+        "ledgers": [
+            {
+                "ledgerId": ledger.ledger_id,
+                "entries": ledger.entries,
+                "size": ledger.size_bytes,
+                "closed": ledger.closed,
+            }
+            for ledger in ledgers
+        ],
+        "cursors": {cursor.name: _cursor_json(cursor) for cursor in storage.cursors},
+    }
+
+
+def subscription_names(topic: TopicFigures) -> list[str]:
+    """Under which names a topic's subscriptions are shown."""
+    return [name for name, _ in _named(topic)]
+
+
+def _named(topic: TopicFigures) -> list[tuple[str, SubscriptionFigures]]:
+    """A durable and a non-durable subscription may share a name: the latter is then marked."""
+    durable = {one.name for one in topic.subscriptions if one.durable}
+    return [
+        (f"{one.name} (non-durable)" if not one.durable and one.name in durable else one.name, one)
+        for one in topic.subscriptions
+    ]
+
+
+def _totals(topics: Sequence[TopicFigures]) -> dict[str, Any]:
+    messages, size = sum(topic.messages for topic in topics), sum(topic.bytes for topic in topics)
+    subscriptions: dict[str, list[SubscriptionFigures]] = {}
+    for topic in topics:
+        for name, one in _named(topic):
+            subscriptions.setdefault(name, []).append(one)
+    shown = {name: _subscription_json(parts) for name, parts in subscriptions.items()}
+    return {
+        "msgRateIn": sum(topic.message_rate for topic in topics),
+        "msgThroughputIn": sum(topic.byte_rate for topic in topics),
+        "msgInCounter": messages,
+        "bytesInCounter": size,
+        "msgRateOut": _sum(shown.values(), "msgRateOut"),
+        "msgThroughputOut": _sum(shown.values(), "msgThroughputOut"),
+        "msgOutCounter": _sum(shown.values(), "msgOutCounter"),
+        "bytesOutCounter": _sum(shown.values(), "bytesOutCounter"),
+        "averageMsgSize": size / messages if messages else 0.0,
+        "storageSize": sum(topic.storage_bytes for topic in topics),
+        "backlogSize": sum(topic.backlog_bytes for topic in topics),
+        "publishers": [_producer_json(producer) for topic in topics for producer in topic.producers],
+        "subscriptions": shown,
+        "pendingPublishes": sum(topic.pending_publishes for topic in topics),
+    }
+
+
+def _subscription_json(parts: Sequence[SubscriptionFigures]) -> dict[str, Any]:
+    """One subscription, in as many partitions as it is in."""
+    consumers = [consumer for part in parts for consumer in part.consumers]
+    backlog = sum(part.backlog_entries for part in parts)
+    properties: dict[str, str] = {}
+    for part in parts:
+        properties.update(part.properties)
+    return {
+        "msgRateOut": sum(consumer.message_rate for consumer in consumers),
+        "msgThroughputOut": sum(consumer.byte_rate for consumer in consumers),
+        "bytesOutCounter": sum(part.bytes for part in parts),
+        "msgOutCounter": sum(part.messages for part in parts),
+        "msgRateRedeliver": sum(consumer.redelivery_rate for consumer in consumers),
+        "messageAckRate": sum(consumer.acknowledge_rate for consumer in consumers),
+        "msgBacklog": backlog,
+        "msgBacklogNoDelayed": backlog,
+        "msgInReplay": sum(part.replay_entries for part in parts),
+        "unackedMessages": sum(part.unacked_messages for part in parts),
+        "blockedSubscriptionOnUnackedMsgs": any(part.blocked for part in parts),
+        "type": next((part.type for part in parts if part.type), ""),
+        "isDurable": parts[0].durable,
+        "subscriptionProperties": properties,
+        "consumers": [_consumer_json(consumer) for consumer in consumers],
+    }
+
+
+def _consumer_json(consumer: ConsumerFigures) -> dict[str, Any]:
+    return {
+        "msgRateOut": consumer.message_rate,
+        "msgThroughputOut": consumer.byte_rate,
+        "bytesOutCounter": consumer.bytes,
+        "msgOutCounter": consumer.messages,
+        "msgRateRedeliver": consumer.redelivery_rate,
+        "messageAckRate": consumer.acknowledge_rate,
+        "avgMessagesPerEntry": consumer.messages_per_entry,
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "blockedConsumerOnUnackedMsgs": consumer.blocked,
+        "lastConsumedTimestamp": consumer.last_consumed_ms,
+        "lastAckedTimestamp": consumer.last_acknowledged_ms,
+        "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+        "lastConsumedTime": time_text(consumer.last_consumed_ms),
+        "lastAckedTime": time_text(consumer.last_acknowledged_ms),
+        "address": consumer.address,
+        "clientVersion": consumer.client_version,
+        "connectedSince": time_text(consumer.connected_since_ms),
+        "metadata": consumer.metadata,
+    }
+
+
+def _producer_json(producer: ProducerFigures) -> dict[str, Any]:
+    return {
+        "msgRateIn": producer.message_rate,
+        "msgThroughputIn": producer.byte_rate,
+        "averageMsgSize": producer.average_message_bytes,
+        "producerId": producer.producer_id,
+        "producerName": producer.name,
+        "accessMode": producer.access_mode,
+        "address": producer.address,
+        "clientVersion": producer.client_version,
+        "connectedSince": time_text(producer.connected_since_ms),
+        "metadata": producer.metadata,
+    }
+
+
+def _cursor_json(cursor: CursorFigures) -> dict[str, Any]:
+    return {
+        "markDeletePosition": _text(cursor.mark_delete),
+        "readPosition": _text(cursor.read),
+        "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries,
+        "individuallyDeletedMessagesRanges": cursor.acknowledged_ranges,
+        "properties": cursor.properties,
+    }
+
+
+def _sum(items: Iterable[Mapping[str, Any]], key: str) -> Any:
+    return sum(item[key] for item in items)
+
+
+def _text(position: Sequence[int]) -> str:
+    """`ledger:entry`."""
+    return f"{position[0]}:{position[1]}"

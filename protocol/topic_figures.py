@@ -1,0 +1,158 @@
+"""What a topic tells about itself, for the admin and for clients that ask: figures with their units, and no JSON names.
+
+Brokers fill these in. The admin alone knows under which names they are shown, and which of them add up over the
+partitions of a topic. Rates are per second, sizes in bytes, times in milliseconds since the epoch (0: never).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFigures:
+    """One producer session."""
+
+    producer_id: int
+    name: str
+    access_mode: str
+    address: str
+    client_version: str
+    connected_since_ms: int
+    metadata: dict[str, str]
+    message_rate: float
+    byte_rate: float
+    average_message_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFigures:
+    """One consumer. `messages`, `bytes` and their rates count what was sent to it."""
+
+    name: str
+    address: str
+    client_version: str
+    connected_since_ms: int
+    metadata: dict[str, str]
+    messages: int
+    bytes: int
+    message_rate: float
+    byte_rate: float
+    redelivery_rate: float
+    acknowledge_rate: float
+    messages_per_entry: int
+    permits: int
+    unacked_messages: int
+    blocked: bool
+    last_consumed_ms: int
+    last_acknowledged_ms: int
+    last_flow_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionFigures:
+    """One subscription. `messages` and `bytes` count what was sent to its consumers, those that have left included."""
+
+    name: str
+    durable: bool
+    type: str
+    """As Pulsar writes it; empty without a consumer."""
+    properties: dict[str, str]
+    messages: int
+    bytes: int
+    backlog_entries: int
+    replay_entries: int
+    unacked_messages: int
+    blocked: bool
+    consumers: list[ConsumerFigures]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFigures:
+    """One topic, or one partition. `messages`, `bytes` and their rates count what was published."""
+
+    state: str
+    epoch: int
+    messages: int
+    bytes: int
+    message_rate: float
+    byte_rate: float
+    pending_publishes: int
+    storage_bytes: int
+    backlog_bytes: int
+    producers: list[ProducerFigures]
+    subscriptions: list[SubscriptionFigures]
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for the internal RPC."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "TopicFigures":
+        """The inverse of `plain`. Raises ProtocolError."""
+        try:
+            fields: dict[str, Any] = dict(plain)
+            fields["producers"] = [ProducerFigures(**one) for one in plain["producers"]]
+            fields["subscriptions"] = [_subscription(one) for one in plain["subscriptions"]]
+            return cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise ProtocolError(f"these are no figures of a topic: {error}") from None
+
+
+def _subscription(plain: Mapping[str, Any]) -> SubscriptionFigures:
+    fields: dict[str, Any] = dict(plain)
+    fields["consumers"] = [ConsumerFigures(**one) for one in plain["consumers"]]
+    return SubscriptionFigures(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFigures:
+    """One ledger of a topic."""
+
+    ledger_id: int
+    entries: int
+    size_bytes: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CursorFigures:
+    """One durable cursor. Positions are (ledger, entry)."""
+
+    name: str
+    mark_delete: tuple[int, int]
+    read: tuple[int, int]
+    backlog_entries: int
+    acknowledged_ranges: int
+    """Ranges that are acknowledged behind `mark_delete`."""
+    properties: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFigures:
+    """What a topic stores: its ledgers and cursors. `entries_added` counts since the topic was loaded."""
+
+    state: str
+    entries_added: int
+    pending_publishes: int
+    size_bytes: int
+    last_confirmed: tuple[int, int]
+    ledgers: list[LedgerFigures]
+    cursors: list[CursorFigures]
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for the internal RPC."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "StorageFigures":
+        """The inverse of `plain`. Raises ProtocolError."""
+        try:
+            fields: dict[str, Any] = dict(plain)
+            fields["ledgers"] = [LedgerFigures(**one) for one in plain["ledgers"]]
+            fields["cursors"] = [CursorFigures(**one) for one in plain["cursors"]]
+            return cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise ProtocolError(f"these are no figures of a topic's storage: {error}") from None
