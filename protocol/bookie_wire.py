@@ -133,7 +133,7 @@ class ReadRequest(NamedTuple):
     fence: bool
 
 
-class LedgerState(NamedTuple):
+class LedgerEnd(NamedTuple):
     """What a bookie knows of a ledger's end: highest LAC in a stored entry and highest stored entry id, −1 for none."""
 
     lac: int
@@ -261,19 +261,19 @@ def decode_ledger(payload: bytes | memoryview) -> tuple[int, int]:
     return ledger_id, nonce
 
 
-def encode_ledger_state(lac: int, last_entry: int) -> bytes:
+def encode_ledger_end(lac: int, last_entry: int) -> bytes:
     """The payload of an OK answer to FENCE or READ_LAC."""
     return _LEDGER_STATE.pack(lac, last_entry)
 
 
-def decode_ledger_state(payload: bytes | memoryview) -> LedgerState:
+def decode_ledger_end(payload: bytes | memoryview) -> LedgerEnd:
     """An OK answer to FENCE or READ_LAC; ProtocolError if malformed."""
     if len(payload) != _LEDGER_STATE.size:
         raise ProtocolError("a ledger's state of the wrong size", size_bytes=len(payload))
     lac, last_entry = _LEDGER_STATE.unpack(payload)
     if lac < -1 or last_entry < -1:
         raise ProtocolError("a ledger's state holds an impossible id", lac=lac, last_entry=last_entry)
-    return LedgerState(lac, last_entry)
+    return LedgerEnd(lac, last_entry)
 
 
 # ---- Statuses as errors ----

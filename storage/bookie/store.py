@@ -49,7 +49,7 @@ from ...protocol.bookie_wire import (
     BookieStatus,
     decode_ledger,
     decode_read,
-    encode_ledger_state,
+    encode_ledger_end,
     encode_read_answer,
 )
 from ...protocol.errors import (
@@ -316,7 +316,7 @@ class BookieStore:
         elif state is None:
             responder.respond(request_id, BookieStatus.NO_SUCH_LEDGER)
         else:
-            responder.respond(request_id, _OK, (encode_ledger_state(state.lac, state.last_entry),))
+            responder.respond(request_id, _OK, (encode_ledger_end(state.lac, state.last_entry),))
 
     def _read(self, responder: Responder, request_id: int, payload: bytes) -> None:
         wanted = decode_read(payload)

@@ -20,8 +20,8 @@ from typing import NamedTuple, Protocol
 from ...protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
-    LedgerState,
-    decode_ledger_state,
+    LedgerEnd,
+    decode_ledger_end,
     decode_read_answer,
     encode_ledger,
     encode_read,
@@ -161,15 +161,15 @@ class BookieClient:
         )
         return ReadAnswer(*decode_read_answer(payload))
 
-    async def fence(self, bookie_id: str, ledger_id: int, nonce: int, *, timeout_s: float | None = None) -> LedgerState:
+    async def fence(self, bookie_id: str, ledger_id: int, nonce: int, *, timeout_s: float | None = None) -> LedgerEnd:
         """Fence a ledger at one bookie; answers what it stores of it. Raises like `read`."""
-        return await self._ledger_state(BookieOp.FENCE, bookie_id, ledger_id, nonce, timeout_s)
+        return await self._ledger_end(BookieOp.FENCE, bookie_id, ledger_id, nonce, timeout_s)
 
     async def read_lac(
         self, bookie_id: str, ledger_id: int, nonce: int, *, timeout_s: float | None = None
-    ) -> LedgerState:
+    ) -> LedgerEnd:
         """What one bookie stores of a ledger, without fencing it. Raises like `read`."""
-        return await self._ledger_state(BookieOp.READ_LAC, bookie_id, ledger_id, nonce, timeout_s)
+        return await self._ledger_end(BookieOp.READ_LAC, bookie_id, ledger_id, nonce, timeout_s)
 
     # -- which bookies can be used -------------------------------------------------------------------------------
 
@@ -220,11 +220,11 @@ class BookieClient:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    async def _ledger_state(
+    async def _ledger_end(
         self, op: BookieOp, bookie_id: str, ledger_id: int, nonce: int, timeout_s: float | None
-    ) -> LedgerState:
+    ) -> LedgerEnd:
         limit_s = timeout_s if timeout_s is not None else self.settings.read_entry_timeout_s
-        return decode_ledger_state(await self._ask(bookie_id, op, encode_ledger(ledger_id, nonce), limit_s, ledger_id))
+        return decode_ledger_end(await self._ask(bookie_id, op, encode_ledger(ledger_id, nonce), limit_s, ledger_id))
 
     async def _ask(self, bookie_id: str, op: BookieOp, request: bytes, timeout_s: float, ledger_id: int) -> bytes:
         answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()

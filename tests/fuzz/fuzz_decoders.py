@@ -184,7 +184,7 @@ _MESSAGES: list[tuple[Callable[[bytes], object], tuple[type[Exception], ...], by
         b"".join(bookie_wire.encode_read_answer(5, [_ENTRY, _ENTRY])),
     ),
     (bookie_wire.decode_ledger, (ProtocolError,), bytes(16)),
-    (bookie_wire.decode_ledger_state, (ProtocolError,), bytes(16)),
+    (bookie_wire.decode_ledger_end, (ProtocolError,), bytes(16)),
     (MessageId.deserialize, (ProtocolError,), MessageId(1, 2, 3, 4, 5).serialize()),
     (ClientMessageId.deserialize, (ProtocolError,), ClientMessageId(1, 2, 3, 4, 5).serialize()),
 ]

@@ -16,7 +16,7 @@ from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
     decode_entry,
-    decode_ledger_state,
+    decode_ledger_end,
     decode_read_answer,
     encode_ledger,
     encode_read,
@@ -162,7 +162,7 @@ async def test_adds_reads_and_fences_over_the_wire_and_again_after_a_restart(clu
     await client.add_many(2, range(30), size=60_000)
     assert await client.read_all(1, 0, 1999) == bodies(1, range(2000))
     status, data = await client.ask(BookieOp.FENCE, encode_ledger(2, 0))
-    assert (status, decode_ledger_state(data)) == (BookieStatus.OK, (28, 29))
+    assert (status, decode_ledger_end(data)) == (BookieStatus.OK, (28, 29))
     assert (await client.ask(BookieOp.ADD, add_payload(2, 30)))[0] == BookieStatus.FENCED
     await service.close()
     again = await cluster.bookie()

@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from magnetar.protocol.bookie_wire import LedgerState as BookieAnswer
-from magnetar.protocol.bookie_wire import decode_add, decode_entry, decode_read, encode_entry_header, encode_read
+from magnetar.protocol.bookie_wire import (
+    LedgerEnd,
+    decode_add,
+    decode_entry,
+    decode_read,
+    encode_entry_header,
+    encode_read,
+)
 from magnetar.protocol.errors import BadVersion, EntryUnknown, NoSuchEntry, OutcomeUnknown
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.runtime.settings.declarations import Settings
@@ -69,8 +75,8 @@ class Bookies:
 
         self._waiting[bookie].append(Asked(("add", entry.entry_id, entry.lac, int(recovery)), answer))
 
-    async def fence(self, bookie: str, ledger_id: int, nonce: int) -> BookieAnswer:
-        return BookieAnswer((await self._ask(bookie, ("fence",)))[1], -1)
+    async def fence(self, bookie: str, ledger_id: int, nonce: int) -> LedgerEnd:
+        return LedgerEnd((await self._ask(bookie, ("fence",)))[1], -1)
 
     async def read(
         self, bookie: str, ledger_id: int, nonce: int, first: int, last: int, bytes_max: int, *, fence: bool = False

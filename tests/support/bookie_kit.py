@@ -10,7 +10,7 @@ from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
     decode_entry,
-    decode_ledger_state,
+    decode_ledger_end,
     decode_read_answer,
     encode_add,
     encode_entry_header,
@@ -172,7 +172,7 @@ class Bookie:
         status, payload = answer
         if status != BookieStatus.OK:
             return BookieStatus(status), None
-        lac, last_entry = decode_ledger_state(payload)
+        lac, last_entry = decode_ledger_end(payload)
         return BookieStatus(status), (lac, last_entry)
 
 

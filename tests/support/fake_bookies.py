@@ -15,7 +15,7 @@ from magnetar.protocol.bookie_wire import (
     decode_entry_header,
     decode_ledger,
     decode_read,
-    encode_ledger_state,
+    encode_ledger_end,
     encode_read_answer,
     entry_intact,
 )
@@ -148,7 +148,7 @@ class FakeBookie:
         if ledger is None:
             return BookieStatus.NO_SUCH_LEDGER, b""
         lac = max((decode_entry_header(entry).lac for entry in ledger.entries.values()), default=-1)
-        return BookieStatus.OK, encode_ledger_state(lac, max(ledger.entries, default=-1))
+        return BookieStatus.OK, encode_ledger_end(lac, max(ledger.entries, default=-1))
 
     def _read(self, payload: bytes) -> tuple[int, bytes]:
         request = decode_read(payload)

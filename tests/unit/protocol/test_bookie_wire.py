@@ -121,16 +121,16 @@ def test_read_answer_refused(payload: bytes) -> None:
 @given(UINT64, UINT64, LACS, LACS)
 def test_ledger_and_state(ledger_id: int, nonce: int, lac: int, last_entry: int) -> None:
     assert wire.decode_ledger(wire.encode_ledger(ledger_id, nonce)) == (ledger_id, nonce)
-    assert wire.decode_ledger_state(wire.encode_ledger_state(lac, last_entry)) == (lac, last_entry)
+    assert wire.decode_ledger_end(wire.encode_ledger_end(lac, last_entry)) == (lac, last_entry)
 
 
 def test_ledger_and_state_refused() -> None:
     for payload in (b"", bytes(8), bytes(15), bytes(17)):
         with pytest.raises(errors.ProtocolError):
             wire.decode_ledger(payload)
-    for payload in (b"", bytes(15), bytes(17), wire.encode_ledger_state(-2, 0), wire.encode_ledger_state(0, -2)):
+    for payload in (b"", bytes(15), bytes(17), wire.encode_ledger_end(-2, 0), wire.encode_ledger_end(0, -2)):
         with pytest.raises(errors.ProtocolError):
-            wire.decode_ledger_state(payload)
+            wire.decode_ledger_end(payload)
 
 
 def test_statuses_as_errors() -> None:

@@ -75,7 +75,7 @@ DECODERS: list[tuple[Callable[[bytes], object], list[bytes]]] = [
     (bookie_wire.decode_read, [bookie_wire.encode_read(1, 0, 2, 3, 4)]),
     (bookie_wire.decode_read_answer, [b"".join(bookie_wire.encode_read_answer(5, [LEDGER_ENTRY, LEDGER_ENTRY]))]),
     (bookie_wire.decode_ledger, [bytes(16)]),
-    (bookie_wire.decode_ledger_state, [bytes(16)]),
+    (bookie_wire.decode_ledger_end, [bytes(16)]),
     (MessageId.deserialize, [MessageId(1, 2, 3, 4, 5).serialize()]),
 ]
 IDS = [f"{index}-{decoder.__name__}" for index, (decoder, _) in enumerate(DECODERS)]
