@@ -17,7 +17,7 @@ from ...runtime.environment import Environment
 from ...runtime.offload import Lane
 from . import segment_reader
 from .damage import DamageKeeper, without_entries
-from .held_ledgers import IdRanges, LedgerState
+from .held_ledgers import HeldLedger, IdRanges
 from .segment import JOURNAL_SUFFIX, Segment, SegmentState
 from .segment_index import Row
 from .segment_reader import RangeRead, RangeResult, SegmentReader
@@ -50,7 +50,7 @@ class EntryReads:
             await lane.run(reader.close)
             lane.close()
 
-    def find_unsealed(self, state: LedgerState, entry_id: int) -> tuple[Segment, Row] | None:
+    def find_unsealed(self, state: HeldLedger, entry_id: int) -> tuple[Segment, Row] | None:
         """An entry among those whose rows are in memory."""
         for segment in reversed(state.segments):
             rows = segment.rows.get(state.ledger_id)
@@ -59,7 +59,7 @@ class EntryReads:
                 return segment, row
         return None
 
-    def sealed_holders(self, state: LedgerState, entry_id: int) -> list[Segment]:
+    def sealed_holders(self, state: HeldLedger, entry_id: int) -> list[Segment]:
         """Sealed segments whose range for this ledger includes the entry, so that only a look at the disk can tell."""
         holders: list[Segment] = []
         for segment in state.segments:
@@ -70,7 +70,7 @@ class EntryReads:
 
     def find_sealed(
         self,
-        state: LedgerState,
+        state: HeldLedger,
         entry_id: int,
         holders: list[Segment],
         callback: Callable[[int | None, BaseException | None], None],
@@ -94,7 +94,7 @@ class EntryReads:
 
     def read(
         self,
-        state: LedgerState,
+        state: HeldLedger,
         first: int,
         last: int,
         bytes_max: int,
@@ -126,7 +126,7 @@ class EntryReads:
 
         lane.submit(reader.read_range, (request,), done)
 
-    async def held_ranges(self, state: LedgerState, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
+    async def held_ranges(self, state: HeldLedger, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
         """The contiguous ranges of entry ids from `first` on that are durable and not known to be damaged, and the
         first id not looked at: at most `HELD_ENTRIES_MAX` are looked at, since this takes time of the loop.
 
@@ -158,7 +158,7 @@ class EntryReads:
                 held = IdRanges([*held, *rows.ranges(first, last, segment.synced_end)])
         return without_entries(held, self._damage.notes.of(state.ledger_id)), last + 1
 
-    async def intact_ranges(self, state: LedgerState, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
+    async def intact_ranges(self, state: HeldLedger, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
         """Like `held_ranges`, but every entry is read and only those that are as written count. Ends after
         `VERIFY_READS_MAX` reads, or when `VERIFY_S` have passed, so that whoever asks hears in time."""
         intact: list[tuple[int, int]] = []
@@ -184,11 +184,11 @@ class EntryReads:
             first = result.next_entry_id
         return intact, first
 
-    async def check(self, state: LedgerState, entry_id: int) -> None:
+    async def check(self, state: HeldLedger, entry_id: int) -> None:
         """Read an entry, so that it is noted if no copy of it is intact. Raises OSError."""
         await self._read_once(state, entry_id, entry_id, 1)
 
-    async def _read_once(self, state: LedgerState, first: int, last: int, bytes_max: int) -> RangeResult:
+    async def _read_once(self, state: HeldLedger, first: int, last: int, bytes_max: int) -> RangeResult:
         answer: asyncio.Future[RangeResult] = asyncio.get_running_loop().create_future()
 
         def done(result: RangeResult | None, error: BaseException | None) -> None:

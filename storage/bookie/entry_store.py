@@ -33,7 +33,7 @@ from ...runtime.tasks import Tasks
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
-from .held_ledgers import TOMBSTONE_RUNS_MAX, IdRanges, LedgerState
+from .held_ledgers import TOMBSTONE_RUNS_MAX, HeldLedger, IdRanges
 from .journal import Journal, Responder
 from .journal_files import create_journal_file, first_journal_share
 from .records import FILE_HEADER_SIZE
@@ -66,7 +66,7 @@ class EntryStore:
         self.directory = directory
         self.instance = instance
         self.segment_bytes = segment_bytes
-        self.ledgers: dict[int, LedgerState] = {}
+        self.ledgers: dict[int, HeldLedger] = {}
         self.segments: dict[int, Segment] = {}
         """SEALING and SEALED ones by file id."""
         self.tombstones = IdRanges()
@@ -129,7 +129,7 @@ class EntryStore:
         )
         for ledger_id, nonce in checkpoint.fenced.items():
             if ledger_id not in self.tombstones:
-                state = self.ledgers[ledger_id] = LedgerState(ledger_id, nonce)
+                state = self.ledgers[ledger_id] = HeldLedger(ledger_id, nonce)
                 state.fenced = state.fence_durable = True
         for ledger_id in checkpoint.given_up:
             if ledger_id in self.ledgers:
@@ -195,7 +195,7 @@ class EntryStore:
 
     def append_entry(
         self,
-        state: LedgerState,
+        state: HeldLedger,
         payload: bytes,
         head: bytes,
         entry_id: int,
@@ -250,7 +250,7 @@ class EntryStore:
         for segment in state.segments if state is not None else ():
             segment.live_bytes -= segment.ledger_bytes(ledger_id)
 
-    def give_up(self, state: LedgerState) -> bool:
+    def give_up(self, state: HeldLedger) -> bool:
         """Drop a closed ledger's entries, which lie elsewhere. False, and nothing happens, while some are not sealed.
 
         As long as the segments are there a start brings the entries back. The checkpoint that removes them says that
@@ -384,7 +384,7 @@ class EntryStore:
                 continue
             state = self.ledgers.get(ledger_id)
             if state is None:
-                state = self.ledgers[ledger_id] = LedgerState(ledger_id, line.nonce)
+                state = self.ledgers[ledger_id] = HeldLedger(ledger_id, line.nonce)
             state.extend(segment, line.last, line.lac)
             segment.live_bytes += line.entry_bytes
 

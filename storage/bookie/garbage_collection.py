@@ -47,7 +47,7 @@ from ..metadata.cluster_identity import cluster_id_of, read_cluster_id
 from ..metadata.ledger_ids import RestoredIds, counter_of
 from ..metadata.ledger_metadata import LedgerMetadata
 from ..metadata.store import MetadataStore, Versioned
-from .held_ledgers import LedgerState
+from .held_ledgers import HeldLedger
 from .store import BookieStore
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ async def collect_garbage(
 
 
 def _judge(
-    ledgers: dict[int, LedgerState],
+    ledgers: dict[int, HeldLedger],
     answers: dict[int, Versioned | None],
     counter: int,
     restored: RestoredIds,

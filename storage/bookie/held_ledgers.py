@@ -31,7 +31,7 @@ from .segment_index import Rows
 TOMBSTONE_RUNS_MAX = 10_000
 
 
-class LedgerState:
+class HeldLedger:
     """One ledger on this bookie. `last_entry` and `lac` cover every add accepted, synced or not; −1 for none."""
 
     __slots__ = (

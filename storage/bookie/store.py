@@ -66,7 +66,7 @@ from ...runtime.files import DiskUsage
 from ...runtime.settings.declarations import Settings
 from .admission import judge_repeated, refuse_known_ledger, refuse_unknown_ledger
 from .entry_store import EntryStore
-from .held_ledgers import LedgerState
+from .held_ledgers import HeldLedger
 from .journal import Responder
 from .records import (
     DIGESTED_HEAD_END,
@@ -195,7 +195,7 @@ class BookieStore:
 
     def _append(
         self,
-        state: LedgerState,
+        state: HeldLedger,
         payload: bytes,
         head: bytes,
         entry_id: int,
@@ -223,14 +223,14 @@ class BookieStore:
         """Whether a fence of a ledger that nothing is known of may have been lost."""
         return bool(self.entries.limbo) or ledger_id < self.entries.fence_floor
 
-    def _learn(self, ledger_id: int, nonce: int) -> LedgerState:
-        state = self._ledgers[ledger_id] = LedgerState(ledger_id, nonce)
+    def _learn(self, ledger_id: int, nonce: int) -> HeldLedger:
+        state = self._ledgers[ledger_id] = HeldLedger(ledger_id, nonce)
         if self._doubtful(ledger_id):
             state.fenced = state.fence_durable = True  # limbo and floor are durable, and say the same
         return state
 
     def _add_again(
-        self, state: LedgerState, payload: bytes, head: bytes, responder: Responder, request_id: int
+        self, state: HeldLedger, payload: bytes, head: bytes, responder: Responder, request_id: int
     ) -> int | None:
         """An entry at or below the highest known: stored before, or a gap that is filled now."""
         _, ledger_id, _, entry_id, lac, _, digest = ENTRY_HEAD.unpack(head)

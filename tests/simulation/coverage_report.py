@@ -52,7 +52,7 @@ PARTS = {
         )
     ),
     "entry_store.py": ("EntryStore.fence_all", "EntryStore.bury"),
-    "ledger_states.py": ("LedgerState.__init__", "LedgerState.extend", "IdRanges.__contains__", "IdRanges.add"),
+    "held_ledgers.py": ("HeldLedger.__init__", "HeldLedger.extend", "IdRanges.__contains__", "IdRanges.add"),
 }  # fmt: skip
 CLUSTER_EVERY = 10
 TO_REACH = 0.95

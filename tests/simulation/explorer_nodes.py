@@ -16,7 +16,7 @@ from typing import Any
 from magnetar.protocol.bookie_wire import BookieStatus, decode_read
 from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.bookie import admission as bookie_rules
-from magnetar.storage.bookie.held_ledgers import LedgerState as BookieLedger
+from magnetar.storage.bookie.held_ledgers import HeldLedger
 from magnetar.storage.ledger import recovery as ledger_recovery
 from magnetar.storage.ledger.writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -102,7 +102,7 @@ NEW_BOOKIE = (False, False, 0, -1, -1)
 def bookie_step(frozen: tuple[Any, ...], request: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Serve one request durably: (bookie, reply). See `BookieStore` for the same steps with a disk."""
     known, fenced, entries, lac, lac_of_1 = frozen
-    state = BookieLedger(LEDGER, 0) if known else None
+    state = HeldLedger(LEDGER, 0) if known else None
     if state is not None:
         state.fenced, state.lac = fenced, lac
     if request[0] == "add":
@@ -111,7 +111,7 @@ def bookie_step(frozen: tuple[Any, ...], request: tuple[Any, ...]) -> tuple[tupl
             refusal = bookie_rules.refuse_unknown_ledger(recovery, False, True, False)
             if refusal is not None:
                 return frozen, ("add", entry, refusal)
-            state = BookieLedger(LEDGER, 0)
+            state = HeldLedger(LEDGER, 0)
         refusal = bookie_rules.refuse_known_ledger(recovery, state.fenced, True)
         if refusal is not None:
             return frozen, ("add", entry, refusal)
@@ -121,7 +121,7 @@ def bookie_step(frozen: tuple[Any, ...], request: tuple[Any, ...]) -> tuple[tupl
         lac_of_1 = entry_lac if entry else lac_of_1
         state.lac = max(state.lac, entry_lac)
         return (True, state.fenced, entries | 1 << entry, state.lac, lac_of_1), ("add", entry, BookieStatus.OK)
-    state = state or BookieLedger(LEDGER, 0)
+    state = state or HeldLedger(LEDGER, 0)
     if request[0] == "fence":
         state.fenced = True
         return (True, True, entries, state.lac, lac_of_1), ("fence", state.lac)

@@ -21,7 +21,7 @@ from bookie_kit import held_ranges
 
 from magnetar.protocol.errors import EntryCorrupt
 from magnetar.storage.bookie.entry_store import EntryStore
-from magnetar.storage.bookie.held_ledgers import LedgerState
+from magnetar.storage.bookie.held_ledgers import HeldLedger
 from magnetar.storage.bookie.segment import Segment
 from magnetar.storage.bookie.segment_index import SegmentTable
 from magnetar.storage.bookie.store import BookieStore
@@ -77,7 +77,7 @@ class StoreWatch:
         append_entry, replace, give_up = EntryStore.append_entry, EntryStore.replace, EntryStore.give_up
         bury, confirm = BookieStore.bury, LedgerWriter._confirm
 
-        def appending(store: EntryStore, state: LedgerState, payload: bytes, head: bytes, *rest: Any) -> None:
+        def appending(store: EntryStore, state: HeldLedger, payload: bytes, head: bytes, *rest: Any) -> None:
             append_entry(store, state, payload, head, *rest)
             entry_id, _, digest = rest[:3]
             self._accepts(state, entry_id, digest, recovery=bool(head[0]))
@@ -86,7 +86,7 @@ class StoreWatch:
             self._buries(ledger_ids)
             await bury(store, ledger_ids)
 
-        def giving_up(store: EntryStore, state: LedgerState) -> bool:
+        def giving_up(store: EntryStore, state: HeldLedger) -> bool:
             gone = give_up(store, state)
             if gone:
                 self._gives_up(state.ledger_id)
@@ -111,7 +111,7 @@ class StoreWatch:
 
     # -- bookies -----------------------------------------------------------------------------------------------------
 
-    def _accepts(self, state: LedgerState, entry_id: int, digest: int, *, recovery: bool) -> None:
+    def _accepts(self, state: HeldLedger, entry_id: int, digest: int, *, recovery: bool) -> None:
         if is_dead():
             return
         key, bookie = (state.ledger_id, entry_id), who()

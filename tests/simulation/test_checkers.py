@@ -10,7 +10,7 @@ import pytest
 from faulty_files import FaultyFiles
 
 from magnetar.client.core.message_id import MessageId
-from magnetar.storage.bookie.held_ledgers import LedgerState
+from magnetar.storage.bookie.held_ledgers import HeldLedger
 from magnetar.storage.ledger.writer_state import LedgerWriterState
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.cursor import CursorRecord
@@ -226,7 +226,7 @@ def test_an_assignment_under_an_epoch_that_was() -> None:
 
 def test_a_bookie_that_takes_what_it_must_not() -> None:
     history, records = History(), MemoryRecords()
-    watch, state = StoreWatch(history, records), LedgerState(7, 0)
+    watch, state = StoreWatch(history, records), HeldLedger(7, 0)
     watch._accepts(state, 0, 11, recovery=False)
     watch._accepts(state, 0, 11, recovery=True)
     assert history.violations == []

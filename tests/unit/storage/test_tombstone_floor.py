@@ -14,7 +14,7 @@ from magnetar.storage.bookie import entry_store
 from magnetar.storage.bookie import held_ledgers as ledger_states
 from magnetar.storage.bookie.checkpoint import Checkpoint
 from magnetar.storage.bookie.compaction import Compactor
-from magnetar.storage.bookie.held_ledgers import IdRanges, LedgerState
+from magnetar.storage.bookie.held_ledgers import HeldLedger, IdRanges
 from magnetar.storage.bookie.segment import Segment
 from magnetar.storage.bookie.segment_index import Rows, SegmentTable, encode_index
 
@@ -110,7 +110,7 @@ async def test_a_checkpoint_of_many_ledgers_takes_no_step_of_the_loop_that_is_lo
     bookie = await Bookie.started(FaultyFiles())
     entries = bookie.store.entries
     for ledger_id in range(200_000):
-        state = entries.ledgers[ledger_id] = LedgerState(ledger_id, ledger_id)
+        state = entries.ledgers[ledger_id] = HeldLedger(ledger_id, ledger_id)
         state.fenced = True
     entries.tombstones = IdRanges([(one, one) for one in range(1_000_000, 1_400_000, 2)])
     for file_id in range(1000, 21_000):
