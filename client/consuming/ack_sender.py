@@ -19,11 +19,12 @@ from typing import Protocol
 
 from ...protocol.commands import ack, encode
 from ...protocol.errors import OperationNotSupported
+from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
 from ..core.configuration import ConsumerConfiguration, ConsumerType
 from ..core.context import Core
 from ..core.message_id import MessageId
-from .ack_state import Acknowledgements, Position
+from .ack_state import Acknowledgements
 from .message import Message, Opened, Run, run_at
 
 logger = logging.getLogger(__name__)

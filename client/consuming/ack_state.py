@@ -16,9 +16,8 @@ Bound: `_undelivered` and `_passed` hold unacknowledged entries, which the broke
 """
 
 from ...protocol.errors import OperationNotSupported
+from ...protocol.message_id import Position
 from ..core.message_id import MessageId
-
-Position = tuple[int, int]
 
 LEDGERS_MAX = 256
 """Of so many ledgers the position before their first entry is remembered."""

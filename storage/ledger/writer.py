@@ -33,6 +33,7 @@ from ...protocol.errors import (
     NoSuchKey,
     NoSuchLedger,
 )
+from ...protocol.message_id import Position
 from ...runtime.environment import Chance, Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
@@ -46,7 +47,6 @@ from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhas
 
 logger = logging.getLogger(__name__)
 
-Position = tuple[int, int]
 AddCallback = Callable[[Position | None, MagnetarError | None], None]
 
 ENTRY_OVERHEAD_MAX_BYTES = 256

@@ -14,12 +14,12 @@ from fuzz_target import Target, Wrong, quietly
 
 from magnetar.protocol.bookie_wire import LedgerEntry
 from magnetar.protocol.errors import MetadataError
+from magnetar.protocol.message_id import Position
 from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.cursor_ledger import read_last, split
 from magnetar.storage.managed.cursor_state import CursorState, words_to_bits
 
-Position = tuple[int, int]
 _PART_BYTES = 20
 
 

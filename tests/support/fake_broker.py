@@ -32,7 +32,6 @@ from magnetar.protocol.pulsar_pb2 import (
     MessageIdData,
 )
 
-Position = tuple[int, int]
 EARLIEST = 2**64 - 1
 
 
