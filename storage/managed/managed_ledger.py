@@ -49,7 +49,7 @@ from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
 from .pins import Pins
-from .read_plan import ReadPlan
+from .read_plan import BulkReadPlan
 from .record import ManagedLedgerRecord, OwnedRecord, holding
 from .trim_timer import TrimTimer
 from .trimming import trimmable
@@ -416,7 +416,7 @@ class ManagedLedger:
             self._trim_soon()
         return found
 
-    async def plan(self, start: Position, end: Position | None = None, ttl_s: float = 3600.0) -> ReadPlan:
+    async def plan(self, start: Position, end: Position | None = None, ttl_s: float = 3600.0) -> BulkReadPlan:
         """Plan a bulk read of the entries `start`…`end` (inclusive, at most to the last acknowledged one), pinned.
 
         Raises StaleEpoch, MetadataUnavailable.
@@ -426,7 +426,7 @@ class ManagedLedger:
             last = self._chain.last_confirmed if end is None else min(end, self._chain.last_confirmed)
             first = self._chain.ceiling(start)
             if first is None or first > last:
-                return ReadPlan(self._chain.next_position(last), last, (), None)
+                return BulkReadPlan(self._chain.next_position(last), last, (), None)
             wanted = [
                 info.ledger_id for info in self._chain.infos if first[0] <= info.ledger_id <= last[0] and info.entries
             ]
@@ -437,7 +437,7 @@ class ManagedLedger:
                 current if current is not None and current.ledger_id == record.metadata.ledger_id else record.metadata
                 for record in records
             )
-            return ReadPlan(first, last, ledgers, pin_id)
+            return BulkReadPlan(first, last, ledgers, pin_id)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from ...protocol.message_id import Position
 from ..metadata.ledger_metadata import LedgerMetadata
 
 
-class ReadPlan(NamedTuple):
+class BulkReadPlan(NamedTuple):
     """A bulk read: acknowledged entries `first`…`last` (inclusive), the ledgers that hold them, and their pin.
 
     `first` > `last` when there is nothing; then `ledgers` is empty and there is no pin.
