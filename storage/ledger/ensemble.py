@@ -12,7 +12,7 @@ from ...runtime.environment import Chance
 from ...runtime.settings.declarations import Settings
 
 
-class Placement(NamedTuple):
+class NewEnsemble(NamedTuple):
     """Where a new ledger goes. `under_replicated`: fewer copies than configured."""
 
     bookies: tuple[str, ...]
@@ -28,7 +28,7 @@ def place(
     write_quorum: int,
     ack_quorum: int,
     unusable: Sequence[str] = (),
-) -> Placement:
+) -> NewEnsemble:
     """Choose the ensemble of a new ledger among the usable bookies.
 
     Raises NotEnoughBookies when fewer than `ack_quorum` are usable; `unusable` says why the others are not.
@@ -44,7 +44,7 @@ def place(
     random.shuffle(candidates)
     chosen = tuple(candidates[:ensemble_size])
     copies = min(write_quorum, len(chosen))
-    return Placement(chosen, copies, ack_quorum, copies < write_quorum)
+    return NewEnsemble(chosen, copies, ack_quorum, copies < write_quorum)
 
 
 def replace_slots(
