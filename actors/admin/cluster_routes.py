@@ -36,7 +36,7 @@ class ClusterRoutes:
         self._cluster = settings.cluster_name
         self._settings = settings
         self._coordinator = owners.coordinator
-        self._call = owners.coordinator.call
+        self._ask = owners.coordinator.ask
         self._metrics = metrics
         self._gauges = {name: metrics.gauge(name, description) for name, description in GAUGES.items()}
 
@@ -81,7 +81,7 @@ class ClusterRoutes:
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer `ok` when the coordinator, a broker and an ack quorum of writable bookies live; else status 503."""
-        status = await self._call("status", timeout_s=5.0)
+        status = await self._ask.status()
         brokers = [member for member in status["members"] if member["role"] == ROLE_BROKER]
         writable = _writable(status)
         if not brokers:
@@ -91,7 +91,7 @@ class ClusterRoutes:
         return web.Response(text="ok")
 
     def _broker_urls(self) -> list[str]:
-        return [broker["url"] for broker in self._coordinator.brokers.values()]
+        return [broker.url for broker in self._coordinator.brokers.values()]
 
     def _check_cluster(self, request: web.Request) -> None:
         cluster = request.match_info.get("cluster", self._cluster)
@@ -102,11 +102,11 @@ class ClusterRoutes:
 
     async def tenants(self, request: web.Request) -> web.Response:
         """List the tenants."""
-        return json_answer(await self._call("tenants"))
+        return json_answer(await self._ask.tenants())
 
     async def tenant(self, request: web.Request) -> web.Response:
         """Return the admin roles and allowed clusters of a tenant."""
-        record = await self._call("tenant", tenant=request.match_info["tenant"])
+        record = await self._ask.tenant(tenant=request.match_info["tenant"])
         return json_answer(
             {
                 "adminRoles": record.get("adminRoles", []),
@@ -116,32 +116,30 @@ class ClusterRoutes:
 
     async def create_tenant(self, request: web.Request) -> web.Response:
         """Create a tenant. Body: `adminRoles` and `allowedClusters`, both optional."""
-        await self._call(
-            "put_tenant", tenant=request.match_info["tenant"], record=await _tenant_body(request), create=True
-        )
+        await self._ask.put_tenant(tenant=request.match_info["tenant"], record=await _tenant_body(request), create=True)
         return no_content()
 
     async def change_tenant(self, request: web.Request) -> web.Response:
         """Change a tenant. Body: `adminRoles` and `allowedClusters`, both optional."""
-        await self._call(
-            "put_tenant", tenant=request.match_info["tenant"], record=await _tenant_body(request), create=False
+        await self._ask.put_tenant(
+            tenant=request.match_info["tenant"], record=await _tenant_body(request), create=False
         )
         return no_content()
 
     async def delete_tenant(self, request: web.Request) -> web.Response:
         """Delete a tenant that has no namespaces."""
-        await self._call("delete_tenant", tenant=request.match_info["tenant"])
+        await self._ask.delete_tenant(tenant=request.match_info["tenant"])
         return no_content()
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     async def namespaces(self, request: web.Request) -> web.Response:
         """List the namespaces of a tenant."""
-        return json_answer(await self._call("namespaces", tenant=request.match_info["tenant"]))
+        return json_answer(await self._ask.namespaces(tenant=request.match_info["tenant"]))
 
     async def namespace(self, request: web.Request) -> web.Response:
         """Return the policies of a namespace."""
-        return json_answer((await self._call("namespace", namespace=namespace_of(request)))["policies"])
+        return json_answer((await self._ask.namespace(namespace=namespace_of(request)))["policies"])
 
     async def create_namespace(self, request: web.Request) -> web.Response:
         """Create a namespace. The body must be empty: policies cannot be set yet."""
@@ -150,27 +148,27 @@ class ClusterRoutes:
             raise InvalidConfiguration("the body holds the namespace's policies")
         if body:
             raise InvalidConfiguration("policies of a namespace cannot be set yet: leave the body empty")
-        await self._call("create_namespace", namespace=namespace_of(request))
+        await self._ask.create_namespace(namespace=namespace_of(request))
         return no_content()
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
         """Delete a namespace that has no topics."""
-        await self._call("delete_namespace", namespace=namespace_of(request))
+        await self._ask.delete_namespace(namespace=namespace_of(request))
         return no_content()
 
     async def topics(self, request: web.Request) -> web.Response:
         """List the full names of the namespace's topics. Only the modes PERSISTENT and ALL have any."""
-        await self._call("namespace", namespace=namespace_of(request))
+        await self._ask.namespace(namespace=namespace_of(request))
         if request.query.get("mode", "PERSISTENT").upper() == "NON_PERSISTENT":
             return json_answer([])
-        return json_answer([name async for names in pages(self._call, namespace_of(request)) for name in names])
+        return json_answer([name async for names in pages(self._ask, namespace_of(request)) for name in names])
 
     # -- metrics -------------------------------------------------------------------------------------------------
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return all metrics in Prometheus' text format."""
         try:
-            status: dict[str, Any] | None = await self._call("status", timeout_s=5.0)
+            status: dict[str, Any] | None = await self._ask.status()
         except CoordinatorUnavailable:
             status = None
         self._gauges["magnetar_coordinator_up"].set(status is not None)

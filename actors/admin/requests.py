@@ -46,8 +46,8 @@ class Owners:
         """
 
         async def call_the_owner() -> Any:
-            assignment = await self.coordinator.call("assign", topic=topic, create=create)
-            return await self._brokers.call(assignment["broker"], method, topic=topic, timeout_s=timeout_s, **arguments)
+            owner = await self.coordinator.ask.assign(topic=topic, create=create)
+            return await self._brokers.call(owner.broker, method, topic=topic, timeout_s=timeout_s, **arguments)
 
         return await retry.limited(
             LimitedBackoff(self._env.random, MOVING_RETRY_INITIAL_S, MOVING_RETRY_MAX_S, MOVING_LIMIT_S),
@@ -58,7 +58,7 @@ class Owners:
 
     async def members(self, topic: TopicName, *, create: bool = False) -> list[str]:
         """What a topic consists of: its partitions, or itself. Raises TopicNotFound."""
-        partitions = await self.coordinator.call("partitions", topic=topic.full, create=create)
+        partitions = await self.coordinator.ask.partitions(topic=topic.full, create=create)
         return [topic.partition_name(index) for index in range(partitions)] if partitions else [topic.full]
 
     async def ask_members(

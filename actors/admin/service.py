@@ -139,8 +139,8 @@ class AdminService:
 
     def _find_broker(self, broker_id: str) -> tuple[str, str, int] | None:
         broker = self._coordinator.brokers.get(broker_id)
-        address = broker["data"].get("rpc") if broker is not None else None
-        return (broker["incarnation"], address[0], address[1]) if broker is not None and address else None
+        address = broker.rpc_address if broker is not None else None
+        return (broker.incarnation, *address) if broker is not None and address is not None else None
 
     @web.middleware
     async def _answer(

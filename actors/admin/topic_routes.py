@@ -21,16 +21,13 @@ from .requests import (
 )
 from .topic_figures import partitioned_json, storage_json, subscription_names, topic_json
 
-DELETE_TIMEOUT_S = 120.0
-UNLOAD_TIMEOUT_S = 60.0
-
 
 class TopicRoutes:
     """See the module."""
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
-        self._call = owners.coordinator.call
+        self._ask = owners.coordinator.ask
 
     def routes(self) -> list[web.RouteDef]:
         namespace = "/admin/v2/persistent/{tenant}/{namespace}"
@@ -64,11 +61,11 @@ class TopicRoutes:
 
     async def list_topics(self, request: web.Request) -> web.Response:
         """List the full names of a namespace's topics, partitions one by one."""
-        return json_answer([name async for names in pages(self._call, namespace_of(request)) for name in names])
+        return json_answer([name async for names in pages(self._ask, namespace_of(request)) for name in names])
 
     async def list_non_persistent(self, request: web.Request) -> web.Response:
         """List non-persistent topics: none. pulsar-admin asks for them whenever it lists topics."""
-        await self._call("namespace", namespace=namespace_of(request))
+        await self._ask.namespace(namespace=namespace_of(request))
         return json_answer([])
 
     async def list_partitioned(self, request: web.Request) -> web.Response:
@@ -76,27 +73,27 @@ class TopicRoutes:
         found: list[str] = []
         after = ""
         while True:
-            page = await self._call("topic_records", namespace=namespace_of(request), after=after, limit=PAGE)
+            page = await self._ask.topic_records(namespace=namespace_of(request), after=after, limit=PAGE)
             found += [name for name, partitions in page if partitions]
             if len(page) < PAGE:
                 return json_answer(found)
-            after = page[-1][0]
+            after = page[-1].topic
 
     async def create_partitioned(self, request: web.Request) -> web.Response:
         """Create a partitioned topic. Body: the number of partitions, one or more."""
-        await self._call("create_topic", topic=topic_of(request).full, partitions=await _partitions(request))
+        await self._ask.create_topic(topic=topic_of(request).full, partitions=await _partitions(request))
         return no_content()
 
     async def grow(self, request: web.Request) -> web.Response:
         """Add partitions. Body: the new, greater number of partitions."""
-        await self._call("grow_topic", topic=topic_of(request).full, partitions=await _partitions(request))
+        await self._ask.grow_topic(topic=topic_of(request).full, partitions=await _partitions(request))
         return no_content()
 
     async def partitions(self, request: web.Request) -> web.Response:
         """Return `{"partitions": n}`: 0 for a topic without partitions, and for a missing one that would be created."""
         would_create = flag(request, "checkAllowAutoCreation") and self._owners.may_create_plain
         try:
-            partitions = await self._call("partitions", topic=topic_of(request).full)
+            partitions = await self._ask.partitions(topic=topic_of(request).full)
         except TopicNotFound as error:
             if not would_create or "namespace" in error.details:
                 raise
@@ -106,30 +103,30 @@ class TopicRoutes:
     async def delete_partitioned(self, request: web.Request) -> web.Response:
         """Delete a partitioned topic and its partitions; `force=true` disconnects its clients first."""
         topic = topic_of(request)
-        if not await self._call("partitions", topic=topic.full):
+        if not await self._ask.partitions(topic=topic.full):
             raise TopicNotFound(f"{topic.full} is not a partitioned topic")
         return await self._delete(topic, flag(request, "force"))
 
     async def create(self, request: web.Request) -> web.Response:
         """Create a topic without partitions."""
-        await self._call("create_topic", topic=topic_of(request).full, partitions=0)
+        await self._ask.create_topic(topic=topic_of(request).full, partitions=0)
         return no_content()
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete a topic without partitions; `force=true` disconnects its clients first."""
         topic = topic_of(request)
-        if await self._call("partitions", topic=topic.full):
+        if await self._ask.partitions(topic=topic.full):
             raise NotAllowedError(f"{topic.full} is partitioned: DELETE …/partitions deletes it")
         return await self._delete(topic, flag(request, "force"))
 
     async def unload(self, request: web.Request) -> web.Response:
         """Move a topic to another broker, `destinationBroker` if given."""
         destination = request.query.get("destinationBroker")
-        await self._call("unload", topic=topic_of(request).full, destination=destination, timeout_s=UNLOAD_TIMEOUT_S)
+        await self._ask.unload(topic=topic_of(request).full, destination=destination)
         return no_content()
 
     async def _delete(self, topic: TopicName, force: bool) -> web.Response:
-        await self._call("delete_topic", topic=topic.full, force=force, timeout_s=DELETE_TIMEOUT_S)
+        await self._ask.delete_topic(topic=topic.full, force=force)
         return no_content()
 
     # -- figures -------------------------------------------------------------------------------------------------
@@ -148,7 +145,7 @@ class TopicRoutes:
     async def partitioned_stats(self, request: web.Request) -> web.Response:
         """Return the sums over all partitions; also each one under `partitions` unless `perPartition=false`."""
         topic = topic_of(request)
-        if not await self._call("partitions", topic=topic.full):
+        if not await self._ask.partitions(topic=topic.full):
             raise TopicNotFound(f"{topic.full} is not a partitioned topic")
         figures = await self._figures(topic)
         return json_answer(partitioned_json(figures, each=flag(request, "perPartition", True)))
@@ -237,7 +234,7 @@ class TopicRoutes:
             check_listener(request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName", ""))
         except ServiceUnitNotReady as error:  # Pulsar answers 500, which calls for another try that cannot succeed
             raise web.HTTPPreconditionFailed(text=str(error)) from None
-        url = await self._call("lookup", topic=topic_of(request).full)
+        url = await self._ask.lookup(topic=topic_of(request).full)
         return json_answer({"brokerUrl": url, "brokerUrlTls": "", "nativeUrl": url, "httpUrl": "", "httpUrlTls": ""})
 
 

@@ -34,8 +34,9 @@ from ...storage.bookie.scrub import Scrubber
 from ...storage.bookie.store import BookieStore
 from ...storage.metadata.keys import LEDGER_COUNTER
 from ...storage.metadata.store import MetadataStore
+from ..members.contracts_bookie import BookieContract, DamagedEntry, EntryPlace, Held, HeldEntries
 from ..members.coordinator_link import CoordinatorClient
-from ..members.permissions import BOOKIE_METHODS, BOOKIE_OPERATIONS
+from ..members.permissions import BOOKIE_OPERATIONS
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class BookieService(RpcService):
     `coordinator` replaces the link made from `locate_coordinator` (for tests).
     """
 
-    method_roles = BOOKIE_METHODS
+    contract = BookieContract
     operation_roles = BOOKIE_OPERATIONS
 
     def __init__(
@@ -233,9 +234,9 @@ class BookieService(RpcService):
 
     async def rpc_entry_ids(
         self, connection: RpcConnection, ledger: int, nonce: int, first: int, last: int, intact_only: bool | None = None
-    ) -> dict[str, Any]:
-        """`ranges`, [first, last] each, of the entries held, those known to be damaged left out; ask again from `next`
-        on while that is not behind `last`. Raises ForeignLedger.
+    ) -> HeldEntries:
+        """The entries held, those known to be damaged left out; ask again from `next` on while that is not behind
+        `last`. Raises ForeignLedger.
 
         With `intact_only` (without it: in limbo) each is read and verified first. An answer takes a few seconds.
         """
@@ -245,18 +246,17 @@ class BookieService(RpcService):
             ranges, following = await self.store.held_ranges(ledger, nonce, first, last, intact_only)
         except NoSuchLedger:
             ranges, following = [], last + 1
-        return {"ranges": [list(held) for held in ranges], "next": following}
+        return HeldEntries([Held(*held) for held in ranges], following)
 
     async def rpc_damaged_entries(
-        self, connection: RpcConnection, after: list[int], limit: int = 1000
-    ) -> list[list[int]]:
-        """[ledger, entry, nonce of the ledger] of the entries known to be damaged, ascending, behind `after`
-        ([ledger, entry]). Raises ProtocolError."""
-        if len(after) != 2 or not all(type(one) is int for one in (*after, limit)) or limit < 1:
-            raise ProtocolError(f"{after!r:.100} is not the place of an entry")
+        self, connection: RpcConnection, after: EntryPlace, limit: int = 1000
+    ) -> list[DamagedEntry]:
+        """The entries known to be damaged, ascending, behind `after`. Raises ProtocolError."""
+        if limit < 1:
+            raise ProtocolError(f"a page of {limit} damaged entries would never end the list: ask for one or more")
         entries = self.store.entries
-        page = entries.damage.notes.page((after[0], after[1]), limit)
-        return [[*key, entries.ledgers[key[0]].nonce] for key in page if key[0] in entries.ledgers]
+        page = entries.damage.notes.page((after.ledger, after.entry), limit)
+        return [DamagedEntry(*key, entries.ledgers[key[0]].nonce) for key in page if key[0] in entries.ledgers]
 
     async def rpc_forget_damage(self, connection: RpcConnection, ledger: int, above: int) -> None:
         """The ledger is closed and ends at entry `above`: nobody asks for its damaged entries behind that."""
@@ -274,7 +274,7 @@ class BookieService(RpcService):
         Every ledger id given out before the loss is below `fence_floor`; without one the bookie asks the metadata.
         Raises BadVersion when more was lost meanwhile, so that the reason is another one, and ProtocolError.
         """
-        if fence_floor is not None and (type(fence_floor) is not int or not 0 <= fence_floor < 1 << 63):
+        if fence_floor is not None and not 0 <= fence_floor < 1 << 63:
             raise ProtocolError(f"{fence_floor!r:.100} is no ledger id")  # it would be stored, and fail the next start
         if fence_floor is None:
             fence_floor = await self._coordinator.metadata.allocate(LEDGER_COUNTER, 1)

@@ -12,22 +12,21 @@ from ...protocol.errors import InvalidConfiguration, NotAllowedError, Subscripti
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection, RpcService
 from ...storage.ledger.bookie_directory import BookieInfo
-from ..members.permissions import BROKER_METHODS
+from ..members.contracts_broker import PIN_TTL_DEFAULT_S, BrokerContract, LastMessage, PlannedRead, Point
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from ..topics.topic import SubscriptionStart, Topic
-from .read_planning import Point, plan_read, position_of_point
+from .read_planning import plan_read, position_of_point
 
 DELETIONS_AT_A_TIME = 8
-PIN_TTL_DEFAULT_S = 600.0
 PIN_TTL_MAX_S = 24 * 3600.0
 
 
 class BrokerRpc(RpcService):
     """The internal side of one broker. Topics are named in full."""
 
-    method_roles = BROKER_METHODS
+    contract = BrokerContract
 
     def __init__(self, topics: Topics, bookies: Callable[[], Iterable[BookieInfo]]) -> None:
         self._topics = topics
@@ -43,10 +42,10 @@ class BrokerRpc(RpcService):
         """Ledgers and cursors of a topic: `StorageFigures` in its plain form."""
         return (await self._persistent(topic)).describe_storage().plain()
 
-    async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
-        """Ledger, entry, partition and batch index of the last message, −1 each where there is none."""
+    async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> LastMessage:
+        """Where the topic ends now."""
         last = await (await self._topic(topic)).last_message_id()
-        return [last.ledger_id, last.entry_id, last.partition, last.batch_index]
+        return LastMessage(last.ledger_id, last.entry_id, last.partition, last.batch_index)
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 
@@ -115,19 +114,17 @@ class BrokerRpc(RpcService):
         start: Point = "earliest",
         end: Point = "latest",
         ttl_s: float = PIN_TTL_DEFAULT_S,
-    ) -> dict[str, Any]:
+    ) -> PlannedRead:
         """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
 
-        See `read_planning.plan_read`; `bookies` ([id, host, port, writable, limbo] each) comes with it. Raises
-        NotAllowedError for a non-persistent topic.
+        See `read_planning.plan_read`. Raises NotAllowedError for a non-persistent topic.
         """
         name = TopicName.parse(topic)
         if not name.persistent:
             raise NotAllowedError("a non-persistent topic has no stored messages to read")
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
             raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
-        plan = await plan_read(await self._persistent(topic), start, end, ttl_s)
-        return {**plan, "bookies": [list(bookie) for bookie in self._bookies()]}
+        return await plan_read(await self._persistent(topic), start, end, ttl_s, self._bookies)
 
     async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
         """Let a pin last `ttl_s` seconds from now on, by this broker's clock. Returns whether it is still there."""

@@ -4,19 +4,19 @@ Nothing is read but what finding a publish time takes, and nothing is fenced: pu
 the bookies directly.
 """
 
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
+from ...storage.ledger.bookie_directory import BookieInfo
+from ..members.contracts_broker import Place, PlannedRead, Point
 from ..topics.persistent import PersistentTopic
 
-Point = str | int | list[int]
-"""A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
 
-
-async def plan_read(topic: PersistentTopic, start: Point, end: Point, ttl_s: float) -> dict[str, Any]:
-    """The plan as plain values: `first` and `last` ([ledger, entry], inclusive; first > last: nothing), `ledgers`
-    (packed LedgerMetadata, in order), `pin` (None when there is nothing to keep), `partition`, `epoch`.
+async def plan_read(
+    topic: PersistentTopic, start: Point, end: Point, ttl_s: float, bookies: Callable[[], Iterable[BookieInfo]]
+) -> PlannedRead:
+    """Plan the read, and pin what it needs. `bookies` are those that are listed once the pin is there.
 
     As `start`, a time means the first message published then or later; as `end`, the last one before it. Times count
     per entry and as the producers' clocks tell them: who needs exactness filters the messages. Raises
@@ -29,14 +29,15 @@ async def plan_read(topic: PersistentTopic, start: Point, end: Point, ttl_s: flo
     else:
         last = position_of_point(end)
     plan = await topic.ledger.plan(first, last, ttl_s)
-    return {
-        "first": list(plan.first),
-        "last": list(plan.last),
-        "ledgers": [ledger.pack() for ledger in plan.ledgers],
-        "pin": plan.pin,
-        "partition": topic.name.partition,
-        "epoch": topic.epoch,
-    }
+    return PlannedRead(
+        first=Place(*plan.first),
+        last=Place(*plan.last),
+        ledgers=[ledger.pack() for ledger in plan.ledgers],
+        pin=plan.pin,
+        partition=topic.name.partition,
+        epoch=topic.epoch,
+        bookies=list(bookies()),
+    )
 
 
 def position_of_point(place: str | list[int]) -> Position:

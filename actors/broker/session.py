@@ -18,6 +18,7 @@ from ...storage.managed.deletion import delete_managed_ledger
 from ...storage.managed.entry_cache import EntryCache
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata import keys as metadata_keys
+from ..members.contracts_coordinator import AssignmentChange
 from ..members.coordinator_link import CoordinatorClient
 from ..topics.loaded_topics import Topics
 
@@ -74,10 +75,9 @@ class BrokerSession:
         await self._bookies.close()
         await self.coordinator.close()
 
-    def _assigned(self, changes: list[dict[str, Any]]) -> None:
+    def _assigned(self, changes: list[AssignmentChange]) -> None:
         for change in changes:
-            topic = change["topic"]
-            if change["broker"] == self.identity.node_id and change["incarnation"] == self.identity.incarnation:
-                self._topics.assign(topic, change["epoch"], load=True)
+            if change.broker == self.identity.node_id and change.incarnation == self.identity.incarnation:
+                self._topics.assign(change.topic, change.epoch, load=True)
             else:
-                self._topics.revoke(topic)
+                self._topics.revoke(change.topic)

@@ -4,14 +4,14 @@ Whoever registered, except a bookie, listens: it is told of every change, under 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ..members.contracts_coordinator import AssignmentChange, BrokerInfo, MemberContract
 from .announcements import listing
 from .membership import Membership, Session
-from .placement import Change
 from .topic_registry import TopicRegistry
 
 
@@ -24,6 +24,7 @@ class MemberLists:
         self._registry = registry
         self._directory = bookies
         self._listeners: dict[RpcConnection, None] = {}
+        self._members = MemberContract(self._notify)
 
     # -- listeners -----------------------------------------------------------------------------------------------
 
@@ -40,23 +41,16 @@ class MemberLists:
 
     # -- the lists -----------------------------------------------------------------------------------------------
 
-    def bookies(self) -> list[list[Any]]:
-        """Live bookies: [id, host, port, writable, limbo]."""
+    def bookies(self) -> list[BookieInfo]:
+        """Live bookies."""
         sessions = self._membership.of_role(ROLE_BOOKIE)
-        return [[one.node_id, one.host, one.port, *listing(one.report, one.data)] for one in sessions]
+        return [BookieInfo(one.node_id, one.host, one.port, *listing(one.report, one.data)) for one in sessions]
 
-    def brokers(self) -> list[dict[str, Any]]:
-        """Live brokers, as `CoordinatorClient.brokers` holds them."""
+    def brokers(self) -> list[BrokerInfo]:
+        """Live brokers."""
         return [
-            {
-                "id": session.node_id,
-                "incarnation": session.incarnation,
-                "host": session.host,
-                "port": session.port,
-                "url": url_of(session),
-                "data": session.data,
-            }
-            for session in self._membership.of_role(ROLE_BROKER)
+            BrokerInfo(one.node_id, one.incarnation, one.host, one.port, url_of(one), one.data)
+            for one in self._membership.of_role(ROLE_BROKER)
         ]
 
     def bookies_in_limbo(self) -> dict[str, str]:
@@ -80,22 +74,22 @@ class MemberLists:
 
     def bookies_changed(self) -> None:
         bookies = self.bookies()
-        self._directory.update(BookieInfo(*info) for info in bookies)
-        self._notify("bookies_changed", bookies=bookies)
+        self._directory.update(bookies)
+        self._members.bookies_changed(epoch=self._epoch, bookies=bookies)
 
     def brokers_changed(self) -> None:
-        self._notify("brokers_changed", brokers=self.brokers())
+        self._members.brokers_changed(epoch=self._epoch, brokers=self.brokers())
 
-    def assignments_changed(self, changes: Sequence[Change]) -> None:
-        found = [{**change, "partitions": self._registry.partitions_around(change["topic"])} for change in changes]
-        self._notify("assignments_changed", changes=found)
+    def assignments_changed(self, changes: Sequence[AssignmentChange]) -> None:
+        found = [replace(one, partitions=self._registry.partitions_around(one.topic)) for one in changes]
+        self._members.assignments_changed(epoch=self._epoch, changes=found)
 
     def partitions_changed(self, topic: str, partitions: int) -> None:
-        self._notify("partitions_changed", topic=topic, partitions=partitions)
+        self._members.partitions_changed(epoch=self._epoch, topic=topic, partitions=partitions)
 
-    def _notify(self, method: str, **arguments: Any) -> None:
+    def _notify(self, method: str, **arguments: object) -> None:
         for connection in list(self._listeners):
-            connection.notify(method, epoch=self._epoch, **arguments)
+            connection.notify(method, **arguments)
 
 
 def url_of(session: Session) -> str:

@@ -21,10 +21,11 @@ from ...storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from ...storage.metadata.ledger_ids import LedgerIds
 from ...storage.metadata.store import MetadataStore
 from ..auditor.service import Auditor
+from ..members.contracts_coordinator import AssignmentChange
 from ..members.peer_calls import MemberCalls
 from .member_lists import MemberLists
 from .membership import Membership
-from .placement import Change, Placement
+from .placement import Placement
 from .rebalancing import Rebalancer
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
@@ -129,6 +130,6 @@ class Office:
         self.end()
         self._on_ended()
 
-    def _assignments_changed(self, changes: Sequence[Change]) -> None:
+    def _assignments_changed(self, changes: Sequence[AssignmentChange]) -> None:
         if changes and self.active:
             self.lists.assignments_changed(changes)

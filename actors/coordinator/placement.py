@@ -26,7 +26,6 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from ...protocol.errors import MagnetarError, NoSuchKey, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
@@ -37,6 +36,7 @@ from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import Guard, Versioned, Write, list_all, pack, unpack
+from ..members.contracts_coordinator import AssignmentChange
 from .assignment_table import Assignment, AssignmentTable
 from .membership import Membership
 
@@ -46,9 +46,6 @@ WRITES_PER_TRANSACTION = 250
 RETRY_INITIAL_S = 0.02
 RETRY_MAX_S = 1.0
 EPOCH_SHIFT = 32
-
-Change = dict[str, Any]
-"""`topic`, `broker` (None: owned by nobody), `incarnation`, `epoch`."""
 
 
 class Placement:
@@ -60,7 +57,7 @@ class Placement:
         env: Environment,
         store: EpochMetadataStore,
         membership: Membership,
-        push: Callable[[Sequence[Change]], None],
+        push: Callable[[Sequence[AssignmentChange]], None],
         guard_of: Callable[[TopicName], Guard | None],
     ) -> None:
         self.unexpected_errors = 0
@@ -209,11 +206,11 @@ class Placement:
             for result in results:
                 if isinstance(result, MagnetarError) and not isinstance(result, NoSuchKey):
                     raise result
-            changes: list[Change] = []
+            changes: list[AssignmentChange] = []
             for topic in topics:
                 self._forced.pop(topic, None)
                 if self.table.remove(topic) is not None:
-                    changes.append({"topic": topic, "broker": None, "incarnation": "", "epoch": self.take_epoch()})
+                    changes.append(AssignmentChange(topic, None, "", self.take_epoch()))
             self._push(changes)
 
     # -- rounds --------------------------------------------------------------------------------------------------
@@ -320,7 +317,7 @@ class Placement:
             wanted.append((topic, broker, epoch))
         results = await self._store.write_many(writes)
         new: list[tuple[str, Assignment]] = []
-        changes: list[Change] = []
+        changes: list[AssignmentChange] = []
         doubtful: dict[str, None] = {}
         for (topic, broker, epoch), result in zip(wanted, results, strict=True):
             if isinstance(result, MagnetarError):
@@ -331,14 +328,7 @@ class Placement:
             new.append((topic, assignment))
             self.table.set(topic, assignment)
             self._forced.pop(topic, None)
-            changes.append(
-                {
-                    "topic": topic,
-                    "broker": assignment.broker,
-                    "incarnation": assignment.incarnation,
-                    "epoch": assignment.epoch,
-                }
-            )
+            changes.append(AssignmentChange(topic, assignment.broker, assignment.incarnation, assignment.epoch))
         self._push(changes)
         for topic, assignment in new:
             if self._is_settled(assignment):
@@ -350,26 +340,19 @@ class Placement:
     async def _refresh(self, topics: Sequence[str]) -> None:
         """Take over what the store says about these topics (after a lost answer, or a conflict)."""
         records = await self._store.get_many([_key_of(topic) for topic in topics])
-        changes: list[Change] = []
+        changes: list[AssignmentChange] = []
         for topic, record in zip(topics, records, strict=True):
             before = self.table.get(topic)
             after = _assignment_of(record)
             if after is None:
                 if self.table.remove(topic) is not None:  # it was deleted, and the answer lost
-                    changes.append({"topic": topic, "broker": None, "incarnation": "", "epoch": self.take_epoch()})
+                    changes.append(AssignmentChange(topic, None, "", self.take_epoch()))
             else:
                 self.table.set(topic, after)
                 self._next_epoch = max(self._next_epoch, after.epoch)
                 if before is None or before.epoch != after.epoch:
                     self._forced.pop(topic, None)  # it was moved, and the answer lost
-                    changes.append(
-                        {
-                            "topic": topic,
-                            "broker": after.broker,
-                            "incarnation": after.incarnation,
-                            "epoch": after.epoch,
-                        }
-                    )
+                    changes.append(AssignmentChange(topic, after.broker, after.incarnation, after.epoch))
         if changes:
             self._push(changes)
 

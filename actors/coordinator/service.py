@@ -36,8 +36,9 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.metadata.remote import MetadataMethods
 from ...storage.metadata.store import MetadataStore
+from ..members.contracts_coordinator import CoordinatorContract
 from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
-from ..members.permissions import COORDINATOR_METHODS, COORDINATOR_OPERATIONS, check_writable
+from ..members.permissions import COORDINATOR_OPERATIONS, check_writable
 from .office import Office
 from .session_methods import SessionMethods
 from .status_methods import StatusMethods
@@ -68,7 +69,7 @@ class _Active:
 class CoordinatorService(RpcService):
     """See the module. `metadata` is opened and closed by whoever makes this; `directory` is only reported on."""
 
-    method_roles = COORDINATOR_METHODS
+    contract = CoordinatorContract
     operation_roles = COORDINATOR_OPERATIONS
     method_groups = (SessionMethods, TopicMethods, StatusMethods, MetadataMethods)
 

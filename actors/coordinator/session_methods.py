@@ -12,8 +12,10 @@ from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.backoff import Backoff
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.messages import unpack
+from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import unpack as unpack_record
+from ..members.contracts_coordinator import AssignmentPage, AssignmentRow, BrokerInfo, Greeting, Registered
 from .announcements import check_registration, check_report, damage_found, listing
 from .membership import Session
 from .office import Office
@@ -69,13 +71,13 @@ class SessionMethods:
 
     # -- methods -------------------------------------------------------------------------------------------------
 
-    async def rpc_hello(self, connection: RpcConnection) -> dict[str, Any]:
+    async def rpc_hello(self, connection: RpcConnection) -> Greeting:
         """The first call of every connection."""
-        return {"epoch": self._office.epoch, "cluster_id": self._office.cluster_id}
+        return Greeting(self._office.epoch, self._office.cluster_id)
 
     async def rpc_register(
         self, connection: RpcConnection, role: str, host: str, port: int, data: dict[str, Any]
-    ) -> dict[str, Any]:
+    ) -> Registered:
         """Begin a session. Answers the lists that it will be kept informed of by pushes.
 
         A bookie is listed only after no ledger id that it knows can be given out any more (see `ledger_ids`).
@@ -109,34 +111,29 @@ class SessionMethods:
             office.rebalancer.brokers_changed()
         elif role == ROLE_BOOKIE:
             office.lists.bookies_changed()
-        return {
-            "epoch": office.epoch,
-            "bookies": office.lists.bookies(),
-            "brokers": office.lists.brokers(),
-            "assignments": self._page("") if office.lists.listens(connection) else {"items": [], "more": False},
-        }
+        assignments = self._page("") if office.lists.listens(connection) else AssignmentPage([], False)
+        return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), assignments)
 
-    async def rpc_assignments(self, connection: RpcConnection, after: str) -> dict[str, Any]:
-        """A page of all assignments, behind topic `after`: items [topic, broker, incarnation, epoch, partitions]
-        (those of the whole topic), and `more`."""
+    async def rpc_assignments(self, connection: RpcConnection, after: str) -> AssignmentPage:
+        """A page of all assignments, behind topic `after`."""
         return self._page(after)
 
-    async def rpc_bookies(self, connection: RpcConnection) -> list[list[Any]]:
-        """Live bookies: [id, host, port, writable, limbo]."""
+    async def rpc_bookies(self, connection: RpcConnection) -> list[BookieInfo]:
+        """Live bookies."""
         return self._office.lists.bookies()
 
-    async def rpc_brokers(self, connection: RpcConnection) -> list[dict[str, Any]]:
-        """Live brokers, as `CoordinatorClient.brokers` holds them."""
+    async def rpc_brokers(self, connection: RpcConnection) -> list[BrokerInfo]:
+        """Live brokers."""
         return self._office.lists.brokers()
 
-    def _page(self, after: str) -> dict[str, Any]:
+    def _page(self, after: str) -> AssignmentPage:
         items = self._office.placement.table.page(after, ASSIGNMENTS_PER_PAGE + 1)
         partitions_around = self._office.registry.partitions_around
         page = [
-            [topic, assignment.broker, assignment.incarnation, assignment.epoch, partitions_around(topic)]
-            for topic, assignment in items[:ASSIGNMENTS_PER_PAGE]
+            AssignmentRow(topic, one.broker, one.incarnation, one.epoch, partitions_around(topic))
+            for topic, one in items[:ASSIGNMENTS_PER_PAGE]
         ]
-        return {"items": page, "more": len(items) > ASSIGNMENTS_PER_PAGE}
+        return AssignmentPage(page, len(items) > ASSIGNMENTS_PER_PAGE)
 
     async def _check_cookie(self, bookie_id: str, data: dict[str, Any]) -> None:
         record = await self._office.store.get(metadata_keys.bookie(bookie_id))

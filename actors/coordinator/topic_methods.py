@@ -11,6 +11,7 @@ from ...protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUni
 from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
+from ..members.contracts_coordinator import Owner, TopicRecord
 from ..members.permissions import check_topic_creation
 from .assignment_table import Assignment
 from .member_lists import url_of
@@ -43,12 +44,12 @@ class TopicMethods:
             if session is None:
                 raise ServiceUnitNotReady("no broker is alive")
             return url_of(session)
-        return (await self.rpc_assign(connection, topic, create=False))["url"]
+        return (await self.rpc_assign(connection, topic, create=False)).url
 
     async def rpc_assign(
         self, connection: RpcConnection, topic: str, create: bool | None = None, here: bool = False
-    ) -> dict[str, Any]:
-        """The owner of a partition or plain topic: `broker`, `incarnation`, `epoch`, `url`.
+    ) -> Owner:
+        """The owner of a partition or plain topic.
 
         `create` makes a missing topic (None: if automatic creation is allowed). A plain topic without an owner goes to
         the broker that calls, if it says `here`. Raises TopicNotFound, NotAllowedError, ServiceUnitNotReady (no broker,
@@ -63,12 +64,7 @@ class TopicMethods:
         session = self._membership.find(ROLE_BROKER, assignment.broker)
         if session is None or session.incarnation != assignment.incarnation:
             raise ServiceUnitNotReady(f"{topic} is being moved")
-        return {
-            "broker": assignment.broker,
-            "incarnation": assignment.incarnation,
-            "epoch": assignment.epoch,
-            "url": url_of(session),
-        }
+        return Owner(assignment.broker, assignment.incarnation, assignment.epoch, url_of(session))
 
     async def rpc_unload(self, connection: RpcConnection, topic: str, destination: str | None = None) -> None:
         """Close a topic (of a partitioned one: every partition) where it is and give it to `destination`, or to any
@@ -117,9 +113,9 @@ class TopicMethods:
 
     async def rpc_topic_records(
         self, connection: RpcConnection, namespace: str, after: str = "", limit: int = 1000
-    ) -> list[tuple[str, int]]:
-        """A page of a namespace's topics, behind `after`: [full name, partitions]. Raises TopicNotFound."""
-        return self._registry.list_topics(namespace, after, limit)
+    ) -> list[TopicRecord]:
+        """A page of a namespace's topics, behind `after`. Raises TopicNotFound."""
+        return [TopicRecord(*found) for found in self._registry.list_topics(namespace, after, limit)]
 
     # -- namespaces and tenants ----------------------------------------------------------------------------------
 

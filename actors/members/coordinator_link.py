@@ -15,7 +15,7 @@ Assignments are taken over only with a greater epoch of their own, so pushes and
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...protocol.errors import (
     CookieMismatch,
@@ -37,7 +37,8 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.remote import RemoteMetadataStore
-from .permissions import OP_HEARTBEAT, PUSHES
+from .contracts_coordinator import AssignmentChange, BrokerInfo, CoordinatorContract, MemberContract
+from .permissions import OP_HEARTBEAT
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +55,26 @@ Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
 
 
-class CoordinatorClient:
-    """See the module. Node id, role and incarnation are those of `identity`.
+Description = dict[str, Any] | Callable[[], dict[str, Any]]
+"""What a member says of itself as it registers, or what gives it."""
 
-    `service` offers methods that the coordinator may call over this connection (a broker's `rpc_unload`, …).
-    """
+
+class Assigned(NamedTuple):
+    """The incarnation of a broker that owns a topic, and the epoch of the assignment."""
+
+    broker: str
+    incarnation: str
+    epoch: int
+
+
+class _Registration(NamedTuple):
+    host: str
+    port: int
+    data: Description
+
+
+class CoordinatorClient:
+    """See the module. Node id, role and incarnation are those of `identity`."""
 
     def __init__(
         self,
@@ -67,22 +83,22 @@ class CoordinatorClient:
         keys: Keys,
         settings: Settings,
         locate: Locate,
-        *,
-        service: RpcService | None = None,
     ) -> None:
         self.identity = identity
         self.epoch = 0
         self.bookies = BookieDirectory()
-        self.brokers: dict[str, dict[str, Any]] = {}
-        """Live brokers by id: `id`, `incarnation`, `url` (of its Pulsar port), `host`, `port`, `data` as registered."""
-        self.assignments: dict[str, dict[str, Any]] = {}
-        """Full name of a partition or plain topic → `broker`, `incarnation`, `epoch`."""
+        self.ask = CoordinatorContract(self.call)
+        """The methods of the coordinator; each raises like `call`."""
+        self.brokers: dict[str, BrokerInfo] = {}
+        """Live brokers by id."""
+        self.assignments: dict[str, Assigned] = {}
+        """By the full name of a partition or plain topic."""
         self.partitions: dict[str, int] = {}
         """Partitions (0: plain) of every topic of which something is assigned, by full name without partition."""
         self.on_bookies: list[Callable[[], None]] = []
         self.on_brokers: list[Callable[[], None]] = []
-        self.on_assignments: list[Callable[[list[dict[str, Any]]], None]] = []
-        """Called with the changes: `topic`, `broker` (None: owned by nobody), `incarnation`, `epoch`."""
+        self.on_assignments: list[Callable[[list[AssignmentChange]], None]] = []
+        """Called with the changes."""
         self.on_session_lost: list[Callable[[], None]] = []
         self.report: dict[str, Any] = {}
         """Travels with the next heartbeat: a bookie's `writable` and `disk`, a broker's `topics`, …"""
@@ -91,9 +107,9 @@ class CoordinatorClient:
         self._keys = keys
         self._settings = settings
         self._locate = locate
-        self._service = _Pushes(self, service)
+        self._service = _Pushes(self)
         self._connection: RpcConnection | None = None
-        self._registration: dict[str, Any] | None = None
+        self._registration: _Registration | None = None
         self._registered = asyncio.Event()
         self._connected = asyncio.Event()
         self._fatal: MagnetarError | None = None
@@ -119,7 +135,7 @@ class CoordinatorClient:
         self,
         host: str,
         port: int,
-        data: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
+        data: Description | None = None,
         timeout_s: float = 30.0,
     ) -> None:
         """Become a member: `host` and `port` of the main socket, `data` for others to see, or what gives it.
@@ -130,7 +146,7 @@ class CoordinatorClient:
         Returns when the lists and all assignments are here; repeated after
         each reconnect. Raises StaleEpoch (this incarnation was declared over), CookieMismatch, CoordinatorUnavailable.
         """
-        self._registration = {"role": self.identity.role, "host": host, "port": port, "data": data or {}}
+        self._registration = _Registration(host, port, data or {})
         connection = self._connection
         if connection is not None:
             try:
@@ -140,8 +156,8 @@ class CoordinatorClient:
         await self._wait(self._registered, timeout_s)
 
     async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
-        """Call a method of the coordinator. Raises its error; CoordinatorUnavailable when it does not answer (the call
-        may have been carried out).
+        """Carry a call of `ask` to the coordinator. Raises its error; CoordinatorUnavailable when it does not answer
+        (the call may have been carried out).
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -162,7 +178,7 @@ class CoordinatorClient:
 
     async def renew_ledger(self, ledger_id: int, version: int) -> None:
         """A bookie's: see `ledger_records.renew`. Raises like `call`."""
-        await self.call("renew_ledger", ledger=ledger_id, version=version)
+        await self.ask.renew_ledger(ledger=ledger_id, version=version)
 
     async def close(self) -> None:
         """End the session and the connection."""
@@ -235,8 +251,7 @@ class CoordinatorClient:
         self._connected.set()
 
     async def _greet(self, connection: RpcConnection) -> None:
-        answer = await connection.call("hello", timeout_s=CONNECT_TIMEOUT_S)
-        self._take_epoch(int(answer["epoch"]))
+        self._take_epoch((await CoordinatorContract(connection.call, timeout_s=CONNECT_TIMEOUT_S).hello()).epoch)
 
     def _take_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
@@ -245,29 +260,28 @@ class CoordinatorClient:
 
     async def _register(self, connection: RpcConnection) -> None:
         assert self._registration is not None
-        before = {topic: assignment["epoch"] for topic, assignment in self.assignments.items()}
-        data = self._registration["data"]
-        answer = await connection.call("register", **{**self._registration, "data": data() if callable(data) else data})
-        self._take_epoch(int(answer["epoch"]))
-        self._take_bookies(answer["bookies"])
-        self._take_brokers(answer["brokers"])
+        before = {topic: assigned.epoch for topic, assigned in self.assignments.items()}
+        host, port, data = self._registration
+        coordinator = CoordinatorContract(connection.call)
+        answer = await coordinator.register(
+            role=self.identity.role, host=host, port=port, data=data() if callable(data) else data
+        )
+        self._take_epoch(answer.epoch)
+        self._take_bookies(answer.bookies)
+        self._take_brokers(answer.brokers)
         present: dict[str, None] = {}
-        page = answer["assignments"]
+        page = answer.assignments
         while True:
-            changes = [
-                {"topic": topic, "broker": broker, "incarnation": incarnation, "epoch": epoch, "partitions": partitions}
-                for topic, broker, incarnation, epoch, partitions in page["items"]
-            ]
-            present.update((change["topic"], None) for change in changes)
-            self._take_assignments(changes)
-            if not page["more"]:
+            present.update((row.topic, None) for row in page.items)
+            self._take_assignments([AssignmentChange(*row) for row in page.items])
+            if not page.more or not page.items:
                 break
-            page = await connection.call("assignments", after=changes[-1]["topic"])
+            page = await coordinator.assignments(after=page.items[-1].topic)
         # What the listing lacks was deleted while we were away, unless a push during the listing brought it back.
         gone = [
-            {"topic": topic, "broker": None, "incarnation": "", "epoch": epoch}
+            AssignmentChange(topic, None, "", epoch)
             for topic, epoch in before.items()
-            if topic not in present and topic in self.assignments and self.assignments[topic]["epoch"] == epoch
+            if topic not in present and topic in self.assignments and self.assignments[topic].epoch == epoch
         ]
         self._take_assignments(gone)
         self._registered.set()
@@ -328,33 +342,33 @@ class CoordinatorClient:
 
     # -- the coordinator's word ----------------------------------------------------------------------------------
 
-    def _take_bookies(self, bookies: list[list[Any]]) -> None:
-        self.bookies.update(BookieInfo(*info) for info in bookies)
+    def _take_bookies(self, bookies: list[BookieInfo]) -> None:
+        self.bookies.update(bookies)
         for listener in list(self.on_bookies):
             listener()
 
-    def _take_brokers(self, brokers: list[dict[str, Any]]) -> None:
-        self.brokers = {broker["id"]: broker for broker in brokers}
+    def _take_brokers(self, brokers: list[BrokerInfo]) -> None:
+        self.brokers = {broker.id: broker for broker in brokers}
         for listener in list(self.on_brokers):
             listener()
 
-    def _take_assignments(self, changes: list[dict[str, Any]]) -> None:
-        news: list[dict[str, Any]] = []
+    def _take_assignments(self, changes: list[AssignmentChange]) -> None:
+        news: list[AssignmentChange] = []
         for change in changes:
-            topic = change["topic"]
+            topic = change.topic
             known = self.assignments.get(topic)
-            if known is not None and known["epoch"] > change["epoch"]:
+            if known is not None and known.epoch > change.epoch:
                 continue
-            if change["broker"] is None:
+            if change.broker is None:
                 if known is None:
                     continue
                 del self.assignments[topic]
                 self.partitions.pop(group_of(topic), None)
                 news.append(change)
                 continue
-            self.partitions[group_of(topic)] = change["partitions"]
-            if known is None or known["epoch"] != change["epoch"]:
-                self.assignments[topic] = {key: change[key] for key in ("broker", "incarnation", "epoch")}
+            self.partitions[group_of(topic)] = change.partitions
+            if known is None or known.epoch != change.epoch:
+                self.assignments[topic] = Assigned(change.broker, change.incarnation, change.epoch)
                 news.append(change)
         if news:
             for listener in list(self.on_assignments):
@@ -362,22 +376,12 @@ class CoordinatorClient:
 
 
 class _Pushes(RpcService):
-    """What the coordinator may call: its pushes, and the methods of the member's own service."""
+    """What the coordinator may call."""
 
-    method_roles = PUSHES
+    contract = MemberContract
 
-    def __init__(self, client: CoordinatorClient, service: RpcService | None) -> None:
+    def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
-        self._member_service = service
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("rpc_") and self._member_service is not None:
-            return getattr(self._member_service, name)
-        raise AttributeError(name)
-
-    def may_call(self, role: str, method: str) -> bool:
-        member = self._member_service
-        return super().may_call(role, method) or (member is not None and member.may_call(role, method))
 
     def _current(self, connection: RpcConnection, epoch: int) -> bool:
         if epoch >= self._client.epoch:
@@ -385,16 +389,16 @@ class _Pushes(RpcService):
         connection.close(StaleEpoch(f"a push with epoch {epoch} after {self._client.epoch}"))
         return False
 
-    async def rpc_bookies_changed(self, connection: RpcConnection, epoch: int, bookies: list[list[Any]]) -> None:
+    async def rpc_bookies_changed(self, connection: RpcConnection, epoch: int, bookies: list[BookieInfo]) -> None:
         if self._current(connection, epoch):
             self._client._take_bookies(bookies)
 
-    async def rpc_brokers_changed(self, connection: RpcConnection, epoch: int, brokers: list[dict[str, Any]]) -> None:
+    async def rpc_brokers_changed(self, connection: RpcConnection, epoch: int, brokers: list[BrokerInfo]) -> None:
         if self._current(connection, epoch):
             self._client._take_brokers(brokers)
 
     async def rpc_assignments_changed(
-        self, connection: RpcConnection, epoch: int, changes: list[dict[str, Any]]
+        self, connection: RpcConnection, epoch: int, changes: list[AssignmentChange]
     ) -> None:
         if self._current(connection, epoch):
             self._client._take_assignments(changes)

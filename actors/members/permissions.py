@@ -1,7 +1,8 @@
-"""Who may call what on the internal RPC: for each service its methods, and the roles whose nodes may call them.
+"""Roles on the internal RPC: who may ask for which data operation, and who may write which records.
 
-A method that is not listed here can be called by nobody. A reader (a bulk read in a Ray task or in Spark) finds topics,
-learns where they end, pins and reads them; it creates, changes and deletes nothing.
+Who may call which method is declared beside the method, in the contracts. What is not declared can be called by nobody.
+A reader (a bulk read in a Ray task or in Spark) finds topics, learns where they end, pins and reads them; it creates,
+changes and deletes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,9 @@ from ...protocol.bookie_wire import BookieOp
 from ...protocol.errors import AuthorizationError
 from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
 from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import Roles
 from ...runtime.rpc.keys import Identity
 from ...storage.metadata import keys as metadata_keys
-
-Roles = frozenset[str]
 
 ADMIN: Roles = frozenset({ROLE_ADMIN})
 BROKER: Roles = frozenset({ROLE_BROKER})
@@ -25,62 +25,6 @@ ENTRIES: Roles = BROKER | COORDINATOR
 
 OP_HEARTBEAT = 1
 
-COORDINATOR_METHODS: Mapping[str, Roles] = {
-    "hello": MEMBERS | READER,
-    "register": MEMBERS,
-    "assignments": BROKER | ADMIN,
-    "bookies": BROKER | ADMIN | READER,
-    "brokers": BROKER | ADMIN | READER,
-    "audit": ADMIN,
-    "status": ADMIN,
-    "lookup": BROKER | ADMIN,
-    "assign": BROKER | ADMIN | READER,
-    "partitions": BROKER | ADMIN | READER,
-    "unload": ADMIN,
-    "create_topic": ADMIN,
-    "grow_topic": ADMIN,
-    "delete_topic": ADMIN,
-    "topic_records": BROKER | ADMIN,
-    "namespaces": ADMIN,
-    "namespace": BROKER | ADMIN,
-    "create_namespace": ADMIN,
-    "delete_namespace": ADMIN,
-    "tenants": ADMIN,
-    "tenant": ADMIN,
-    "put_tenant": ADMIN,
-    "delete_tenant": ADMIN,
-    "metadata_get_many": BROKER | frozenset({ROLE_BOOKIE}),
-    "metadata_list": BROKER | frozenset({ROLE_BOOKIE}),
-    "metadata_write_many": BROKER | frozenset({ROLE_BOOKIE}),
-    "renew_ledger": frozenset({ROLE_BOOKIE}),
-    "metadata_allocate": BROKER | frozenset({ROLE_BOOKIE}),
-}
-
-BROKER_METHODS: Mapping[str, Roles] = {
-    "topic_stats": ADMIN,
-    "internal_stats": ADMIN,
-    "last_message_id": ADMIN | READER,
-    "create_subscription": ADMIN,
-    "delete_subscription": ADMIN,
-    "reset_cursor": ADMIN,
-    "skip_all": ADMIN,
-    "unload": COORDINATOR,
-    "delete_topics": COORDINATOR,
-    "plan_read": ADMIN | READER,
-    "prolong_pin": ADMIN | READER,
-    "unpin": ADMIN | READER,
-}
-
-BOOKIE_METHODS: Mapping[str, Roles] = {
-    "status": COORDINATOR,
-    "ledgers": COORDINATOR,
-    "entry_ids": COORDINATOR,
-    "collect_garbage": COORDINATOR,
-    "damaged_entries": COORDINATOR,
-    "forget_damage": COORDINATOR,
-    "clear_limbo": COORDINATOR,
-}
-
 BOOKIE_OPERATIONS: Mapping[int, Roles] = {
     BookieOp.ADD: ENTRIES,
     BookieOp.READ: ENTRIES | READER,
@@ -89,13 +33,6 @@ BOOKIE_OPERATIONS: Mapping[int, Roles] = {
 }
 
 COORDINATOR_OPERATIONS: Mapping[int, Roles] = {OP_HEARTBEAT: MEMBERS}
-
-PUSHES: Mapping[str, Roles] = {
-    "bookies_changed": COORDINATOR,
-    "brokers_changed": COORDINATOR,
-    "assignments_changed": COORDINATOR,
-    "partitions_changed": COORDINATOR,
-}
 
 BROKER_RECORDS = (
     metadata_keys.LEDGERS_PREFIX,

@@ -6,7 +6,7 @@ asked, which answers once the topic has a new owner. The number of questions und
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.errors import (
@@ -16,6 +16,7 @@ from ...protocol.errors import (
     TopicNotFound,
 )
 from ...protocol.topics import TopicName, parse_namespace
+from .contracts_coordinator import CoordinatorContract
 
 if TYPE_CHECKING:
     from .coordinator_link import CoordinatorClient
@@ -38,6 +39,7 @@ class Lookups:
         self._owns = owns
         self._under_way_max = under_way_max
         self._under_way = 0
+        self._ask = CoordinatorContract(self._call)
 
     async def owner_url(self, name: TopicName) -> str:
         """The service URL of the broker that owns the topic, or that shall create it. Nothing is created here.
@@ -49,12 +51,12 @@ class Lookups:
         coordinator = self.coordinator()
         assignment = coordinator.assignments.get(name.full)
         if assignment is not None:
-            broker = coordinator.brokers.get(assignment["broker"])
-            if broker is not None and broker["incarnation"] == assignment["incarnation"]:
-                here = assignment["incarnation"] == coordinator.identity.incarnation
+            broker = coordinator.brokers.get(assignment.broker)
+            if broker is not None and broker.incarnation == assignment.incarnation:
+                here = assignment.incarnation == coordinator.identity.incarnation
                 if not here or self._owns(name.full):
-                    return broker["url"]
-        return await self._ask("lookup", topic=name.full)
+                    return broker.url
+        return await self._ask.lookup(topic=name.full)
 
     async def claim(self, name: TopicName, create: bool) -> bool:
         """Have a topic assigned, preferably to this broker, and return whether it is this broker's.
@@ -64,8 +66,8 @@ class Lookups:
         """
         _check_persistent(name)
         identity = self.coordinator().identity
-        found = await self._ask("assign", topic=name.full, create=None if create else False, here=True)
-        return found["incarnation"] == identity.incarnation
+        found = await self._ask.assign(topic=name.full, create=None if create else False, here=True)
+        return found.incarnation == identity.incarnation
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """The number of partitions, 0 for a topic without. With `create` a missing topic that the settings want
@@ -74,7 +76,7 @@ class Lookups:
         known = self.coordinator().partitions.get(name.partitioned_name)
         if known is not None and name.partition < known:
             return known if name.partition < 0 else 0
-        return await self._ask("partitions", topic=name.full, create=create)
+        return await self._ask.partitions(topic=name.full, create=create)
 
     async def topics(self, namespace: str, *, size_max_bytes: int) -> list[str]:
         """Full names of the namespace's topics, partitions one by one; none for a missing namespace, as in Pulsar.
@@ -98,7 +100,7 @@ class Lookups:
             return []
         return found
 
-    async def _ask(self, method: str, **arguments: Any) -> Any:
+    async def _call(self, method: str, **arguments: Any) -> object:
         if self._under_way >= self._under_way_max:
             raise TooManyLookupRequestException("too many lookups under way")
         self._under_way += 1
@@ -108,14 +110,14 @@ class Lookups:
             self._under_way -= 1
 
 
-async def pages(ask: "Callable[..., Coroutine[Any, Any, Any]]", namespace: str) -> AsyncIterator[list[str]]:
-    """Full names of a namespace's topics, partitions one by one, in pages. `ask` calls the coordinator.
+async def pages(coordinator: CoordinatorContract, namespace: str) -> AsyncIterator[list[str]]:
+    """Full names of a namespace's topics, partitions one by one, in pages.
 
     What is created or deleted meanwhile is in it or not. Raises TopicNotFound for a missing namespace.
     """
     after = ""
     while True:
-        page = await ask("topic_records", namespace=namespace, after=after, limit=PAGE)
+        page = await coordinator.topic_records(namespace=namespace, after=after, limit=PAGE)
         names: list[str] = []
         for name, partitions in page:
             topic = TopicName.parse(name)
@@ -128,7 +130,7 @@ async def pages(ask: "Callable[..., Coroutine[Any, Any, Any]]", namespace: str) 
             yield names
         if len(page) < PAGE:
             return
-        after = page[-1][0]
+        after = page[-1].topic
 
 
 def check_listener(name: str) -> None:

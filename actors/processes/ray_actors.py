@@ -126,7 +126,7 @@ class CoordinatorActor:
         """What a bulk reader needs: `cluster_id`, `keys`, `coordinator` [host, port].
 
         Every task of this Ray may ask for it. The keys are those of a reader, which changes nothing; see
-        `permissions`.
+        `members.contracts_coordinator`.
         """
         return {
             "cluster_id": self._plan.cluster_id,

@@ -41,6 +41,7 @@ from ...protocol.rpc_frames import (
 from ..environment import Environment
 from ..tasks import Tasks
 from . import handshake
+from .contract import Contract, Method
 from .handshake import Handshake
 from .keys import Identity, Keys
 from .messages import decode_call, decode_error, pack, unpack
@@ -63,14 +64,15 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 class RpcService:
-    """What one end offers to the other. Subclasses add coroutine methods `rpc_<name>(connection, **arguments)`.
+    """What one end offers to the other. For each method of its contract there is a handler
+    `async def rpc_<name>(self, connection, …)`.
 
-    Methods of notifications begin in the order of arrival, so one that does not await before it acts sees them in
-    order. What is not in the tables of roles is refused to everybody.
+    Handlers of notifications begin in the order of arrival, so one that does not await before it acts sees them in
+    order. What is neither in the contract nor in the table of operations is refused to everybody.
     """
 
-    method_roles: Mapping[str, frozenset[str]] = {}
-    """Name of a method, without `rpc_` → the roles whose nodes may call it."""
+    contract: type[Contract] = Contract
+    """The methods, with their arguments, and the roles whose nodes may call them."""
     operation_roles: Mapping[int, frozenset[str]] = {}
     """Operation of a data request → the roles whose nodes may ask for it."""
 
@@ -78,9 +80,14 @@ class RpcService:
         """What serves a method, or None. A service whose methods lie in several objects looks it up among them."""
         return getattr(self, f"rpc_{method}", None)
 
+    def declared(self, method: str) -> Method | None:
+        """The declaration of a method, None when there is none."""
+        return self.contract.methods.get(method)
+
     def may_call(self, role: str, method: str) -> bool:
         """Whether nodes of that role may call the method."""
-        return role in self.method_roles.get(method, ())
+        declared = self.declared(method)
+        return declared is not None and role in declared.roles
 
     def operations_of(self, role: str) -> Container[int]:
         """The data operations that nodes of that role may ask for."""
@@ -158,7 +165,7 @@ class RpcConnection(asyncio.Protocol):
         self._send(KIND_REQUEST, op, request_id, parts)
 
     async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
-        """Call `rpc_<method>` at the other end and return its result.
+        """Call `rpc_<method>` at the other end and return its result. Services do so by a `Contract` only.
 
         Raises the error that the method raised, RpcDisconnected or RpcTimeout (in both cases the call may have been
         carried out).
@@ -367,24 +374,34 @@ class RpcConnection(asyncio.Protocol):
         )
 
     def _start_call(self, request_id: int | None, payload: bytes) -> None:
-        method, arguments = decode_call(payload)
+        method, given = decode_call(payload)
+        declared = self._service.declared(method)
         handler = self._service.handler(method)
-        if handler is None:
+        if declared is None or handler is None:
             if request_id is not None:
-                self.respond_error(request_id, RpcError(f"{self.identity.role} has no method {method}"))
+                self.respond_error(request_id, RpcError(f"{self.identity.role} has no method {method[:100]}"))
             return
         if not self._service.may_call(self.peer.role, method):
-            error = self._refusal(f"call {method}")
-            logger.warning("%s", error)
-            if request_id is not None:
-                self.respond_error(request_id, error)
+            self._refuse_call(request_id, self._refusal(f"call {method}"))
+            return
+        try:
+            arguments = declared.check(given)
+        except ProtocolError as error:
+            self._refuse_call(request_id, error)
             return
         self._handlers.spawn(self._serve_call(request_id, method, handler, arguments), f"rpc-{method}")
         if len(self._handlers) >= CALLS_UNDER_WAY_MAX and not self._initiator and self._transport is not None:
             self._reading_paused_by_calls = True
             self._transport.pause_reading()
 
-    async def _serve_call(self, request_id: int | None, method: str, handler: Any, arguments: dict[str, Any]) -> None:
+    def _refuse_call(self, request_id: int | None, error: MagnetarError) -> None:
+        logger.warning("refused a call of %s: %s", self.peer.node_id, error)
+        if request_id is not None:
+            self.respond_error(request_id, error)
+
+    async def _serve_call(
+        self, request_id: int | None, method: str, handler: Any, arguments: dict[str, object]
+    ) -> None:
         try:
             result = await handler(self, **arguments)
             if request_id is not None:

@@ -5,11 +5,12 @@ from typing import Any, cast
 import msgpack
 
 from ...protocol.errors import MagnetarError, ProtocolError, error_from_wire
+from .shapes import plain
 
 
-def pack(value: Any) -> bytes:
-    """msgpack with bytes kept apart from strings."""
-    return cast(bytes, msgpack.packb(value, use_bin_type=True))
+def pack(value: object) -> bytes:
+    """msgpack with bytes kept apart from strings; a dataclass as the map of its fields."""
+    return cast(bytes, msgpack.packb(value, use_bin_type=True, default=plain))
 
 
 def unpack(payload: bytes) -> Any:

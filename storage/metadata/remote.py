@@ -8,7 +8,6 @@ because the coordinator may have carried it out. Nothing is retried here.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
 
 from ...protocol.errors import (
     MagnetarError,
@@ -22,6 +21,7 @@ from ...protocol.errors import (
 )
 from ...runtime.rpc.connection import RpcConnection
 from . import keys as metadata_keys
+from .contract import FailedWrite, ListedPage, ListedRecord, MetadataContract
 from .keys import counter as counter_key
 from .ledger_ids import LedgerIds
 from .ledger_records import renew
@@ -41,13 +41,14 @@ class RemoteMetadataStore:
         self._connection = connection
         self._timeout_s = timeout_s
         self._closed = False
+        self._reading = MetadataContract(self._read)
+        self._writing = MetadataContract(self._write)
 
     async def get(self, key: str) -> Versioned | None:
         return (await self.get_many([key]))[0]
 
     async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
-        answer = await self._read("metadata_get_many", keys=list(keys))
-        return [Versioned(item[0], item[1]) if item is not None else None for item in answer]
+        return await self._reading.metadata_get_many(keys=list(keys))
 
     async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
         return one_result(await self.write_many([Write(key, value, expected_version)]))
@@ -56,16 +57,11 @@ class RemoteMetadataStore:
         one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
-        answer = await self._write(
-            "metadata_write_many", writes=[list(write) for write in writes], guard=list(guard) if guard else None
-        )
-        return [item if isinstance(item, int) else error_from_wire(item[0], item[1], item[2]) for item in answer]
+        results = await self._writing.metadata_write_many(writes=list(writes), guard=guard)
+        return [item if isinstance(item, int) else error_from_wire(*item) for item in results]
 
     async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
-        answer = await self._write(
-            "metadata_allocate", counter=counter, count=count, guard=list(guard) if guard else None
-        )
-        return int(answer)
+        return await self._writing.metadata_allocate(counter=counter, count=count, guard=guard)
 
     async def close(self) -> None:
         self._closed = True
@@ -74,20 +70,20 @@ class RemoteMetadataStore:
         found: list[tuple[str, Versioned]] = []
         more = True
         while more and len(found) < limit:
-            answer, more = await self._read("metadata_list", prefix=prefix, after=after, limit=limit - len(found))
-            found += [(key, Versioned(value, version)) for key, value, version in answer]
+            page, more = await self._reading.metadata_list(prefix=prefix, after=after, limit=limit - len(found))
+            found += [(key, Versioned(value, version)) for key, value, version in page]
             after = found[-1][0] if found else after
         return found
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    async def _read(self, method: str, **arguments: Any) -> Any:
+    async def _read(self, method: str, **arguments: object) -> object:
         try:
             return await self._ready_connection().call(method, timeout_s=self._timeout_s, **arguments)
         except (RpcDisconnected, RpcTimeout) as error:
             raise MetadataUnavailable(f"the coordinator did not answer {method}: {error}") from error
 
-    async def _write(self, method: str, **arguments: Any) -> Any:
+    async def _write(self, method: str, **arguments: object) -> object:
         try:
             return await self._ready_connection().call(method, timeout_s=self._timeout_s, **arguments)
         except (RpcDisconnected, RpcTimeout) as error:
@@ -117,80 +113,57 @@ class MetadataMethods:
         self._ledger_ids = ledger_ids
         self._check_writer = check_writer
 
-    # Values of another kind are refused here: one number that is none would be stored, and be read by everybody.
+    # Numbers out of range are refused here: one that is stored would be read by everybody.
 
-    async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]) -> list[list[object] | None]:
-        records = await self._store.get_many([_text(key) for key in _list(keys)])
-        return [[record.value, record.version] if record is not None else None for record in records]
+    async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]) -> list[Versioned | None]:
+        return await self._store.get_many(keys)
 
-    async def rpc_metadata_list(
-        self, connection: RpcConnection, prefix: str, after: str, limit: int
-    ) -> tuple[list[tuple[str, bytes, int]], bool]:
-        records = await self._store.list(_text(prefix), after=_text(after), limit=_number(limit))
-        page: list[tuple[str, bytes, int]] = []
+    async def rpc_metadata_list(self, connection: RpcConnection, prefix: str, after: str, limit: int) -> ListedPage:
+        records = await self._store.list(prefix, after=after, limit=_number(limit))
+        page: list[ListedRecord] = []
         size = 0
         for key, record in records:
-            page.append((key, record.value, record.version))
+            page.append(ListedRecord(key, record.value, record.version))
             size += len(key) + len(record.value)
             if size >= LIST_ANSWER_BYTES:
                 break
-        return page, len(page) < len(records)
+        return ListedPage(page, len(page) < len(records))
 
     async def rpc_metadata_write_many(
-        self, connection: RpcConnection, writes: list[list[Any]], guard: list[Any] | None
-    ) -> list[object]:
-        changes = [_write(write) for write in _list(writes)]
-        self._check_writer(connection, [change.key for change in changes])
-        results = await self._store.write_many(changes, _guard(guard))
-        return [list(error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
+        self, connection: RpcConnection, writes: list[Write], guard: Guard | None
+    ) -> list[int | FailedWrite]:
+        for write in writes:
+            if write.expected_version is not None:
+                _number(write.expected_version)
+            _check_guard(write.needs)
+        _check_guard(guard)
+        self._check_writer(connection, [write.key for write in writes])
+        results = await self._store.write_many(writes, guard)
+        return [FailedWrite(*error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
 
     async def rpc_renew_ledger(self, connection: RpcConnection, ledger: int, version: int) -> int:
         """See `ledger_records.renew`: all that a bookie may do to a ledger's record."""
         return await renew(self._store, _number(ledger), _number(version))
 
     async def rpc_metadata_allocate(
-        self, connection: RpcConnection, counter: str, count: int, guard: list[Any] | None
+        self, connection: RpcConnection, counter: str, count: int, guard: Guard | None
     ) -> int:
-        self._check_writer(connection, [counter_key(_text(counter))])
+        self._check_writer(connection, [counter_key(counter)])
         if _number(count) > ALLOCATED_MAX:
             raise ProtocolError(f"{count} numbers are not given out at a time")
+        _check_guard(guard)
         ids = self._ledger_ids if counter == metadata_keys.LEDGER_COUNTER and guard is None else None
         if ids is not None:
             return await ids.allocate(count)
-        return await self._store.allocate(_text(counter), count, _guard(guard))
+        return await self._store.allocate(counter, count, guard)
 
 
-def _write(value: object) -> Write:
-    key, content, version, needs = _list(value, 4)
-    if content is not None and not isinstance(content, bytes):
-        raise _malformed("bytes", content)
-    return Write(_text(key), content, None if version is None else _number(version), _guard(needs))
+def _check_guard(guard: Guard | None) -> None:
+    if guard is not None:
+        _number(guard.version)
 
 
-def _guard(value: object) -> Guard | None:
-    if value is None:
-        return None
-    key, version = _list(value, 2)
-    return Guard(_text(key), _number(version))
-
-
-def _list(value: Any, size: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or size not in (None, len(cast("list[Any]", value))):
-        raise _malformed("a list" if size is None else f"a list of {size}", cast(object, value))
-    return cast("list[Any]", value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise _malformed("text", value)
+def _number(value: int) -> int:
+    if not 0 <= value < 1 << 63:
+        raise ProtocolError(f"malformed call for metadata: the number {value!r:.100} is out of range")
     return value
-
-
-def _number(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise _malformed("a number", value)
-    return value
-
-
-def _malformed(wanted: str, value: object) -> ProtocolError:
-    return ProtocolError(f"malformed call for metadata: not {wanted} but {value!r:.100}")

@@ -48,7 +48,7 @@ def ask(cluster, topic):
 
     async def call(method, broker, **arguments):
         coordinator = cluster.brokers[1].lookups.coordinator()
-        host, port = coordinator.brokers[broker_id(broker)]["data"]["rpc"]
+        host, port = coordinator.brokers[broker_id(broker)].data["rpc"]
         identity = Identity("test-cluster", ROLE_ADMIN, "asker", "1")
         connection = await rpc_connect(
             cluster.brokers[1].env,

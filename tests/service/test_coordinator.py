@@ -47,7 +47,7 @@ async def test_partitions_are_spread_and_everybody_hears_of_it() -> None:
         assert sorted(len(broker.owned()) for broker in brokers) == [1, 2, 2]
         first = await brokers[0].client.call("assign", topic=f"{PREFIX}t-partition-0")
         assert first["url"] == f"pulsar://{first['broker']}:6650"
-        assert first["epoch"] == brokers[1].client.assignments[f"{PREFIX}t-partition-0"]["epoch"]
+        assert first["epoch"] == brokers[1].client.assignments[f"{PREFIX}t-partition-0"].epoch
 
 
 async def test_a_broker_whose_socket_closes_loses_its_topics_at_once() -> None:
@@ -56,13 +56,13 @@ async def test_a_broker_whose_socket_closes_loses_its_topics_at_once() -> None:
         one, two = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "t", 10)
         await assign_all(cluster, "t", 10)
-        before = {topic: value["epoch"] for topic, value in two.client.assignments.items()}
+        before = {topic: value.epoch for topic, value in two.client.assignments.items()}
         started = time.monotonic()
         await one.client.close()
         await eventually(lambda: len(two.owned()) == 10)
         assert time.monotonic() - started < 10
         assert list(two.client.brokers) == ["broker-2"]
-        moved = [topic for topic, value in two.client.assignments.items() if value["epoch"] > before[topic]]
+        moved = [topic for topic, value in two.client.assignments.items() if value.epoch > before[topic]]
         assert len(moved) == 5
 
 
@@ -228,7 +228,7 @@ async def test_unload_moves_or_renews() -> None:
         await create(cluster, "t")
         first = await one.client.call("assign", topic=PREFIX + "t")
         await one.client.call("unload", topic=PREFIX + "t")
-        await eventually(lambda: one.client.assignments[PREFIX + "t"]["epoch"] > first["epoch"])
+        await eventually(lambda: one.client.assignments[PREFIX + "t"].epoch > first["epoch"])
         assert one.rpc.released == [PREFIX + "t"]
         two = await cluster.broker(2)
         await one.client.call("unload", topic=PREFIX + "t")
@@ -246,7 +246,7 @@ async def test_after_a_restart_nothing_moves_while_brokers_come_back() -> None:
         await create(cluster, "t", 8)
         await assign_all(cluster, "t", 8)
         await eventually(lambda: len(one.owned()) == len(two.owned()) == 4)
-        before = {topic: value["epoch"] for topic, value in one.client.assignments.items()}
+        before = {topic: value.epoch for topic, value in one.client.assignments.items()}
         await two.stop()  # still holds its socket, and does not come back
         epoch = cluster.coordinator.office.epoch
         await cluster.coordinator.close()
@@ -256,7 +256,7 @@ async def test_after_a_restart_nothing_moves_while_brokers_come_back() -> None:
         assert cluster.coordinator.office.epoch == epoch + 1
         await eventually(lambda: one.client.epoch == epoch + 1 and one.client.connected)
         await asyncio.sleep(0.3)
-        assert {topic: value["epoch"] for topic, value in one.client.assignments.items()} == before
+        assert {topic: value.epoch for topic, value in one.client.assignments.items()} == before
         await eventually(lambda: len(one.owned()) == 8)
         assert time.monotonic() - started > 0.6
         assert one.lost == 0
@@ -423,7 +423,7 @@ async def test_lost_answers_and_absence_of_the_store_only_delay() -> None:
         for topic, value in two.client.assignments.items():
             key = metadata_keys.assignment(topic.replace("://", "/"))
             record = await store.get(key)
-            assert record is not None and unpack(record.value)["epoch"] == value["epoch"]
+            assert record is not None and unpack(record.value)["epoch"] == value.epoch
 
 
 @pytest.mark.parametrize("plan", [["away"], ["lost"], ["away", "lost"], ["lost", "away"]])
@@ -437,7 +437,7 @@ async def test_a_move_is_made_once_however_the_store_behaves(plan: list[str]) ->
         store.plan = list(plan)
         await one.client.call("unload", topic=PREFIX + "t")
         await eventually(lambda: two.owned() == [PREFIX + "t"] and not one.owned())
-        assert two.client.assignments[PREFIX + "t"]["epoch"] > first["epoch"]
+        assert two.client.assignments[PREFIX + "t"].epoch > first["epoch"]
         assert one.rpc.released == [PREFIX + "t"] and not two.rpc.released
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from coordination import PREFIX, coordination, eventually
 
+from magnetar.actors.members.contracts_coordinator import CoordinatorContract
 from magnetar.actors.members.topic_lookup import pages
 from magnetar.protocol.errors import (
     CookieMismatch,
@@ -17,7 +18,7 @@ from magnetar.storage.metadata.store import pack
 
 
 async def topics(call: Any) -> list[str]:
-    return [name async for names in pages(call, "public/default") for name in names]
+    return [name async for names in pages(CoordinatorContract(call), "public/default") for name in names]
 
 
 async def test_topics_exist_as_they_were_created() -> None:

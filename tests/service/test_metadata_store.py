@@ -31,6 +31,7 @@ from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.server import RpcServer
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster, read_cluster_id
+from magnetar.storage.metadata.contract import FailedWrite, MetadataContract
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.remote import MetadataMethods, RemoteMetadataStore
 from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
@@ -49,6 +50,8 @@ KEYS = RootKeys(b"metadata test secret")
 
 
 class MetadataService(OpenService, MetadataMethods):
+    contract = MetadataContract
+
     def __init__(self, store: MetadataStore) -> None:
         super().__init__(store, None, lambda connection, keys: None)
 
@@ -455,7 +458,7 @@ async def test_a_lost_answer_to_a_write_is_unknown_and_to_a_read_unavailable(env
     records = MemoryRecords()
 
     class LosesAnswers(MetadataService):
-        async def rpc_metadata_write_many(self, connection: RpcConnection, writes, guard) -> list[object]:
+        async def rpc_metadata_write_many(self, connection: RpcConnection, writes, guard) -> list[int | FailedWrite]:
             results = await super().rpc_metadata_write_many(connection, writes, guard)
             connection.close()
             await asyncio.Event().wait()

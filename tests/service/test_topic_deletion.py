@@ -53,7 +53,7 @@ async def test_owners_without_clients_close_first_and_one_with_a_client_refuses_
         # Those that were closed are given back under a new epoch.
         released, after = two.rpc.released, two.client.assignments
         assert released
-        await eventually(lambda: all(after[name]["epoch"] > before[name]["epoch"] for name in released))
+        await eventually(lambda: all(after[name].epoch > before[name].epoch for name in released))
         one.rpc.unload_error = None
         await one.client.call("delete_topic", topic=TOPIC)
         with pytest.raises(TopicNotFound):

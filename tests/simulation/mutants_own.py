@@ -168,7 +168,7 @@ def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:
 
 def _create_what_is_looked_up(stack: ExitStack) -> None:
     async def looking(self: TopicMethods, connection: Any, topic: str) -> str:
-        return (await self.rpc_assign(connection, topic))["url"]
+        return (await self.rpc_assign(connection, topic)).url
 
     replace(stack, TopicMethods, "rpc_lookup", looking)
 

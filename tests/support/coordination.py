@@ -102,7 +102,7 @@ class Member:
         """Topics that this member believes to be its own."""
         mine = (self.client.identity.node_id, self.client.identity.incarnation)
         return sorted(
-            topic for topic, value in self.client.assignments.items() if (value["broker"], value["incarnation"]) == mine
+            topic for topic, value in self.client.assignments.items() if (value.broker, value.incarnation) == mine
         )
 
     async def load(self, topic: str) -> None:
@@ -111,7 +111,7 @@ class Member:
         """
         path = TopicName.parse(topic).path
         found = await self.client.metadata.get(metadata_keys.assignment(path))
-        epoch = self.client.assignments[topic]["epoch"]
+        epoch = self.client.assignments[topic].epoch
         version = found.version if found is not None and unpack(found.value)["epoch"] == epoch else NO_VERSION
         needs = Guard(metadata_keys.assignment(path), version)
         value = ManagedLedgerRecord(epoch).pack()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.members.contracts_coordinator import CoordinatorContract
 from magnetar.actors.members.topic_lookup import Lookups, check_listener, pages
 from magnetar.protocol.errors import InvalidTopicName, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 
@@ -41,7 +42,7 @@ async def test_a_list_of_topics_comes_to_its_end_whatever_its_length(count: int)
 
 async def test_partitions_are_listed_one_by_one_beyond_ten_thousand() -> None:
     coordinator = ListingCoordinator({"a": 0, "b": 10_000, "c": 10_000, "d": 2})
-    found = [name async for names in pages(coordinator.call, "public/default") for name in names]
+    found = [name async for names in pages(CoordinatorContract(coordinator.call), "public/default") for name in names]
     assert len(found) == len(set(found)) == 20_003
     assert found[0] == PREFIX + "a" and found[-1] == PREFIX + "d-partition-1"
 

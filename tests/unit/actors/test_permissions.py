@@ -1,4 +1,4 @@
-"""The tables of who may call what: complete, and with nothing for readers that changes anything."""
+"""The contracts, and who may call what: complete, and with nothing for readers that changes anything."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from magnetar.actors.members.coordinator_link import _Pushes
 from magnetar.protocol.errors import AuthorizationError
 from magnetar.protocol.names import ROLES
 from magnetar.runtime.rpc.connection import RpcService
-from magnetar.runtime.rpc.groups import method_names
+from magnetar.runtime.rpc.contract import disagreements
 from magnetar.runtime.rpc.keys import CALLS, Identity
 from magnetar.storage.metadata import keys as metadata_keys
 
@@ -22,14 +22,19 @@ FOR_READERS = {
 }
 
 
-def methods(service: type[RpcService]) -> set[str]:
-    return set(method_names(*getattr(service, "method_groups", (service,))))
+def all_roles(service: type[RpcService]) -> list[frozenset[str]]:
+    return [*(method.roles for method in service.contract.methods.values()), *service.operation_roles.values()]
 
 
 @pytest.mark.parametrize("service", [*SERVICES.values(), _Pushes])
-def test_every_method_is_in_the_table_and_nothing_else(service: type[RpcService]) -> None:
-    assert set(service.method_roles) == methods(service)
-    for roles in [*service.method_roles.values(), *service.operation_roles.values()]:
+def test_every_service_has_the_handlers_of_its_contract_and_no_others(service: type[RpcService]) -> None:
+    assert service.contract.methods
+    assert disagreements(service.contract, *getattr(service, "method_groups", (service,))) == []
+
+
+@pytest.mark.parametrize("service", [*SERVICES.values(), _Pushes])
+def test_every_method_and_operation_names_known_roles(service: type[RpcService]) -> None:
+    for roles in all_roles(service):
         assert roles
         assert roles <= set(ROLES)
 
@@ -37,13 +42,13 @@ def test_every_method_is_in_the_table_and_nothing_else(service: type[RpcService]
 @pytest.mark.parametrize("role", SERVICES)
 def test_who_may_call_has_the_key_to_connect(role: str) -> None:
     service = SERVICES[role]
-    for roles in [*service.method_roles.values(), *service.operation_roles.values()]:
+    for roles in all_roles(service):
         assert all(role in CALLS[caller] for caller in roles)
 
 
 @pytest.mark.parametrize("role", SERVICES)
 def test_readers_may_call_what_is_listed_here_and_no_more(role: str) -> None:
-    open_to_readers = {name for name, roles in SERVICES[role].method_roles.items() if "reader" in roles}
+    open_to_readers = {name for name, method in SERVICES[role].contract.methods.items() if "reader" in method.roles}
     assert open_to_readers == FOR_READERS[role]
 
 

@@ -1,0 +1,128 @@
+"""What a broker offers about the topics that it owns to the coordinator, the admin and readers over the internal RPC.
+
+Topics are named in full. Each method raises ServiceUnitNotReady for a topic that this broker does not own, so that the
+caller asks the coordinator again.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...runtime.rpc.contract import Contract, method
+from ...storage.ledger.bookie_directory import BookieInfo
+from .permissions import ADMIN, COORDINATOR, READER
+
+PIN_TTL_DEFAULT_S = 600.0
+RELEASE_TIMEOUT_S = 5.0
+DELETE_TIMEOUT_S = 60.0
+
+Point = str | int | list[int]
+"""A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
+
+
+class Place(NamedTuple):
+    """An entry of a topic."""
+
+    ledger: int
+    entry: int
+
+
+class LastMessage(NamedTuple):
+    """The last message of a topic, −1 each where there is none."""
+
+    ledger: int
+    entry: int
+    partition: int
+    batch_index: int
+
+
+@dataclass(frozen=True)
+class PlannedRead:
+    """What a bulk read of a topic needs. `first` and `last` are inclusive; first > last: there is nothing to read.
+
+    `ledgers` are packed LedgerMetadata in order. `pin` keeps them, and is None when there is nothing to keep.
+    """
+
+    first: Place
+    last: Place
+    ledgers: list[bytes]
+    pin: str | None
+    partition: int
+    epoch: int
+    bookies: list[BookieInfo]
+
+
+class BrokerContract(Contract):
+    """See the module."""
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    @method(ADMIN)
+    async def topic_stats(self, *, topic: str) -> dict[str, Any]:
+        """Pulsar's topic statistics."""
+        ...
+
+    @method(ADMIN)
+    async def internal_stats(self, *, topic: str) -> dict[str, Any]:
+        """Pulsar's internal statistics: ledgers and cursors."""
+        ...
+
+    @method(ADMIN | READER)
+    async def last_message_id(self, *, topic: str) -> LastMessage:
+        """Where the topic ends now."""
+        ...
+
+    # -- subscriptions -------------------------------------------------------------------------------------------
+
+    @method(ADMIN)
+    async def create_subscription(self, *, topic: str, subscription: str, position: Point = "latest") -> None:
+        """Create a durable subscription at a place. Raises NotAllowedError when it exists."""
+        ...
+
+    @method(ADMIN)
+    async def delete_subscription(self, *, topic: str, subscription: str, force: bool = False) -> None:
+        """Raises SubscriptionNotFound; BrokerMetadataError while consumers are connected, unless forced."""
+        ...
+
+    @method(ADMIN)
+    async def reset_cursor(self, *, topic: str, subscription: str, position: Point) -> None:
+        """Move a subscription to a place (inclusive). Raises SubscriptionNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def skip_all(self, *, topic: str, subscription: str) -> None:
+        """Acknowledge the whole backlog. Raises SubscriptionNotFound."""
+        ...
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
+    async def unload(self, *, topic: str, unused: bool = False) -> None:
+        """Close a topic that is about to move. It is refused here until its assignment changes.
+
+        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected.
+        """
+        ...
+
+    @method(COORDINATOR, timeout_s=DELETE_TIMEOUT_S)
+    async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
+        """Delete all that these topics store, each under the epoch beside its name. Raises the first error."""
+        ...
+
+    # -- bulk reads ----------------------------------------------------------------------------------------------
+
+    @method(ADMIN | READER)
+    async def plan_read(
+        self, *, topic: str, start: Point = "earliest", end: Point = "latest", ttl_s: float = PIN_TTL_DEFAULT_S
+    ) -> PlannedRead:
+        """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds."""
+        ...
+
+    @method(ADMIN | READER)
+    async def prolong_pin(self, *, topic: str, pin: str, ttl_s: float) -> bool:
+        """Let a pin last `ttl_s` seconds from now on. Returns whether it is still there."""
+        ...
+
+    @method(ADMIN | READER)
+    async def unpin(self, *, topic: str, pin: str) -> None:
+        """The planned read has ended. Nothing happens when the pin has expired."""
+        ...

@@ -1,0 +1,254 @@
+"""What the coordinator offers to members, readers and the admin over the internal RPC, and what it tells members.
+
+Topics are named in full. Who may call: a reader (a bulk read in a Ray task or in Spark) finds topics and learns where
+they are; it creates, changes and deletes nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...runtime.rpc.contract import Contract, method
+from ...storage.ledger.bookie_directory import BookieInfo
+from ...storage.metadata.contract import MetadataContract
+from .permissions import ADMIN, BROKER, COORDINATOR, MEMBERS, READER
+
+STATUS_TIMEOUT_S = 5.0
+UNLOAD_TIMEOUT_S = 60.0
+DELETE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """Which coordinator this is."""
+
+    epoch: int
+    cluster_id: str
+
+
+@dataclass(frozen=True)
+class BrokerInfo:
+    """A live broker. `host` and `port` are those of its Pulsar port, `data` is what it registered with."""
+
+    id: str
+    incarnation: str
+    host: str
+    port: int
+    url: str
+    data: dict[str, Any]
+
+    @property
+    def rpc_address(self) -> tuple[str, int] | None:
+        """(host, port) of its internal RPC."""
+        address = self.data.get("rpc")
+        return (address[0], address[1]) if address else None
+
+
+class AssignmentRow(NamedTuple):
+    """Who owns a partition or plain topic. `partitions` counts those of the whole topic, 0: plain."""
+
+    topic: str
+    broker: str
+    incarnation: str
+    epoch: int
+    partitions: int
+
+
+@dataclass(frozen=True)
+class AssignmentPage:
+    """A part of all assignments, and whether more follow."""
+
+    items: list[AssignmentRow]
+    more: bool
+
+
+@dataclass(frozen=True)
+class AssignmentChange:
+    """A new assignment of a partition or plain topic. `broker` None: nobody owns it any longer."""
+
+    topic: str
+    broker: str | None
+    incarnation: str
+    epoch: int
+    partitions: int = 0
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The answer to a registration: the lists of which the coordinator's pushes tell the changes."""
+
+    epoch: int
+    bookies: list[BookieInfo]
+    brokers: list[BrokerInfo]
+    assignments: AssignmentPage
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The broker that owns a partition or plain topic, and the epoch of its assignment."""
+
+    broker: str
+    incarnation: str
+    epoch: int
+    url: str
+
+
+class TopicRecord(NamedTuple):
+    """A topic by its full name, and how many partitions it has, 0: plain."""
+
+    topic: str
+    partitions: int
+
+
+class CoordinatorContract(MetadataContract):
+    """See the module."""
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    @method(MEMBERS | READER)
+    async def hello(self) -> Greeting:
+        """The first call of every connection."""
+        ...
+
+    @method(MEMBERS)
+    async def register(self, *, role: str, host: str, port: int, data: dict[str, Any]) -> Registered:
+        """Begin a session. Raises NotAllowedError, ProtocolError, CookieMismatch, StaleEpoch, MetadataError."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def assignments(self, *, after: str) -> AssignmentPage:
+        """The assignments of topics whose names are greater than `after`."""
+        ...
+
+    @method(BROKER | ADMIN | READER)
+    async def bookies(self) -> list[BookieInfo]:
+        """Live bookies."""
+        ...
+
+    @method(BROKER | ADMIN | READER)
+    async def brokers(self) -> list[BrokerInfo]:
+        """Live brokers."""
+        ...
+
+    @method(ADMIN)
+    async def audit(self) -> None:
+        """Begin a round of the auditor now."""
+        ...
+
+    @method(ADMIN, timeout_s=STATUS_TIMEOUT_S)
+    async def status(self) -> dict[str, Any]:
+        """The cluster as the coordinator sees it; see `CoordinatorService.status`."""
+        ...
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    @method(BROKER | ADMIN)
+    async def lookup(self, *, topic: str) -> str:
+        """The URL of the broker that serves a partition or plain topic, or that would create it. Creates nothing."""
+        ...
+
+    @method(BROKER | ADMIN | READER)
+    async def assign(self, *, topic: str, create: bool | None = None, here: bool = False) -> Owner:
+        """The owner of a partition or plain topic.
+
+        `create` makes a missing topic (None: if automatic creation is allowed). A plain topic without an owner goes to
+        the broker that calls, if it says `here`. Raises TopicNotFound, NotAllowedError, ServiceUnitNotReady.
+        """
+        ...
+
+    @method(BROKER | ADMIN | READER)
+    async def partitions(self, *, topic: str, create: bool = False) -> int:
+        """Partitions of a topic, 0 without. With `create`, a missing topic that the settings want partitioned is
+        created. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN, timeout_s=UNLOAD_TIMEOUT_S)
+    async def unload(self, *, topic: str, destination: str | None = None) -> None:
+        """Move a topic with all its partitions. Raises TopicNotFound, InvalidConfiguration (no such broker)."""
+        ...
+
+    @method(ADMIN)
+    async def create_topic(self, *, topic: str, partitions: int = 0) -> None:
+        """Raises KeyExists, TopicNotFound (no such namespace), NotAllowedError, InvalidConfiguration."""
+        ...
+
+    @method(ADMIN)
+    async def grow_topic(self, *, topic: str, partitions: int) -> None:
+        """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration."""
+        ...
+
+    @method(ADMIN, timeout_s=DELETE_TIMEOUT_S)
+    async def delete_topic(self, *, topic: str, force: bool = False) -> None:
+        """Delete a topic with all its partitions and data. Raises TopicNotFound, NotAllowedError (in use and not
+        `force`), ServiceUnitNotReady: it takes long and goes on."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def topic_records(self, *, namespace: str, after: str = "", limit: int = 1000) -> list[TopicRecord]:
+        """A page of a namespace's topics, behind the name `after`. Raises TopicNotFound."""
+        ...
+
+    # -- namespaces and tenants ----------------------------------------------------------------------------------
+
+    @method(ADMIN)
+    async def namespaces(self, *, tenant: str) -> list[str]:
+        """Raises NoSuchKey for a missing tenant."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def namespace(self, *, namespace: str) -> dict[str, Any]:
+        """The record of a namespace. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def create_namespace(self, *, namespace: str, policies: dict[str, Any] | None = None) -> None:
+        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName."""
+        ...
+
+    @method(ADMIN)
+    async def delete_namespace(self, *, namespace: str) -> None:
+        """Raises TopicNotFound, NotAllowedError while it has topics."""
+        ...
+
+    @method(ADMIN)
+    async def tenants(self) -> list[str]:
+        """Names of all tenants."""
+        ...
+
+    @method(ADMIN)
+    async def tenant(self, *, tenant: str) -> dict[str, Any]:
+        """The record of a tenant. Raises NoSuchKey."""
+        ...
+
+    @method(ADMIN)
+    async def put_tenant(self, *, tenant: str, record: dict[str, Any], create: bool = True) -> None:
+        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
+        ...
+
+    @method(ADMIN)
+    async def delete_tenant(self, *, tenant: str) -> None:
+        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
+        ...
+
+
+class MemberContract(Contract):
+    """What the coordinator tells registered members: notifications, each with the epoch of the coordinator."""
+
+    @method(COORDINATOR)
+    def bookies_changed(self, *, epoch: int, bookies: list[BookieInfo]) -> None:
+        """All live bookies."""
+        ...
+
+    @method(COORDINATOR)
+    def brokers_changed(self, *, epoch: int, brokers: list[BrokerInfo]) -> None:
+        """All live brokers."""
+        ...
+
+    @method(COORDINATOR)
+    def assignments_changed(self, *, epoch: int, changes: list[AssignmentChange]) -> None:
+        """Assignments that are new."""
+        ...
+
+    @method(COORDINATOR)
+    def partitions_changed(self, *, epoch: int, topic: str, partitions: int) -> None:
+        """A topic has more partitions."""
+        ...
