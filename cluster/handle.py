@@ -23,22 +23,54 @@ class Cluster(ABC):
         return "pulsar://" + ",".join(url.removeprefix("pulsar://") for url in self.service_urls)
 
     def client(self, **options: Any) -> "Client":
-        """A new client of this cluster; `options` are those of `magnetar.Client`."""
+        """Create a client of this cluster.
+
+        Args:
+            options: Options of `magnetar.Client`.
+
+        Returns:
+            The client.
+
+        Raises:
+            InvalidConfiguration: If an option is impossible.
+            OperationNotSupported: If an option asks for a feature that is not supported.
+        """
         from ..client.blocking.client import Client
 
         return Client(self.service_url, **options)
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
-        """What runs: actors, addresses, epochs, topics, disks (plain values; `magnetar status` prints them)."""
+        """Return what runs: actors, addresses, epochs, topics, disks.
+
+        `magnetar status` prints it.
+
+        Returns:
+            Plain values.
+
+        Raises:
+            ClusterError: If the cluster does not answer.
+        """
 
     @abstractmethod
     def accept_lost_ledgers(self) -> list[list[int]]:
-        """Give up the ledgers that restored metadata does not know; returns the (first, end) ranges of their ids."""
+        """Give up the ledgers that restored metadata does not know.
+
+        Bookies delete them with their next collection. There is no way back.
+
+        Returns:
+            Ranges of their ids, as first and end (exclusive).
+
+        Raises:
+            MagnetarError: If the coordinator refuses.
+        """
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop everything in good order and wait for it. A second call does nothing."""
+        """Stop everything in good order and wait for it.
+
+        A second call does nothing.
+        """
 
     def __enter__(self) -> Self:
         return self

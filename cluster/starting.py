@@ -23,22 +23,33 @@ def start(
     embedded: bool = False,
     detach: bool = False,
 ) -> Cluster:
-    """Start a cluster and wait until it runs. What lies in `data_dir` comes back; an empty one becomes a new cluster.
+    """Start a cluster and wait until it runs.
 
-    brokers, bookies: how many to run; bookies whose data is there all run.
-    data_dir: where everything lies, on every node; by default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar.
-    host: the address to bind to; a wildcard (0.0.0.0) uses all nodes of Ray, anything else only this one.
-    port, admin_port: of the first broker (the i-th of a node listens on port + i) and of the admin HTTP; 0 = any free.
-    ensemble: `ensemble/write quorum/ack quorum`, 3/3/2 by default.
-    settings: by the names of `magnetar settings`; config: a file of `name=value` lines.
-    metadata: the URL of a PostgreSQL database instead of the SQLite file in `data_dir`.
-    accept_lost_disk: bookies whose disks will not come back, such as `bookie-2`: they begin anew, empty, and their data
-        is copied from the others.
-    embedded: all services in this process, without Ray.
-    detach: start a Ray that outlives this process, where none is joined.
+    What lies in `data_dir` comes back; an empty directory becomes a new cluster. `start` joins the Ray of this process,
+    else the one at RAY_ADDRESS, else starts one that ends with this process.
 
-    Joins the Ray that this process is connected to, else the one at RAY_ADDRESS, else starts one that ends with this
-    process. Raises ClusterError and SettingError with what to do about it.
+    Args:
+        brokers: Number of brokers.
+        bookies: Number of bookies. All bookies whose data is there run.
+        data_dir: Where everything lies, on every node. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar.
+        host: Address to bind to. 0.0.0.0 uses all nodes of Ray, anything else only this one.
+        port: Port of the first broker; the i-th of a node listens on port + i. 0 takes any free one.
+        admin_port: Port of the admin HTTP. 0 takes any free one.
+        ensemble: `ensemble/write quorum/ack quorum`, 3/3/2 by default.
+        settings: Settings by the names that `magnetar settings` lists.
+        config: A file of `name=value` lines.
+        metadata: URL of a PostgreSQL database, in place of the SQLite file in `data_dir`.
+        accept_lost_disk: Bookies whose disks will not come back, such as `bookie-2`. They begin empty, and their data
+            is copied from the others.
+        embedded: Run all services in this process, without Ray.
+        detach: Start a Ray that outlives this process, if there is none to join.
+
+    Returns:
+        The running cluster.
+
+    Raises:
+        ClusterError: If the cluster cannot be started; the message says what to do.
+        SettingError: If a setting is unknown or impossible.
     """
     from .planning import load_settings
     from .preparing import StartOptions
@@ -56,8 +67,19 @@ def start(
 
 
 def connect(data_dir: str | os.PathLike[str] | None = None) -> Cluster:
-    """The cluster that runs: on the Ray that this process has joined, else on the one that `data_dir` was started on,
-    else on the one at RAY_ADDRESS. Raises ClusterError when there is none.
+    """Find the cluster that runs.
+
+    It looks on the Ray that this process has joined, else on the one that `data_dir` was started on, else on the one at
+    RAY_ADDRESS.
+
+    Args:
+        data_dir: Directory of the cluster. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar.
+
+    Returns:
+        The running cluster.
+
+    Raises:
+        ClusterError: If there is none.
     """
     from .ray_cluster import find_on_ray
 

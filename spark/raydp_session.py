@@ -73,15 +73,22 @@ def session(
     executor_memory: str = "1g",
     configs: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """Start Spark on the Ray of this process (or on the one at RAY_ADDRESS) and return its session.
+    """Start Spark on the Ray of this process, or on the one at RAY_ADDRESS.
 
-    app_name: name of the Spark application.
-    num_executors, executor_cores: Ray must have `num_executors × executor_cores` CPUs.
-    executor_memory: of each executor's heap, as Spark writes it (`512m`, `2g`).
-    configs: more of Spark's settings; Java options are added to those that are needed.
+    Args:
+        app_name: Name of the Spark application.
+        num_executors: Number of executors.
+        executor_cores: Cores of each executor. Ray must have `num_executors × executor_cores` CPUs.
+        executor_memory: Heap of each executor, as Spark writes it (`512m`, `2g`).
+        configs: More of Spark's settings. Java options are added to those that Spark needs here.
 
-    Raises SparkUnavailable when Java, PySpark or RayDP is missing or unfit, ClusterError without a Ray,
-    InvalidConfiguration when Ray has too few CPUs or a session runs already.
+    Returns:
+        The session.
+
+    Raises:
+        SparkUnavailable: If Java, PySpark or RayDP is missing or unfit.
+        ClusterError: If there is no Ray.
+        InvalidConfiguration: If Ray has too few CPUs, or this process has a session.
     """
     check_available()
     import ray
@@ -103,7 +110,10 @@ def session(
 
 
 def stop() -> None:
-    """End the Spark session of this process with its executors, and what `read_topic` holds for it. Twice is fine."""
+    """End the Spark session of this process, and free what `read_topic` holds for it.
+
+    A second call does nothing.
+    """
     from .reading.frame import release_all
 
     release_all()

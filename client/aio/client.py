@@ -60,12 +60,33 @@ class AsyncClient:
         tls_certificate_file_path: object = None,
         **options: Any,
     ) -> None:
-        """`service_url`: `pulsar://host:port`, several as `pulsar://a:1,b:2`, or None to find the cluster through Ray.
+        """Make a client. It connects when it is first used.
 
-        `options` are the other fields of `ClientConfiguration`. The numbers of threads and the interval of statistics
-        are taken and have no effect; authentication, TLS, listeners and loggers of its own are refused (what there is
-        to log goes to the standard `logging`). Raises InvalidConfiguration, OperationNotSupported; a URL that leads
-        nowhere shows when it is first used.
+        Logs go to the standard `logging`.
+
+        Args:
+            service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. None finds the cluster through Ray.
+            authentication: Not supported. Leave it out.
+            operation_timeout_seconds: Seconds that creating, subscribing and seeking may take.
+            io_threads: Accepted without effect.
+            message_listener_threads: Accepted without effect.
+            concurrent_lookup_requests: Lookups under way at a time, at most.
+            log_conf_file_path: Not supported. Leave it out.
+            stats_interval_in_seconds: Accepted without effect.
+            use_tls: Not supported. Leave it out.
+            tls_trust_certs_file_path: Not supported. Leave it out.
+            tls_allow_insecure_connection: Not supported. Leave it out.
+            tls_validate_hostname: Not supported. Leave it out.
+            logger: Not supported. Leave it out.
+            connection_timeout_ms: Milliseconds that a connection may take.
+            listener_name: Not supported. Leave it out.
+            tls_private_key_file_path: Not supported. Leave it out.
+            tls_certificate_file_path: Not supported. Leave it out.
+            options: Other fields of `ClientConfiguration`.
+
+        Raises:
+            InvalidConfiguration: If an option is impossible.
+            OperationNotSupported: If an option asks for a feature that is not supported.
         """
         self.configuration = ClientConfiguration.of({**locals(), **options})
         self._core: Core | None = None
@@ -121,11 +142,46 @@ class AsyncClient:
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
     ) -> AsyncProducer:
-        """A producer on a topic, which is created if need be; batching is on here, as in the official asyncio client.
+        """Create a producer on a topic. The broker creates the topic if need be.
 
-        What concerns features that are not here is refused with OperationNotSupported if it asks for one; bare figures
-        of theirs are taken and have no effect.
-        Raises InvalidConfiguration, InvalidTopicName, ProducerBusy, ConnectError, Timeout, or what the broker answers.
+        Batching is on, as in the official asyncio client.
+
+        Args:
+            topic: Any form of a topic's name.
+            producer_name: By default the broker gives one.
+            schema: Not supported. Leave it out.
+            initial_sequence_id: The first message has the next one.
+            send_timeout_millis: Milliseconds until a send fails with Timeout; 0: never.
+            compression_type: How batches are compressed.
+            max_pending_messages: Messages without a receipt, at most, per partition.
+            max_pending_messages_across_partitions: The same for all partitions together.
+            block_if_queue_full: Wait for room instead of raising ProducerQueueIsFull.
+            batching_enabled: Whether messages share entries.
+            batching_max_messages: Messages in a batch, at most.
+            batching_max_allowed_size_in_bytes: Bytes in a batch, about, at most.
+            batching_max_publish_delay_ms: Milliseconds that a batch waits for more, at most.
+            chunking_enabled: Not supported. Leave it out.
+            message_routing_mode: Which partition a message goes to.
+            lazy_start_partitioned_producers: Not supported. Leave it out.
+            properties: Shown in the topic's statistics.
+            batching_type: What may share a batch.
+            encryption_key: Not supported. Leave it out.
+            crypto_key_reader: Not supported. Leave it out.
+            access_mode: Not supported. Leave it out.
+            message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
+            hashing_scheme: The hash of a key that chooses the partition.
+
+        Returns:
+            The producer, connected.
+
+        Raises:
+            InvalidConfiguration: If an option is impossible.
+            OperationNotSupported: If an option asks for a feature that is not supported.
+            InvalidTopicName: If `topic` is no topic name.
+            ConnectError: If no broker can be reached.
+            Timeout: If it takes longer than `operation_timeout_seconds`.
+            MagnetarError: What the broker answers, as the class of its error.
+            ProducerBusy: If another producer of that name is connected.
         """
         configuration = ProducerConfiguration.of(locals())
         core = self._running_core()
@@ -161,11 +217,47 @@ class AsyncClient:
         crypto_failure_action: object = None,
         is_pattern_topic: bool = False,
     ) -> AsyncConsumer:
-        """A consumer on a topic; the subscription is created if need be, at `initial_position`.
+        """Create a consumer. The broker creates topic and subscription if need be.
 
-        What concerns features that are not here is refused with OperationNotSupported if it asks for one; bare figures
-        of theirs are taken and have no effect.
-        Raises InvalidConfiguration, InvalidTopicName, ConsumerBusy, ConnectError, Timeout, or what the broker answers.
+        Args:
+            topic: Any form of a topic's name.
+            subscription_name: The subscription, which is created if it does not exist.
+            consumer_type: How the consumers of the subscription share its messages.
+            schema: Not supported. Leave it out.
+            receiver_queue_size: Messages that wait in the client, about; 0: none.
+            max_total_receiver_queue_size_across_partitions: The same for all partitions together.
+            consumer_name: Shown in the topic's statistics.
+            unacked_messages_timeout_ms: Not supported. Leave it out.
+            broker_consumer_stats_cache_time_ms: Accepted without effect.
+            negative_ack_redelivery_delay_ms: Milliseconds after a negative acknowledgement until the message comes
+                again.
+            is_read_compacted: Not supported. Leave it out.
+            properties: Shown in the topic's statistics.
+            initial_position: Where a subscription starts that does not exist yet.
+            crypto_key_reader: Not supported. Leave it out.
+            replicate_subscription_state_enabled: Not supported. Leave it out.
+            max_pending_chunked_message: Accepted without effect.
+            auto_ack_oldest_chunked_message_on_queue_full: Not supported. Leave it out.
+            start_message_id_inclusive: Whether a seek to a message delivers it again.
+            batch_receive_policy: When `batch_receive` has enough.
+            key_shared_policy: Not supported. Leave it out.
+            batch_index_ack_enabled: Not supported. Leave it out.
+            regex_subscription_mode: Not supported. Leave it out.
+            dead_letter_policy: Not supported. Leave it out.
+            crypto_failure_action: Not supported. Leave it out.
+            is_pattern_topic: Not supported. Leave it out.
+
+        Returns:
+            The consumer, connected.
+
+        Raises:
+            InvalidConfiguration: If an option is impossible.
+            OperationNotSupported: If an option asks for a feature that is not supported.
+            InvalidTopicName: If `topic` is no topic name.
+            ConnectError: If no broker can be reached.
+            Timeout: If it takes longer than `operation_timeout_seconds`.
+            MagnetarError: What the broker answers, as the class of its error.
+            ConsumerBusy: If the subscription admits no other consumer.
         """
         configuration = ConsumerConfiguration.of(locals())
         core = self._running_core()
@@ -186,9 +278,30 @@ class AsyncClient:
         start_message_id_inclusive: bool = False,
         crypto_failure_action: object = None,
     ) -> AsyncReader:
-        """A reader that begins behind `start_message_id`, or with it if `start_message_id_inclusive`.
+        """Create a reader that begins behind a message.
 
-        Raises as `subscribe`.
+        Args:
+            topic: Any form of a topic's name.
+            start_message_id: The reader begins behind this message.
+            schema: Not supported. Leave it out.
+            receiver_queue_size: Messages that wait in the client, about.
+            reader_name: Shown in the topic's statistics.
+            subscription_role_prefix: How the name of its subscription begins.
+            is_read_compacted: Not supported. Leave it out.
+            crypto_key_reader: Not supported. Leave it out.
+            start_message_id_inclusive: Begin with that message, not behind it.
+            crypto_failure_action: Not supported. Leave it out.
+
+        Returns:
+            The reader, connected.
+
+        Raises:
+            InvalidConfiguration: If an option is impossible.
+            OperationNotSupported: If an option asks for a feature that is not supported.
+            InvalidTopicName: If `topic` is no topic name.
+            ConnectError: If no broker can be reached.
+            Timeout: If it takes longer than `operation_timeout_seconds`.
+            MagnetarError: What the broker answers, as the class of its error.
         """
         configuration = ReaderConfiguration.of(locals())
         core = self._running_core()
@@ -197,11 +310,22 @@ class AsyncClient:
         return AsyncReader(core, reader)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
-        """The names of the topic's partitions, or its own name if it has none."""
+        """Return the names of the partitions of a topic.
+
+        Args:
+            topic: Any form of a topic's name.
+
+        Returns:
+            The full name of each partition, or of the topic if it has none.
+
+        Raises:
+            TopicNotFound: If the topic does not exist.
+            ConnectError: If no broker can be reached.
+        """
         return await topic_partitions(self._running_core(), topic)
 
     def shutdown(self) -> None:
-        """End at once, without waiting for anything: what is pending may or may not have been sent."""
+        """End the client at once. Pending messages may or may not have been sent."""
         if self._closed:
             return
         self._closed = True
@@ -215,7 +339,10 @@ class AsyncClient:
             self._environment.close()
 
     async def close(self) -> None:
-        """Close everything this client made, and its connections. May be called twice."""
+        """Flush and close everything that this client made.
+
+        A second call does nothing.
+        """
         if self._ending is not None:
             await asyncio.shield(self._ending)
         if self._closed:

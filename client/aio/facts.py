@@ -10,19 +10,35 @@ class ProducerFacts:
     _producer: TopicProducer
 
     def topic(self) -> str:
-        """The topic in full."""
+        """Return the full name of the topic.
+
+        Returns:
+            Such as `persistent://public/default/greetings`.
+        """
         return self._producer.topic.full
 
     def producer_name(self) -> str:
-        """The name given at creation, or by the broker."""
+        """Return the name of the producer.
+
+        Returns:
+            The name given at creation, or by the broker.
+        """
         return self._producer.producer_name
 
     def last_sequence_id(self) -> int:
-        """The last sequence id that was stored, −1 if none."""
+        """Return the last sequence id that was stored.
+
+        Returns:
+            The id, −1 if none was stored.
+        """
         return self._producer.last_sequence_id
 
     def is_connected(self) -> bool:
-        """Whether every partition is connected."""
+        """Return whether the producer is connected to the broker of every partition.
+
+        Returns:
+            True if it is.
+        """
         return self._producer.is_connected
 
 
@@ -32,17 +48,33 @@ class ConsumerFacts:
     _consumer: TopicConsumer
 
     def topic(self) -> str:
-        """The topic in full."""
+        """Return the full name of the topic.
+
+        Returns:
+            Such as `persistent://public/default/greetings`.
+        """
         return self._consumer.topic.full
 
     def subscription_name(self) -> str:
-        """The subscription's name."""
+        """Return the name of the subscription.
+
+        Returns:
+            The name.
+        """
         return self._consumer.configuration.subscription_name
 
     def consumer_name(self) -> str:
-        """The consumer's name, empty if none was given."""
+        """Return the name of the consumer.
+
+        Returns:
+            The name, empty if none was given.
+        """
         return self._consumer.consumer_name
 
     def is_connected(self) -> bool:
-        """Whether the subscription is in place on every partition."""
+        """Return whether the consumer is connected to the broker of every partition.
+
+        Returns:
+            True if it is.
+        """
         return self._consumer.is_connected

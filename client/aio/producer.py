@@ -39,10 +39,32 @@ class AsyncProducer(ProducerFacts):
         deliver_at: object = None,
         deliver_after: object = None,
     ) -> MessageId:
-        """Publish a message (None: a null value) and return its id once it is stored.
+        """Publish a message and wait until it is stored.
 
-        Does not wait for the batching delay; what tasks send at the same moment still shares a batch. Raises
-        ProducerQueueIsFull (unless `block_if_queue_full`), MessageTooBig, Timeout and what the broker answers.
+        It does not wait for the batching delay. Messages that tasks send at the same moment share a batch.
+
+        Args:
+            content: The payload; None is a null value.
+            properties: Properties of the message.
+            partition_key: Key that chooses the partition.
+            ordering_key: Key for Key_Shared consumers of other Pulsars; stored with the message.
+            sequence_id: Number of the message; by default one more than the last.
+            replication_clusters: Not supported. Leave it out.
+            disable_replication: Not supported. Leave it out.
+            event_timestamp: Time of the event, in ms since the epoch.
+            deliver_at: Not supported. Leave it out.
+            deliver_after: Not supported. Leave it out.
+
+        Returns:
+            The id of the message.
+
+        Raises:
+            ProducerQueueIsFull: If too many messages are pending, unless `block_if_queue_full`.
+            MessageTooBig: If the message is larger than the broker accepts.
+            Timeout: If no receipt comes within `send_timeout_millis`. The message may be stored.
+            AlreadyClosed: If the producer is closed.
+            OperationNotSupported: If an option asks for a feature that is not supported.
+            MagnetarError: What the broker answers, as the class of its error.
         """
         if deliver_at or deliver_after or replication_clusters or disable_replication:
             refuse(
@@ -78,9 +100,26 @@ class AsyncProducer(ProducerFacts):
         deliver_at: object = None,
         deliver_after: object = None,
     ) -> None:
-        """Queue a message and return at once; `callback(result, message_id)` is called on the loop.
+        """Queue a message and return at once.
 
-        A full queue is reported to the callback as Result.ProducerQueueIsFull, or raised without one: this never waits.
+        The client calls `callback` on the loop. It passes Result.ProducerQueueIsFull if the queue is full.
+
+        Args:
+            content: The payload; None is a null value.
+            callback: Called as `callback(result, message_id)`.
+            properties: Properties of the message.
+            partition_key: Key that chooses the partition.
+            ordering_key: Key for Key_Shared consumers of other Pulsars; stored with the message.
+            sequence_id: Number of the message; by default one more than the last.
+            replication_clusters: Not supported. Leave it out.
+            disable_replication: Not supported. Leave it out.
+            event_timestamp: Time of the event, in ms since the epoch.
+            deliver_at: Not supported. Leave it out.
+            deliver_after: Not supported. Leave it out.
+
+        Raises:
+            ProducerQueueIsFull: If the queue is full and there is no callback.
+            OperationNotSupported: If an option asks for a feature that is not supported.
         """
         if deliver_at or deliver_after or replication_clusters or disable_replication:
             refuse(
@@ -97,10 +136,22 @@ class AsyncProducer(ProducerFacts):
             report(callback, outbox.failure or queue_is_full())
 
     async def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
-        """Publish plain messages, all to one partition if they have to choose.
+        """Publish many plain messages at the cost of a few list operations.
 
-        Without a callback: returns their ids, in order, once all are stored, or raises the first failure. With one: it
-        is called for each message, and this returns an empty list as soon as all are queued. Waits for space anyway.
+        This waits for space in the queue. All messages of a batch go to the partition whose turn it is.
+
+        Args:
+            payloads: Payloads of messages without key and properties.
+            callback: Called for each message as by `send_async`; None waits until all are stored.
+
+        Returns:
+            The ids in order; empty with a callback.
+
+        Raises:
+            MessageTooBig: If the message is larger than the broker accepts.
+            Timeout: If no receipt comes within `send_timeout_millis`. The message may be stored.
+            AlreadyClosed: If the producer is closed.
+            MagnetarError: What the broker answers, as the class of its error.
         """
         if self._closed:
             raise AlreadyClosed("the producer is closed")
@@ -121,11 +172,18 @@ class AsyncProducer(ProducerFacts):
         return outcome.ids
 
     async def flush(self) -> None:
-        """Until everything sent so far is stored. Raises the first failure."""
+        """Wait until everything sent so far is stored.
+
+        Raises:
+            MagnetarError: The first failure.
+        """
         await self._producer.flush()
 
     async def close(self) -> None:
-        """Send what is pending, then close. May be called twice."""
+        """Flush pending messages and close the producer on the broker.
+
+        A second call does nothing.
+        """
         self._closed = True
         await self._producer.close()
 

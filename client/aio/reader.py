@@ -127,11 +127,19 @@ class ReaderFacts:
     _reader: TopicReader
 
     def topic(self) -> str:
-        """The topic in full."""
+        """Return the full name of the topic.
+
+        Returns:
+            Such as `persistent://public/default/greetings`.
+        """
         return self._reader.consumer.topic.full
 
     def is_connected(self) -> bool:
-        """Whether the reader is connected to every partition's broker."""
+        """Return whether the reader is connected to the broker of every partition.
+
+        Returns:
+            True if it is.
+        """
         return self._reader.consumer.is_connected
 
 
@@ -143,7 +151,19 @@ class AsyncReader(ReaderFacts):
         self._consumer = AsyncConsumer(core, reader.consumer)
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
-        """The next message. Raises Timeout if none comes in time, AlreadyClosed, or why the reader ended."""
+        """Read the next message, waiting for it.
+
+        Args:
+            timeout_millis: Milliseconds to wait; None waits without end.
+
+        Returns:
+            The message.
+
+        Raises:
+            Timeout: If no message comes in time.
+            AlreadyClosed: If the reader is closed.
+            MagnetarError: Why the reader ended, or why the next message cannot be opened.
+        """
         try:
             message = await self._consumer.receive(timeout_millis)
         except MagnetarError as error:
@@ -153,14 +173,33 @@ class AsyncReader(ReaderFacts):
         return message
 
     async def has_message_available(self) -> bool:
-        """Whether there is a message behind the reader's position now."""
+        """Return whether there is a message behind the reader's position now.
+
+        Returns:
+            True if there is.
+
+        Raises:
+            MagnetarError: What the broker answers, as the class of its error.
+        """
         return await self._reader.has_message_available()
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Move to a message id (the next message is the one after it, or it with `start_message_id_inclusive`), or to
-        a publish time in milliseconds."""
+        """Move to a message or to a publish time.
+
+        The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
+
+        Args:
+            messageid: A message id, or a publish time in ms since the epoch.
+
+        Raises:
+            Timeout: If it takes longer than `operation_timeout_seconds`.
+            MagnetarError: What the broker answers, as the class of its error.
+        """
         await self._reader.seek(messageid)
 
     async def close(self) -> None:
-        """Close. May be called twice."""
+        """Close the reader.
+
+        A second call does nothing.
+        """
         await self._consumer.close()

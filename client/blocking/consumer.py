@@ -117,10 +117,20 @@ class Consumer(ConsumerFacts, OpensLater):
         return self._receiver.receive(timeout_millis)
 
     def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message, waiting for it. Raises Timeout, AlreadyClosed, or why the subscription ended.
+        """Receive the next message, waiting for it.
 
-        A message that cannot be opened is an error too (CryptoError, OperationNotSupported, MessageTooBig,
-        ChecksumError, InvalidMessage; `details` say which message): it stays unacknowledged, and the next call goes on.
+        Args:
+            timeout_millis: Milliseconds to wait; None waits without end.
+
+        Returns:
+            The message.
+
+        Raises:
+            Timeout: If no message comes in time.
+            AlreadyClosed: If the consumer is closed.
+            MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
+                say which message. It stays unacknowledged, and the next call goes on.
+            InvalidConfiguration: If the messages go to a listener.
         """
         if self._listener is None:
             try:
@@ -130,16 +140,40 @@ class Consumer(ConsumerFacts, OpensLater):
         raise InvalidConfiguration("this consumer's messages go to its listener")
 
     def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> Messages:
-        """At least one message and at most `messages_max`: what is here, or the first to come.
+        """Receive what is here, or the first message to come.
 
-        Raises as `receive`; what lies before a message that cannot be opened is handed over first.
+        What lies before a message that cannot be opened is returned first.
+
+        Args:
+            messages_max: Messages to return at most.
+            timeout_millis: Milliseconds to wait; None waits without end.
+
+        Returns:
+            At least one message.
+
+        Raises:
+            Timeout: If no message comes in time.
+            AlreadyClosed: If the consumer is closed.
+            MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
+                say which message. It stays unacknowledged, and the next call goes on.
+            InvalidConfiguration: If the messages go to a listener.
         """
         if self._listener is not None:
             raise InvalidConfiguration("this consumer's messages go to its listener")
         return self._inbox.take_many(messages_max) or self._receiver.receive_many(messages_max, timeout_millis)
 
     def batch_receive(self) -> list[Message]:
-        """Messages until one limit of the `batch_receive_policy` is reached; empty if its time passes without any."""
+        """Receive messages until one limit of the `batch_receive_policy` is reached.
+
+        Returns:
+            The messages; empty if the time passes without any.
+
+        Raises:
+            AlreadyClosed: If the consumer is closed.
+            MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
+                say which message. It stays unacknowledged, and the next call goes on.
+            InvalidConfiguration: If the messages go to a listener.
+        """
         policy = self._consumer.configuration.batch_receive_policy or ConsumerBatchReceivePolicy()
         end = time.monotonic() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         messages: list[Message] = []
@@ -157,31 +191,74 @@ class Consumer(ConsumerFacts, OpensLater):
         return messages
 
     def acknowledge(self, message: Message | MessageId) -> None:
-        """The message is done. Sent within the grouping time, together with others."""
+        """Acknowledge a message.
+
+        The client sends acknowledgements together, within 100 ms.
+
+        Args:
+            message: The message, or its id.
+
+        Raises:
+            AlreadyClosed: If the consumer is closed.
+            OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
+        """
         self._consumer.acknowledge(message)
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
-        """All these messages are done."""
+        """Acknowledge many messages at once.
+
+        Args:
+            messages: Messages, or their ids.
+
+        Raises:
+            AlreadyClosed: If the consumer is closed.
+            OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
+        """
         self._consumer.acknowledge_many(messages)
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Everything up to the message is done. Raises CumulativeAcknowledgementNotAllowedError on Shared."""
+        """Acknowledge everything up to and including a message.
+
+        Args:
+            message: The message, or its id.
+
+        Raises:
+            CumulativeAcknowledgementNotAllowedError: On a Shared subscription.
+            AlreadyClosed: If the consumer is closed.
+            OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
+        """
         self._consumer.acknowledge_cumulative(message)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Have the message delivered again after `negative_ack_redelivery_delay_ms`."""
+        """Have a message delivered again after `negative_ack_redelivery_delay_ms`.
+
+        Args:
+            message: The message, or its id.
+
+        Raises:
+            AlreadyClosed: If the consumer is closed.
+            OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
+        """
         self._consumer.negative_acknowledge(message)
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything unacknowledged delivered again."""
+        """Have all unacknowledged messages delivered again."""
         self._running.run(_later(self._consumer.redeliver_unacknowledged_messages))
 
     def pause_message_listener(self) -> None:
-        """Let the listener rest after the message it has."""
+        """Pause the listener after the message that it handles now.
+
+        Raises:
+            InvalidConfiguration: If there is no listener.
+        """
         self._the_listener().pause()
 
     def resume_message_listener(self) -> None:
-        """Let the listener go on."""
+        """Resume the listener.
+
+        Raises:
+            InvalidConfiguration: If there is no listener.
+        """
         self._the_listener().resume()
 
     def _the_listener(self) -> "Listener":
@@ -190,23 +267,46 @@ class Consumer(ConsumerFacts, OpensLater):
         return self._listener
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Move the subscription to a message id, or to a publish time in milliseconds.
+        """Move the subscription to a message or to a publish time.
 
-        The next message is the one after the id, or the one of that id with `start_message_id_inclusive`.
+        The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
+
+        Args:
+            messageid: A message id, or a publish time in ms since the epoch.
+
+        Raises:
+            Timeout: If it takes longer than `operation_timeout_seconds`.
+            OperationNotSupported: If the id belongs to another topic.
+            MagnetarError: What the broker answers, as the class of its error.
         """
         self._running.run(self._consumer.seek(messageid))
 
     def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message; `MessageId.earliest` if it has none."""
+        """Return the id of the last message of the topic.
+
+        Returns:
+            The id; `MessageId.earliest` if the topic has no message.
+
+        Raises:
+            OperationNotSupported: On a partitioned topic.
+            MagnetarError: What the broker answers, as the class of its error.
+        """
         return self._running.run(self._consumer.get_last_message_id())
 
     def unsubscribe(self) -> None:
-        """Delete the subscription and close."""
+        """Delete the subscription and close the consumer.
+
+        Raises:
+            MagnetarError: What the broker answers, as the class of its error.
+        """
         self._running.run(self._consumer.unsubscribe())
         self.close()
 
     def close(self) -> None:
-        """Send waiting acknowledgements and close. May be called twice."""
+        """Send waiting acknowledgements and close the consumer.
+
+        A second call does nothing.
+        """
         if self.is_unopened:
             return
         self._client.close_one(self._consumer)
@@ -254,22 +354,53 @@ class Reader(ReaderFacts, OpensLater):
         return message
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
-        """The next message, waiting for it. Raises Timeout, AlreadyClosed, or why the reader ended."""
+        """Read the next message, waiting for it.
+
+        Args:
+            timeout_millis: Milliseconds to wait; None waits without end.
+
+        Returns:
+            The message.
+
+        Raises:
+            Timeout: If no message comes in time.
+            AlreadyClosed: If the reader is closed.
+            MagnetarError: Why the reader ended, or why the next message cannot be opened.
+        """
         if self._listener is not None:
             raise InvalidConfiguration("this reader's messages go to its listener")
         return self._next(timeout_millis)
 
     def has_message_available(self) -> bool:
-        """Whether there is a message behind the reader's position now."""
+        """Return whether there is a message behind the reader's position now.
+
+        Returns:
+            True if there is.
+
+        Raises:
+            MagnetarError: What the broker answers, as the class of its error.
+        """
         return self._running.run(self._reader.has_message_available())
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Move to a message id (the next message is the one after it, or it with `start_message_id_inclusive`), or to
-        a publish time in milliseconds."""
+        """Move to a message or to a publish time.
+
+        The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
+
+        Args:
+            messageid: A message id, or a publish time in ms since the epoch.
+
+        Raises:
+            Timeout: If it takes longer than `operation_timeout_seconds`.
+            MagnetarError: What the broker answers, as the class of its error.
+        """
         self._running.run(self._reader.seek(messageid))
 
     def close(self) -> None:
-        """Close. May be called twice."""
+        """Close the reader.
+
+        A second call does nothing.
+        """
         if self.is_unopened:
             return
         self._client.close_one(self._reader.consumer)

@@ -79,8 +79,11 @@ class Running:
         return threading.get_ident() == self._thread.ident and self.error is None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine on the loop. Raises OperationNotSupported on the loop's own thread, AlreadyClosed
-        when the loop has ended or is that of the parent process."""
+        """Run a coroutine on the loop and return its result.
+
+        Raises OperationNotSupported on the loop's own thread, AlreadyClosed when the loop has ended or is that of the
+        parent process.
+        """
         if self.error is not None:
             coroutine.close()
             raise self.error

@@ -59,9 +59,32 @@ class Producer(ProducerFacts, OpensLater):
         deliver_at: object = None,
         deliver_after: object = None,
     ) -> MessageId:
-        """Publish a message (None: a null value), return its id once it is stored. Sends the open batch at once.
+        """Publish a message and wait until it is stored.
 
-        Raises ProducerQueueIsFull (unless `block_if_queue_full`), MessageTooBig, Timeout and what the broker answers.
+        It sends the open batch at once.
+
+        Args:
+            content: The payload; None is a null value.
+            properties: Properties of the message.
+            partition_key: Key that chooses the partition.
+            ordering_key: Key for Key_Shared consumers of other Pulsars; stored with the message.
+            sequence_id: Number of the message; by default one more than the last.
+            replication_clusters: Not supported. Leave it out.
+            disable_replication: Not supported. Leave it out.
+            event_timestamp: Time of the event, in ms since the epoch.
+            deliver_at: Not supported. Leave it out.
+            deliver_after: Not supported. Leave it out.
+
+        Returns:
+            The id of the message.
+
+        Raises:
+            ProducerQueueIsFull: If too many messages are pending, unless `block_if_queue_full`.
+            MessageTooBig: If the message is larger than the broker accepts.
+            Timeout: If no receipt comes within `send_timeout_millis`. The message may be stored.
+            AlreadyClosed: If the producer is closed.
+            OperationNotSupported: If an option asks for a feature that is not supported.
+            MagnetarError: What the broker answers, as the class of its error.
         """
         self._refuse_on_loop()
         if deliver_at or deliver_after or replication_clusters or disable_replication:
@@ -105,10 +128,27 @@ class Producer(ProducerFacts, OpensLater):
         deliver_at: object = None,
         deliver_after: object = None,
     ) -> None:
-        """Queue a message and return. `callback(result, message_id)` is called on the client's thread, one message
-        after the other; it must not block.
+        """Queue a message and return.
 
-        With a full queue this waits (`block_if_queue_full`) or calls back with Result.ProducerQueueIsFull.
+        The client calls `callback` on its own thread, one message after the other. The callback must not block. With a
+        full queue this waits (`block_if_queue_full`) or passes Result.ProducerQueueIsFull to the callback.
+
+        Args:
+            content: The payload; None is a null value.
+            callback: Called as `callback(result, message_id)`.
+            properties: Properties of the message.
+            partition_key: Key that chooses the partition.
+            ordering_key: Key for Key_Shared consumers of other Pulsars; stored with the message.
+            sequence_id: Number of the message; by default one more than the last.
+            replication_clusters: Not supported. Leave it out.
+            disable_replication: Not supported. Leave it out.
+            event_timestamp: Time of the event, in ms since the epoch.
+            deliver_at: Not supported. Leave it out.
+            deliver_after: Not supported. Leave it out.
+
+        Raises:
+            InvalidMessage: If the message cannot be sent as it is.
+            OperationNotSupported: If an option asks for a feature that is not supported.
         """
         if (
             properties is None
@@ -169,11 +209,22 @@ class Producer(ProducerFacts, OpensLater):
             self._wait_for_space(outbox, True)
 
     def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
-        """Publish plain messages at the cost of a few list operations for all of them.
+        """Publish many plain messages at the cost of a few list operations.
 
-        Without a callback: returns their ids, in order, once all are stored, or raises the first failure. With one: it
-        is called for each message as by `send_async`, and this returns an empty list as soon as all are queued. Waits
-        for space either way. Keyless as they are, they go to the partition whose turn it is.
+        This waits for space in the queue. All messages of a batch go to the partition whose turn it is.
+
+        Args:
+            payloads: Payloads of messages without key and properties.
+            callback: Called for each message as by `send_async`; None waits until all are stored.
+
+        Returns:
+            The ids in order; empty with a callback.
+
+        Raises:
+            MessageTooBig: If the message is larger than the broker accepts.
+            Timeout: If no receipt comes within `send_timeout_millis`. The message may be stored.
+            AlreadyClosed: If the producer is closed.
+            MagnetarError: What the broker answers, as the class of its error.
         """
         self._refuse_on_loop()
         if set(map(type, payloads)) != {bytes}:
@@ -199,11 +250,18 @@ class Producer(ProducerFacts, OpensLater):
         return outcome.ids
 
     def flush(self) -> None:
-        """Until everything sent so far is stored. Raises the first failure."""
+        """Wait until everything sent so far is stored.
+
+        Raises:
+            MagnetarError: The first failure.
+        """
         self._running.run(self._producer.flush())
 
     def close(self) -> None:
-        """Send what is pending, then close. May be called twice."""
+        """Flush pending messages and close the producer on the broker.
+
+        A second call does nothing.
+        """
         if self.is_unopened:
             return
         self._client.close_one(self._producer)

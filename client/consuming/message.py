@@ -150,8 +150,11 @@ class Entry:
 
 
 def _refuse_unknown_compression(metadata: MessageMetadata) -> None:
-    """Protobuf takes a value that an enumeration lacks for an unknown field: such an entry looks uncompressed, and its
-    payload would be handed over as it is. Whoever compresses says the size before, so only such entries are looked at.
+    """Refuse an entry whose compression this client does not know.
+
+    Protobuf takes a value that an enumeration lacks for an unknown field. Such an entry looks uncompressed, and its
+    payload would be handed over as it is. A producer that compresses states the size before, so only entries with that
+    size are looked at.
     """
     for field in UnknownFieldSet(metadata):
         if field.field_number == MessageMetadata.COMPRESSION_FIELD_NUMBER:
@@ -167,65 +170,121 @@ class Message(tuple[Any, ...]):
     __slots__ = ()
 
     def data(self) -> bytes:
-        """The payload; empty for a null value."""
+        """Return the payload.
+
+        Returns:
+            The bytes; empty for a null value.
+        """
         return self[2]
 
     def value(self) -> bytes:
-        """The payload; with schemas it will be what the schema makes of it."""
+        """Return the payload. Schemas are not supported yet.
+
+        Returns:
+            The bytes; empty for a null value.
+        """
         return self[2]
 
     def properties(self) -> dict[str, str]:
-        """The application's properties."""
+        """Return the properties of the message.
+
+        Returns:
+            Names and values.
+        """
         single = self[3]
         return {} if single is None else {pair.key: pair.value for pair in single.properties}
 
     def partition_key(self) -> str:
-        """The key, empty if there is none."""
+        """Return the partition key.
+
+        Returns:
+            The key, empty if there is none.
+        """
         return "" if self[3] is None else self[3].partition_key
 
     def ordering_key(self) -> str:
-        """The ordering key, empty if there is none."""
+        """Return the ordering key.
+
+        Returns:
+            The key, empty if there is none.
+        """
         return "" if self[3] is None else self[3].ordering_key.decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
-        """When the producer published it, in milliseconds since the epoch."""
+        """Return when the producer published the message.
+
+        Returns:
+            Milliseconds since the epoch.
+        """
         return self[0].metadata.publish_time
 
     def event_timestamp(self) -> int:
-        """The time that the application gave it, in milliseconds, 0 if none."""
+        """Return the time that the application gave the message.
+
+        Returns:
+            Milliseconds since the epoch, 0 if none.
+        """
         return 0 if self[3] is None else self[3].event_time
 
     def message_id(self) -> MessageId:
-        """Where it is stored."""
+        """Return the id of the message.
+
+        Returns:
+            The id.
+        """
         entry = self[0]
         size = entry.count if entry.batched else 0
         return MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
 
     def topic_name(self) -> str:
-        """The topic (or partition) it came from, in full."""
+        """Return the topic or partition that the message came from.
+
+        Returns:
+            The full name.
+        """
         return self[0].topic
 
     def redelivery_count(self) -> int:
-        """How often it was delivered before, as far as the broker knows."""
+        """Return how often the broker delivered the message before.
+
+        Returns:
+            The number of earlier deliveries.
+        """
         return self[0].redelivery_count
 
     def producer_name(self) -> str:
-        """Who published it."""
+        """Return the name of the producer.
+
+        Returns:
+            The name.
+        """
         return self[0].metadata.producer_name
 
     def sequence_id(self) -> int:
-        """The producer's number for it."""
+        """Return the producer's number of the message.
+
+        Returns:
+            The sequence id.
+        """
         single = self[3]
         if isinstance(single, SingleMessageMetadata) and single.HasField("sequence_id"):
             return single.sequence_id
         return self[0].metadata.sequence_id + max(self[1], 0)
 
     def schema_version(self) -> bytes:
-        """The version of the schema it was published with, empty if none."""
+        """Return the version of the schema that the message was published with.
+
+        Returns:
+            The version, empty if none.
+        """
         return self[0].metadata.schema_version
 
     def has_null_value(self) -> bool:
-        """Whether it is a null value (a tombstone)."""
+        """Return whether the message is a null value.
+
+        Returns:
+            True if it is.
+        """
         return self[3] is not None and self[3].null_value
 
     @property

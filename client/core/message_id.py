@@ -43,33 +43,67 @@ class MessageId(tuple[int, int, int, int, int]):
         return tuple.__new__(cls, (ledger_id, entry_id, batch_index, partition, batch_size))
 
     def ledger_id(self) -> int:
-        """Ledger that holds the message."""
+        """Return the ledger that holds the message.
+
+        Returns:
+            The ledger id.
+        """
         return self[0]
 
     def entry_id(self) -> int:
-        """Entry of the ledger."""
+        """Return the entry of the ledger.
+
+        Returns:
+            The entry id.
+        """
         return self[1]
 
     def batch_index(self) -> int:
-        """Index within the entry's batch, −1 for a message that travelled alone."""
+        """Return the index within the batch.
+
+        Returns:
+            The index, −1 for a message that was sent alone.
+        """
         return self[2]
 
     def partition(self) -> int:
-        """Partition of the topic, −1 for an unpartitioned one."""
+        """Return the partition of the topic.
+
+        Returns:
+            The index, −1 for a topic without partitions.
+        """
         return self[3]
 
     def batch_size(self) -> int:
-        """Messages in the entry's batch, 0 if unknown or not a batch."""
+        """Return the number of messages of the batch.
+
+        Returns:
+            The number, 0 if unknown or without a batch.
+        """
         return self[4]
 
     def serialize(self) -> bytes:
-        """The id as bytes (a MessageIdData of the protocol), readable by every Pulsar client."""
+        """Return the id as bytes that every Pulsar client reads.
+
+        Returns:
+            A MessageIdData of the protocol.
+        """
         return self.to_wire().SerializeToString()
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> "MessageId":
-        """The id that `serialize` of any Pulsar client wrote, whatever its `topic`. Raises ProtocolError on anything
-        else."""
+        """Read an id that `serialize` of any Pulsar client wrote.
+
+        Args:
+            message_id_bytes: The bytes.
+            topic: Accepted without effect.
+
+        Returns:
+            The id.
+
+        Raises:
+            ProtocolError: If the bytes are no id.
+        """
         found = WireMessageId.deserialize(message_id_bytes)
         if found.batch_size < 0:
             raise ProtocolError("not a message id: its batch has a negative size")
@@ -77,13 +111,24 @@ class MessageId(tuple[int, int, int, int, int]):
 
     @classmethod
     def wrap(cls, msg_id: "PlacedLikeAnId") -> "MessageId":
-        """The id of the same place, from an id of this or of the official client."""
+        """Make an id from an id of this or of the official client.
+
+        Args:
+            msg_id: The other id.
+
+        Returns:
+            The id of the same place.
+        """
         if isinstance(msg_id, MessageId):
             return msg_id
         return cls(msg_id.partition(), msg_id.ledger_id(), msg_id.entry_id(), msg_id.batch_index())
 
     def to_wire(self) -> MessageIdData:
-        """The protocol's message; the −1 of `earliest` becomes its 64-bit pattern, as everywhere in Pulsar."""
+        """Return the id as the protocol's message.
+
+        Returns:
+            A MessageIdData. The −1 of `earliest` becomes its 64-bit pattern, as everywhere in Pulsar.
+        """
         data = MessageIdData(ledgerId=unsigned64(self[0]), entryId=unsigned64(self[1]))
         if self[3] >= 0:
             data.partition = self[3]
@@ -95,7 +140,14 @@ class MessageId(tuple[int, int, int, int, int]):
 
     @staticmethod
     def from_wire(data: MessageIdData) -> "MessageId":
-        """The inverse of `to_wire`."""
+        """Make an id from the protocol's message.
+
+        Args:
+            data: The message.
+
+        Returns:
+            The id.
+        """
         return MessageId(
             data.partition, signed64(data.ledgerId), signed64(data.entryId), data.batch_index, max(data.batch_size, 0)
         )

@@ -64,26 +64,37 @@ def read_topic(
     pin_ttl_s: float = PIN_TTL_S,
     on_planned: Callable[[], None] | None = None,
 ) -> "DataFrame":
-    """Read what a topic holds between two points into a DataFrame (for its columns see `message_table`).
+    """Read what a topic holds between two points into a DataFrame.
 
-    topic: any form of a persistent topic's name; a partitioned topic is read with all its partitions, in order within
-        each. One partition is read by its own name (`…-partition-3`).
-    start, end: `"earliest"`, `"latest"`, a message id (both inclusive), or a time (`start` inclusive, `end` exclusive),
-        or for single partitions a mapping from partition to these. `end="latest"` means the moment of the call.
-    readers_per_node: Ray actors that read on every node, by default one a CPU, at most 8; the first call decides.
-    progress: show a bar; by default if standard error is a terminal.
-    plan_timeout_s: how long to look for the topic's brokers while some of them fail over.
-    pin_ttl_s: after a crash of the driver, the planned ledgers may be trimmed this much later.
-    on_planned: called once the plan stands: what is published from then on is not part of the read, and the brokers
-        are not needed any more.
+    All rows are read when this returns. They stay until `release`, `stop` or the end of this process. Reading moves no
+    cursor.
 
-    The rows are materialized when this returns; see the module for how long they stay. Reading never moves a
-    subscription's cursor and never disturbs the topic's brokers.
+    Args:
+        spark: A session of `magnetar.spark.session`.
+        topic: Any form of a persistent topic's name. A partitioned topic is read with all its partitions, in order
+            within each. One partition is read by its own name (`…-partition-3`).
+        start: `"earliest"`, `"latest"`, a message id or a time, both inclusive. A mapping gives one for each partition.
+        end: The same, with a message id inclusive and a time exclusive. `"latest"` means the moment of the call.
+        readers_per_node: Ray actors that read on each node. By default one per CPU, up to 8. The first call decides.
+        progress: Show a bar. By default if standard error is a terminal.
+        plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
+        pin_ttl_s: Seconds after which planned ledgers may be trimmed if this process crashes.
+        on_planned: Called once the plan stands. What is published later is not read, and brokers are no longer needed.
 
-    Raises NotAllowedError for a non-persistent topic (and for encrypted or chunked messages), TopicNotFound,
-    InvalidTopicName, InvalidConfiguration for impossible bounds or a Spark that is not on Ray, ClusterError if there is
-    no cluster on this Ray, ServiceUnitNotReady or CoordinatorUnavailable if the topic's owner cannot be asked in time,
-    and NoSuchEntry, EntryUnknown or EntryCorrupt rather than leave out a single message.
+    Returns:
+        A frame with one row per message.
+
+    Raises:
+        NotAllowedError: If the topic is non-persistent, or holds encrypted or chunked messages.
+        TopicNotFound: If the topic does not exist.
+        InvalidTopicName: If `topic` is no topic name.
+        InvalidConfiguration: If the bounds are impossible, or Spark does not run on Ray.
+        ClusterError: If there is no cluster on this Ray.
+        ServiceUnitNotReady: If the topic's owner cannot be asked in time.
+        CoordinatorUnavailable: If the coordinator cannot be asked in time.
+        NoSuchEntry: If an entry of the range is gone. No message is left out silently.
+        EntryUnknown: If an entry cannot be read now.
+        EntryCorrupt: If no copy of an entry is intact.
     """
     if not spark.conf.get(RAYDP_MARK, ""):
         raise InvalidConfiguration("this Spark does not run on Ray: use magnetar.spark.session() or raydp.init_spark()")
@@ -113,9 +124,15 @@ def read_topic(
 
 
 def release(frame: "DataFrame") -> None:
-    """Forget the rows of a frame that `read_topic` returned; their memory becomes free. Again is fine.
+    """Free the rows of a frame that `read_topic` returned.
 
-    Raises InvalidConfiguration for any other frame.
+    A second call does nothing.
+
+    Args:
+        frame: The frame.
+
+    Raises:
+        InvalidConfiguration: If `read_topic` did not return the frame.
     """
     with _lock:
         found = _numbers.get(frame)

@@ -14,6 +14,10 @@ _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
 _ITEM = re.compile(r"^(\*{0,2}\w[\w, *]*): (.*)$")
 
 
+INSIDE = {"open_producer", "open_consumer", "open_reader", "close_one", "close_when_forgotten", "inherited"}
+"""Public for the client's own other parts only."""
+
+
 def python_api() -> str:
     """Functions, classes and enumerations. Errors have a page of their own."""
     parts = [
@@ -40,7 +44,7 @@ def _class(name: str, kind: type) -> str:
     constructor = kind.__dict__.get("__init__")
     shown = f"{_signature(name, constructor)}{_text(constructor)}" if inspect.isfunction(constructor) else ""
     parts = [f"## {name}\n\n{_text(kind)}{shown}"]
-    for member, value in _members(kind):
+    for member, value in members(kind):
         if isinstance(value, property):
             parts.append(f"### {name}.{member}\n\n{_text(value)}")
         else:
@@ -48,12 +52,16 @@ def _class(name: str, kind: type) -> str:
     return "\n".join(parts)
 
 
-def _members(kind: type) -> Iterator[tuple[str, Any]]:
+def members(kind: type) -> Iterator[tuple[str, Any]]:
     """The public methods and properties of a class, its own and those of bases of ours, in order of their names."""
     for member in sorted({name for base in kind.__mro__ if _is_ours(base) for name in vars(base)}):
         value = inspect.getattr_static(kind, member)
         value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-        if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+        if (
+            not member.startswith("_")
+            and member not in INSIDE
+            and (inspect.isfunction(value) or isinstance(value, property))
+        ):
             yield member, value
 
 

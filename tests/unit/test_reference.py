@@ -1,10 +1,14 @@
 """The pages of `docs/reference/` are what the code says."""
 
+import enum
+import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from generate_reference import pages
+from reference_api import members
 from reference_pages import advice
 
 import magnetar
@@ -40,3 +44,39 @@ def test_the_api_page_has_every_public_name() -> None:
         if callable(kind) and not (isinstance(kind, type) and issubclass(kind, BaseException))
     }
     assert wanted <= headings
+
+
+def public_callables() -> list[tuple[str, Any]]:
+    """The functions and methods of `magnetar.__all__`, each once, by its qualified name."""
+    found: dict[Any, str] = {}
+    for name in magnetar.__all__:
+        value = getattr(magnetar, name)
+        if inspect.isfunction(value):
+            found.setdefault(value, name)
+        elif name == "spark":
+            for each in value.__all__:
+                found.setdefault(getattr(value, each), f"spark.{each}")
+        elif isinstance(value, type) and not issubclass(value, BaseException | enum.Enum):
+            constructor = vars(value).get("__init__")
+            if name.endswith("Client") and inspect.isfunction(constructor):
+                found[constructor] = f"{name}.__init__"
+            for member, method in members(value):
+                if inspect.isfunction(method):
+                    found.setdefault(method, f"{name}.{member}")
+    return [(name, value) for value, name in found.items()]
+
+
+PUBLIC = public_callables()
+NO_VERB = re.compile(r"^(?:The|A|An|What|Who|Whether|When|Where|How|All|At|Until|See|This)\b|^\w+s\b(?<!ss)")
+
+
+@pytest.mark.parametrize(("name", "function"), PUBLIC, ids=[name for name, _ in PUBLIC])
+def test_a_public_function_documents_arguments_result_and_starts_with_a_verb(name: str, function: Any) -> None:
+    text = inspect.getdoc(function) or ""
+    assert text and not NO_VERB.match(text), text.partition("\n")[0]
+    signature = inspect.signature(function)
+    arguments = text.partition("Args:")[2].partition("\n\n")[0]
+    documented = re.findall(r"^    (\w+): \S", arguments, re.MULTILINE)
+    assert documented == [parameter for parameter in signature.parameters if parameter not in ("self", "cls")]
+    gives = signature.return_annotation not in (None, "None", inspect.Signature.empty)
+    assert ("Returns:" in text) == gives
