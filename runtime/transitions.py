@@ -1,16 +1,24 @@
-"""State machines as data: a table of allowed transitions, and the check that every change of state passes."""
+"""State machines as data: a table of allowed transitions, and the check that every change of state passes.
 
-from collections.abc import Mapping
+The check is one look-up. Owners make it where a state changes, never for each entry or message.
+"""
+
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import TypeVar
 
 S = TypeVar("S", bound=Enum)
 
 
-def check_transition(table: Mapping[S, frozenset[S]], what: str, old: S, new: S) -> None:
+class ForbiddenTransition(RuntimeError):
+    """A state machine was told to take a step that its table does not have: a defect of ours, never to be retried."""
+
+
+def check_transition(table: Mapping[S, Collection[S]], what: str, old: S, new: S) -> None:
     """Check one change of state.
 
-    Raises RuntimeError when `table` does not allow it. That is a defect of the caller, never an answer to a client.
+    Raises ForbiddenTransition when `table` does not allow it. That is a defect of the caller, never an answer to a
+    client.
     """
     if new not in table[old]:
-        raise RuntimeError(f"{what} cannot go from {old.value} to {new.value}")
+        raise ForbiddenTransition(f"{what} cannot go from {old.name.lower()} to {new.name.lower()}")

@@ -1,12 +1,7 @@
 """Who is alive: sessions of bookies, brokers and others at the coordinator, as a pure state machine.
 
-A session belongs to one incarnation of one node, and to one connection. States, each with its trigger:
-
-    none    →  alive    `register`
-    alive   →  ended    `disconnected`, `end`, or another incarnation of the node registers
-    alive   →  adrift   `disconnected` while this process wakes up from a long pause
-    adrift  →  alive    the same incarnation registers, over a new connection
-    adrift  →  ended    another incarnation registers, or it has been silent for `session_timeout_s` since the wake-up
+A session belongs to one incarnation of one node, and to one connection. `TRANSITIONS` has its states. An incarnation
+that registers again, over a new connection, gets a new session, which ends the old one.
 
 Whoever is silent for `session_timeout_s` is named by `tick`, to be ended. A broker's incarnation that has ended stays
 ended: it must come back as a new one, because its topics were given to others. Other roles own nothing and may come
@@ -18,18 +13,43 @@ when what had waited in the sockets has been read.
 
 Members give a coordinator up that leaves them without an answer for `session_timeout_s`. So a connection that is found
 closed at the end of a long pause says nothing about who was at its other end: he may be on his way back. Such a session
-goes on adrift, without a connection; everything else treats it as alive.
+goes on detached, without a connection; everything else treats it as alive.
 
 After the coordinator started, brokers that own topics are given `session_timeout_s` to register (`in_grace`).
 """
 
+import enum
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...protocol.errors import StaleEpoch
 from ...protocol.names import ROLE_BROKER
+from ...runtime.transitions import check_transition
 
 ENDED_REMEMBERED_MAX = 10_000
+
+
+class SessionState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    NEW = enum.auto()
+    ALIVE = enum.auto()
+    DETACHED = enum.auto()
+    ENDED = enum.auto()
+
+
+TRANSITIONS: Mapping[SessionState, Collection[SessionState]] = {
+    SessionState.NEW: (SessionState.ALIVE,),  # `register`
+    SessionState.ALIVE: (
+        SessionState.DETACHED,  # `disconnected` while this process wakes up from a long pause
+        SessionState.ENDED,  # `disconnected`, `end`, or the node registers again
+    ),
+    SessionState.DETACHED: (
+        SessionState.ENDED,  # the node registers again, or has been silent for the time-out since the wake-up
+    ),
+    SessionState.ENDED: (),
+}
 
 
 class Session:
@@ -48,7 +68,17 @@ class Session:
         self.report: dict[str, Any] = {}
         self.report_bytes = b""
         self.silent_s = 0.0
-        self.alive = True
+        self.state = SessionState.NEW
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.state is not SessionState.ENDED
+
+    def become(self, state: SessionState) -> None:
+        """Enter the next state. Raises ForbiddenTransition."""
+        check_transition(TRANSITIONS, f"the session of {self.node_id}", self.state, state)
+        self.state = state
 
 
 class Membership:
@@ -102,9 +132,10 @@ class Membership:
         key = (session.role, session.node_id)
         replaced = self._sessions.pop(key, None)
         if replaced is not None:
-            replaced.alive = False
+            replaced.become(SessionState.ENDED)
             if replaced.incarnation != session.incarnation:
                 self._remember_ended(replaced)
+        session.become(SessionState.ALIVE)
         self._sessions[key] = session
         return replaced
 
@@ -113,9 +144,10 @@ class Membership:
         session.silent_s = 0.0
 
     def disconnected(self, session: Session, now_s: float) -> bool:
-        """Its connection closed. Answers whether that ended the session: no if it was over, or is adrift now."""
+        """Its connection closed. Answers whether that ended the session: no if it was over, or is detached now."""
         if session.alive and self._is_waking_up(now_s):
             session.silent_s = 0.0
+            session.become(SessionState.DETACHED)
             return False
         return self.end(session)
 
@@ -123,7 +155,7 @@ class Membership:
         """End a session; answers whether it was still alive."""
         if not session.alive:
             return False
-        session.alive = False
+        session.become(SessionState.ENDED)
         del self._sessions[(session.role, session.node_id)]
         self._remember_ended(session)
         return True

@@ -4,19 +4,14 @@ The supervisor lives beside the coordinator, and decides only *that* a process r
 broker or bookie is a new incarnation that registers like any other. Safety does not depend on it (fencing and
 compare-and-set see to that), so a needless restart costs time and nothing else.
 
-States of a node, each with its trigger:
-
-    STARTING  →  RUNNING      the process runs and its service has started (or it was found running: adopted)
-    STARTING  →  WAITING      it could not be started
-    RUNNING   →  WAITING      its process died, or its service ended by itself
-    WAITING   →  STARTING     the back-off is over: 0.1 s at first, doubled up to 10 s, reset by a minute of health
+`TRANSITIONS` has the states of a node, each with its trigger.
 
 Supervision ends with `close`, which leaves the processes as they are, or `stop_all`, which ends them in order.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -24,6 +19,7 @@ from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from .plan import NodePlan
 
 logger = logging.getLogger(__name__)
@@ -65,6 +61,17 @@ class NodeState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     WAITING = "waiting"
+
+
+TRANSITIONS: Mapping[NodeState, Collection[NodeState]] = {
+    NodeState.STARTING: (
+        NodeState.RUNNING,  # the process runs and its service has started, or it was found running (adopted)
+        NodeState.WAITING,  # it could not be started
+    ),
+    NodeState.RUNNING: (NodeState.WAITING,),  # its process died, or its service ended by itself
+    # The back-off is over: 0.1 s at first, doubled up to 10 s, reset by a minute of health.
+    NodeState.WAITING: (NodeState.STARTING,),
+}
 
 
 class _Kept:
@@ -146,6 +153,7 @@ class Supervisor:
             await asyncio.gather(*(self._stop(handle) for handle in handles))
 
     def _become(self, kept: _Kept, state: NodeState, problem: str = "") -> None:
+        check_transition(TRANSITIONS, kept.node.node_id, kept.state, state)
         kept.state = state
         kept.problem = problem
         self._changed.set()

@@ -180,7 +180,7 @@ class EntryStore:
         self.journal.active = None
         unused = [spare] if spare is not None else []
         if active is not None and active.rows:
-            active.state = SegmentState.SEALING
+            active.become(SegmentState.SEALING)
             self.segments[active.file_id] = active
         elif active is not None:
             unused.append(active)  # its fences and tombstones are in the checkpoint
@@ -366,7 +366,7 @@ class EntryStore:
                 state.segments = [segment for segment in state.segments if segment.file_id not in gone]
         for segment in old:
             self.segments.pop(segment.file_id, None)
-            segment.state = SegmentState.REMOVED
+            segment.become(SegmentState.REMOVED)
         for segment, _ in new:
             self._adopt(segment)
         await self.checkpoint()

@@ -276,7 +276,7 @@ class Journal:
                 last.final = True
             else:
                 self._loop.call_soon(self._on_full, full)
-            full.state = SegmentState.SEALING
+            full.become(SegmentState.SEALING)
             self._lasted_s = (self._loop.time() - self._active_since) * self._segment_bytes / self._active_bytes
             self._on_rotated(full)
             self._previous = full
@@ -286,7 +286,7 @@ class Journal:
         return following
 
     def _activate(self, segment: Segment) -> None:
-        segment.state = SegmentState.ACTIVE
+        segment.become(SegmentState.ACTIVE)
         if segment.file is not None:
             self._newest_real = segment
         self.active = segment
@@ -323,7 +323,7 @@ class Journal:
         self.active = None
         self._previous = self._newest_real
         for segment in homeless:
-            segment.state = SegmentState.REMOVED
+            segment.become(SegmentState.REMOVED)
             self._files.hurry(segment)
             self._on_abandoned(segment)
         refused = [batch for batch in self._queue if batch.segment.state is SegmentState.REMOVED]

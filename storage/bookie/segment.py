@@ -1,22 +1,17 @@
 """One segment file of a bookie, as the event loop sees it: its name, its place in its life, which ledgers are in it.
 
-States and transitions:
+`SegmentState` says what each state means, `TRANSITIONS` which may follow which.
 
-    PREPARED   pre-allocated, header synced, no record in it
-    ACTIVE     the journal appends to it; its rows are in memory            PREPARED → ACTIVE: the one before is full
-    SEALING    full: nothing is added, then (its last batch durable) its    ACTIVE → SEALING: the next one takes over
-               index is written
-    SEALED     its index is on disk, its rows are no longer in memory       SEALING → SEALED: the index is durable
-    REMOVED    no part of the store any more; the file is deleted           SEALED → REMOVED: compacted, or nothing live
-
-A journal (`.journal`) is what group commits append to; a `.compacted` file is written by compaction and begins its
-life SEALED. Invariants: a sealed segment never changes, only disappears as a whole; `synced_end` never moves back;
-rows at or behind `synced_end` are not shown to readers.
+A journal (`.journal`) is what group commits append to; a `.compacted` file is written by compaction and is sealed
+before the store has it. Invariants: a sealed segment never changes, only disappears as a whole; `synced_end` never
+moves back; rows at or behind `synced_end` are not shown to readers.
 """
 
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 from ...runtime.files import File
+from ...runtime.transitions import check_transition
 from .records import FILE_HEADER_SIZE, file_seed
 from .segment_index import Rows, SegmentTable
 
@@ -26,11 +21,37 @@ INDEX_SUFFIX = ".index"
 
 
 class SegmentState(Enum):
+    """See `TRANSITIONS`."""
+
     PREPARED = "prepared"
+    """Pre-allocated, header synced, no record in it."""
     ACTIVE = "active"
+    """The journal appends to it; its rows are in memory."""
     SEALING = "sealing"
+    """Full: nothing is added. Once its last batch is durable, its index is written."""
     SEALED = "sealed"
+    """Its index is on disk; its rows are no longer in memory."""
     REMOVED = "removed"
+    """No longer part of the store; the file is deleted."""
+
+
+TRANSITIONS: Mapping[SegmentState, Collection[SegmentState]] = {
+    SegmentState.PREPARED: (
+        SegmentState.ACTIVE,  # the one before is full
+        SegmentState.SEALED,  # found at the start, or written by compaction
+        SegmentState.REMOVED,  # the disk has no room for its file
+    ),
+    SegmentState.ACTIVE: (
+        SegmentState.SEALING,  # the next one takes over, or the store closes
+        SegmentState.REMOVED,  # used before its file was there, and the disk has no room for it
+    ),
+    SegmentState.SEALING: (
+        SegmentState.SEALED,  # the index is durable
+        SegmentState.REMOVED,  # as for ACTIVE
+    ),
+    SegmentState.SEALED: (SegmentState.REMOVED,),  # compacted, or nothing in it is live
+    SegmentState.REMOVED: (),
+}
 
 
 class Segment:
@@ -100,11 +121,16 @@ class Segment:
             return line.last
         return rows.entries[-1] if rows is not None and len(rows) else -1
 
+    def become(self, state: SegmentState) -> None:
+        """Enter the next state. Raises ForbiddenTransition."""
+        check_transition(TRANSITIONS, repr(self), self.state, state)
+        self.state = state
+
     def become_sealed(self, table: SegmentTable) -> None:
         """Its index is durable: readers use that from now on."""
+        self.become(SegmentState.SEALED)
         self.table = table
         self.rows = {}
-        self.state = SegmentState.SEALED
 
 
 def segment_name(file_id: int, kind: str) -> str:

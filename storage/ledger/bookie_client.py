@@ -3,9 +3,8 @@
 The connection to a bookie is made on first use. Requests that arrive meanwhile wait for it; when it cannot be made they
 fail, and while the pause before the next try lasts, further ones fail at once, so that a dead bookie costs nobody time.
 
-States of a channel: IDLE → CONNECTING → CONNECTED → (lost) SUSPECT → CONNECTING …. A suspect bookie that the directory
-still lists is tried again in the background with growing pauses, and at once when its address changes. `usable` leaves
-suspects out.
+`TRANSITIONS` has the states of a channel. A suspect bookie that the directory still lists is tried again in the
+background with growing pauses, and at once when its address changes. `usable` leaves suspects out.
 
 Adds that a bookie leaves unanswered belong to the caller to time out; `report_slow` then ends the connection, so that
 everybody else who waits for the same bookie hears of it too.
@@ -14,7 +13,7 @@ everybody else who waits for the same bookie hears of it too.
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ...protocol.bookie_wire import (
@@ -35,6 +34,7 @@ from ...runtime.rpc.connection import rpc_connect
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from .bookie_directory import BookieDirectory, BookieInfo
 from .lost_bookies import LostBookies
 
@@ -70,12 +70,23 @@ class ReadAnswer(NamedTuple):
 
 
 class ChannelState(enum.Enum):
-    """See the module."""
+    """See `TRANSITIONS`."""
 
     IDLE = enum.auto()
     CONNECTING = enum.auto()
     CONNECTED = enum.auto()
     SUSPECT = enum.auto()
+
+
+TRANSITIONS: Mapping[ChannelState, Collection[ChannelState]] = {
+    ChannelState.IDLE: (ChannelState.CONNECTING,),  # the first request
+    ChannelState.CONNECTING: (
+        ChannelState.CONNECTED,
+        ChannelState.SUSPECT,  # the bookie cannot be reached
+    ),
+    ChannelState.CONNECTED: (ChannelState.SUSPECT,),  # the connection ended
+    ChannelState.SUSPECT: (ChannelState.CONNECTING,),  # the pause is over, or the bookie moved
+}
 
 
 class _Channel:
@@ -89,6 +100,10 @@ class _Channel:
         self.waiting: list[tuple[int, Sequence[bytes], ResponseCallback]] = []
         self.backoff = backoff
         self.retry: asyncio.TimerHandle | None = None
+
+    def become(self, state: ChannelState) -> None:
+        check_transition(TRANSITIONS, f"the channel to {self.bookie_id}", self.state, state)
+        self.state = state
 
     @property
     def suspect(self) -> bool:
@@ -272,7 +287,7 @@ class BookieClient:
         info = self.directory.get(channel.bookie_id)
         if self._closed or info is None:
             return
-        channel.state = ChannelState.CONNECTING
+        channel.become(ChannelState.CONNECTING)
         channel.address = (info.host, info.port)
         self._tasks.spawn(self._run_connect(channel, info), f"connect-{channel.bookie_id}")
 
@@ -289,7 +304,7 @@ class BookieClient:
             channel.retry = None
         connection.on_close.append(lambda closed: self._connection_closed(channel, closed))
         channel.connection = connection
-        channel.state = ChannelState.CONNECTED
+        channel.become(ChannelState.CONNECTED)
         channel.backoff.reset()
         waiting, channel.waiting = channel.waiting, []
         for op, parts, callback in waiting:
@@ -319,7 +334,7 @@ class BookieClient:
 
     def _lost(self, channel: _Channel) -> None:
         """The bookie is suspect from now on; try again later if the coordinator still lists it."""
-        channel.state = ChannelState.SUSPECT
+        channel.become(ChannelState.SUSPECT)
         self._fail_waiting(channel)
         if channel.retry is not None:
             channel.retry.cancel()

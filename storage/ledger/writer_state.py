@@ -3,14 +3,8 @@
 Pure: no sockets, no clock, no metadata store. `LedgerWriter` (live writing) and `LedgerRecovery` (writing back what was
 recovered) drive it and carry out what it says.
 
-Phases, with what leads from one to the other:
-
-    WRITING ── slot_failed ─────────────────────→ NEEDS_CHANGE    (acknowledgements stop)
-    NEEDS_CHANGE ── begin_change ───────────────→ CHANGING        (the compare-and-set is under way)
-    CHANGING ── slot_failed ────────────────────→ CHANGING        (joins the next change)
-    CHANGING ── commit_change ──────────────────→ WRITING | NEEDS_CHANGE
-    CHANGING ── abandon_change (no spare) ──────→ WRITING | NEEDS_CHANGE | ENDED
-    any but ENDED ── end (fenced, failed, closed)→ ENDED
+`TRANSITIONS` has the phases, with what leads from one to the other. A slot that fails while a change is under way
+joins the next change.
 
 A slot is LIVE, FAILED (waits for the change) or EMPTY (no spare was found: nothing is sent to it again in this ledger).
 Each time a slot changes hands its *tenure* rises, and an answer names the tenure it was asked under.
@@ -25,20 +19,39 @@ Invariants:
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ...protocol.errors import LedgerClosed, MagnetarError, NotEnoughBookies
+from ...runtime.transitions import check_transition
 from ..metadata.ledger_metadata import LedgerMetadata, write_slots
 
 
 class WriterPhase(enum.Enum):
-    """See the module's table."""
+    """See `TRANSITIONS`."""
 
     WRITING = enum.auto()
     NEEDS_CHANGE = enum.auto()
     CHANGING = enum.auto()
     ENDED = enum.auto()
+
+
+TRANSITIONS: Mapping[WriterPhase, Collection[WriterPhase]] = {
+    WriterPhase.WRITING: (
+        WriterPhase.NEEDS_CHANGE,  # `slot_failed`: acknowledgements stop
+        WriterPhase.ENDED,  # `end`: fenced, failed or closed
+    ),
+    WriterPhase.NEEDS_CHANGE: (
+        WriterPhase.CHANGING,  # `begin_change`: the compare-and-set is under way
+        WriterPhase.ENDED,  # `end`
+    ),
+    WriterPhase.CHANGING: (
+        WriterPhase.WRITING,  # `commit_change`, `abandon_change`
+        WriterPhase.NEEDS_CHANGE,  # the same, and another slot failed meanwhile
+        WriterPhase.ENDED,  # `end`, or `abandon_change` with too few bookies left
+    ),
+    WriterPhase.ENDED: (),
+}
 
 
 class SlotState(enum.Enum):
@@ -124,7 +137,7 @@ class LedgerWriterState:
             return False
         self._take_away(slot, SlotState.FAILED)
         if self.phase is WriterPhase.WRITING:
-            self.phase = WriterPhase.NEEDS_CHANGE
+            self._become(WriterPhase.NEEDS_CHANGE)
         return True
 
     def begin_change(self) -> tuple[int, ...]:
@@ -134,7 +147,7 @@ class LedgerWriterState:
         """
         if self.phase is not WriterPhase.NEEDS_CHANGE:
             raise ValueError(f"no change may begin in {self.phase}")
-        self.phase = WriterPhase.CHANGING
+        self._become(WriterPhase.CHANGING)
         return tuple(slot for slot, state in enumerate(self.slots) if state is SlotState.FAILED)
 
     @property
@@ -186,7 +199,7 @@ class LedgerWriterState:
     def end(self, error: MagnetarError | None = None) -> list[PendingEntry]:
         """Stop for good: fenced, failed, or closed (None). Returns what was pending, whose outcome is unknown."""
         if self.phase is not WriterPhase.ENDED:
-            self.phase = WriterPhase.ENDED
+            self._become(WriterPhase.ENDED)
             self.end_error = error or LedgerClosed(f"ledger {self.metadata.ledger_id} is closed")
         return self.take_pending()
 
@@ -196,6 +209,10 @@ class LedgerWriterState:
         return pending
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _become(self, phase: WriterPhase) -> None:
+        check_transition(TRANSITIONS, f"the writer of ledger {self.metadata.ledger_id}", self.phase, phase)
+        self.phase = phase
 
     def _acknowledge(self) -> list[PendingEntry] | None:
         """Take from the front all entries with enough acknowledgements, unless something holds them back."""
@@ -236,14 +253,14 @@ class LedgerWriterState:
             sum(self.slots[slot] is not SlotState.EMPTY for slot in write_set) for write_set in self._write_sets
         )
         if fewest < self._ack_quorum:
-            self.phase = WriterPhase.ENDED
+            self._become(WriterPhase.ENDED)
             self.end_error = NotEnoughBookies(
                 f"ledger {self.metadata.ledger_id}: {fewest} bookies are left for an ack quorum of {self._ack_quorum}",
                 ledger_id=self.metadata.ledger_id,
             )
             return []
         if SlotState.FAILED in self.slots:
-            self.phase = WriterPhase.NEEDS_CHANGE
+            self._become(WriterPhase.NEEDS_CHANGE)
             return []
-        self.phase = WriterPhase.WRITING
+        self._become(WriterPhase.WRITING)
         return self._acknowledge() or []

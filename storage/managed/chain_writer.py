@@ -1,15 +1,6 @@
 """Appends to a topic's chain of ledgers: the current ledger, rollover to the next, and starting anew after a failure.
 
-    IDLE ── append ─────────────────────────────→ STARTING   (no ledger yet: entries wait for the first one)
-    STARTING ── ledger created, chain stored ───→ WRITING
-    STARTING ── that failed ────────────────────→ IDLE | FAILED (what waited gets the error)
-    WRITING ── rollover due ────────────────────→ WRITING    (the next ledger is prepared meanwhile)
-    WRITING ── next ledger stored in the chain ─→ SWITCHING  (entries wait until the old ledger has nothing pending)
-    SWITCHING ── old ledger drained ────────────→ WRITING    (the old one is closed behind it)
-    WRITING, SWITCHING ── writer failed ────────→ FAILED     (everything pending and waiting gets the error)
-    FAILED ── append ───────────────────────────→ STARTING   (waits its time, then recovers the old ledgers first)
-    any ── fenced, or another owner's epoch ────→ FENCED     (for good)
-    any ── close ───────────────────────────────→ CLOSED
+`TRANSITIONS` has the states. While a rollover is due the next ledger is prepared and the writer stays WRITING.
 
 Guarantees: entries are acknowledged in the order of `append`, across ledgers too; after a failure nothing later is
 acknowledged in the same ledger, and nothing at all before the failed ledger is recovered, closed and its end known; a
@@ -27,7 +18,7 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from ...protocol.errors import (
@@ -44,11 +35,13 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from ..ledger.ledgers import Ledgers
 from ..ledger.writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
 from ..ledger.writer_state import PendingEntry
 from ..metadata.ledger_metadata import LedgerMetadata
 from .chain import LedgerChain, LedgerInfo
+from .deletion import delete_unused
 from .record import ManagedLedgerRecord, OwnedRecord
 from .rollover import RolloverRule
 
@@ -65,7 +58,7 @@ who takes the lock."""
 
 
 class ChainWriterState(enum.Enum):
-    """See the module's table."""
+    """See `TRANSITIONS`."""
 
     IDLE = enum.auto()
     STARTING = enum.auto()
@@ -74,6 +67,21 @@ class ChainWriterState(enum.Enum):
     FAILED = enum.auto()
     FENCED = enum.auto()
     CLOSED = enum.auto()
+
+
+_S = ChainWriterState
+_END = (_S.FENCED, _S.CLOSED)
+TRANSITIONS: Mapping[ChainWriterState, Collection[ChainWriterState]] = {
+    _S.IDLE: (_S.STARTING, *_END),  # an append: it waits for the first ledger
+    # The ledger is created and the chain stored; or that failed, and what waited gets the error.
+    _S.STARTING: (_S.WRITING, _S.IDLE, _S.FAILED, *_END),
+    # The next ledger is in the chain, and entries wait until the old one has drained; or the writer failed.
+    _S.WRITING: (_S.SWITCHING, _S.FAILED, *_END),
+    _S.SWITCHING: (_S.WRITING, _S.FAILED, *_END),  # the old ledger has drained, and is closed behind the next
+    _S.FAILED: (_S.STARTING, *_END),  # an append: it waits its time, then the old ledgers are recovered
+    _S.FENCED: (),
+    _S.CLOSED: (),
+}
 
 
 class ChainWriter:
@@ -127,6 +135,10 @@ class ChainWriter:
         for listeners in (ledgers.client.on_usable, ledgers.client.lost.on_lost):
             listeners[self._bookies_changed] = None
 
+    def _become(self, state: ChainWriterState) -> None:
+        check_transition(TRANSITIONS, self._owned.name, self.state, state)
+        self.state = state
+
     # -- figures ---------------------------------------------------------------------------------------------------
 
     @property
@@ -167,7 +179,7 @@ class ChainWriter:
         self._waiting_bytes += len(body)
         if self.state in (ChainWriterState.IDLE, ChainWriterState.FAILED):
             recover = self.state is ChainWriterState.FAILED
-            self.state = ChainWriterState.STARTING
+            self._become(ChainWriterState.STARTING)
             self._tasks.spawn(self._start(recover=recover), f"start-ledger {self._owned.name}")
 
     async def close(self) -> None:
@@ -191,7 +203,7 @@ class ChainWriter:
 
     async def _stop(self, error: MagnetarError) -> LedgerWriter | None:
         if self._ended is None:
-            self.state = ChainWriterState.CLOSED
+            self._become(ChainWriterState.CLOSED)
             self._ended = error
         self._direct = None
         for timer in (self._rollover_timer, self._return_timer):
@@ -216,7 +228,7 @@ class ChainWriter:
                 await self._recover_chain()
             writer, info = await self._create_next()
         except (StaleEpoch, LedgerFenced) as error:
-            self._terminal(error)
+            self.fence(error)
         except Exception as error:
             if isinstance(error, MagnetarError):
                 logger.warning("%s cannot start a ledger: %s", self._owned.name, error)
@@ -224,7 +236,7 @@ class ChainWriter:
                 logger.exception("%s cannot start a ledger", self._owned.name)
                 error = LedgerError(f"{self._owned.name} cannot start a ledger: {error!r}")
             if self.state is ChainWriterState.STARTING:
-                self.state = ChainWriterState.FAILED if recover else ChainWriterState.IDLE
+                self._become(ChainWriterState.FAILED if recover else ChainWriterState.IDLE)
             self._delay_next_start()
             self._fail_waiting(error)
         else:
@@ -287,20 +299,9 @@ class ChainWriter:
                 raise
             except MagnetarError:
                 await writer.abandon()
-                await self._delete_unused(writer.ledger_id)
+                await delete_unused(self._ledgers, self._owned, writer.ledger_id)
                 raise
             return writer, info
-
-    async def _delete_unused(self, ledger_id: int) -> None:
-        """Delete a ledger that could not be added to the stored chain.
-
-        Not when that names it after all: it was added, the answer got lost, and the next owner has it now.
-        """
-        try:
-            if not await self._owned.names(ledger_id):
-                await self._ledgers.delete(ledger_id)
-        except MagnetarError as error:
-            logger.info("ledger %d stays behind, unused: %s", ledger_id, error)
 
     def _use(self, writer: LedgerWriter, info: LedgerInfo) -> None:
         """Write to this ledger from now on, beginning with what waits."""
@@ -308,7 +309,7 @@ class ChainWriter:
         writer.on_confirmed = lambda entries: self._confirmed(writer, info, entries)
         writer.on_ended = lambda error: self._writer_ended(writer, error)
         self._started_at = self._loop.time()
-        self.state = ChainWriterState.WRITING
+        self._become(ChainWriterState.WRITING)
         self._direct = writer
         self._considered = None
         waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
@@ -339,20 +340,21 @@ class ChainWriter:
         self._direct = None
         self._drained.set()
         if isinstance(error, LedgerFenced):
-            self._terminal(error)
+            self.fence(error)
             return
         if self._ended is None:
             logger.warning("%s: ledger %d failed: %s", self._owned.name, writer.ledger_id, error)
-            self.state = ChainWriterState.FAILED
+            self._become(ChainWriterState.FAILED)
             self._delay_next_start()
             waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
             self._loop.call_soon(_fail_all, waiting, error)
 
-    def _terminal(self, error: MagnetarError) -> None:
+    def fence(self, error: MagnetarError) -> None:
+        """The topic has another owner, whoever found that out."""
         if self._ended is not None:
             return
         self._ended = error
-        self.state = ChainWriterState.FENCED
+        self._become(ChainWriterState.FENCED)
         self._direct = None
         self._drained.set()
         if self._writer is not None and self._writer.ended is None:
@@ -361,10 +363,6 @@ class ChainWriter:
         self._loop.call_soon(_fail_all, waiting, error)
         if self.on_terminal is not None:
             self.on_terminal(error)
-
-    def fence(self, error: MagnetarError) -> None:
-        """Somebody else found out that the topic has another owner."""
-        self._terminal(error)
 
     def _fail_waiting(self, error: MagnetarError) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
@@ -424,6 +422,7 @@ class ChainWriter:
             if self._writer is not old or self.state is not ChainWriterState.WRITING:
                 await writer.abandon()  # failed or fenced meanwhile; the next start recovers the empty ledger too
                 return
+            check_transition(TRANSITIONS, self._owned.name, self.state, ChainWriterState.SWITCHING)
             self.state = ChainWriterState.SWITCHING
             self._direct = None
             while old.pending_entries and old.ended is None:
@@ -447,7 +446,7 @@ class ChainWriter:
             try:
                 return await self._create_next()
             except (StaleEpoch, LedgerFenced) as error:
-                self._terminal(error)
+                self.fence(error)
                 return None
 
         return await retry.while_wanted(
@@ -472,7 +471,7 @@ class ChainWriter:
                     else:
                         self._closed_as(info, await old.close())
             except LedgerFenced as error:
-                self._terminal(error)
+                self.fence(error)
 
         await retry.while_wanted(
             Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),

@@ -124,3 +124,15 @@ def _ledgers_of(cursors: Sequence[tuple[str, Versioned]]) -> list[int]:
         if ledger_id is not None:
             found.append(ledger_id)
     return found
+
+
+async def delete_unused(ledgers: Ledgers, owned: OwnedRecord, ledger_id: int) -> None:
+    """Delete a ledger that could not be added to the stored chain.
+
+    Not when that names it after all: it was added, the answer got lost, and the next owner has it now.
+    """
+    try:
+        if not await owned.names(ledger_id):
+            await ledgers.delete(ledger_id)
+    except MagnetarError as error:
+        logger.info("ledger %d stays behind, unused: %s", ledger_id, error)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from magnetar.actors.coordinator.membership import ENDED_REMEMBERED_MAX, Membership, Session
+from magnetar.actors.coordinator.membership import ENDED_REMEMBERED_MAX, Membership, Session, SessionState
 from magnetar.protocol.errors import StaleEpoch
+from magnetar.runtime.transitions import ForbiddenTransition
 
 TIMEOUT_S, TICK_S = 3.0, 0.25
 
@@ -184,3 +185,13 @@ def test_a_tick_that_is_only_a_little_late_saves_nobody() -> None:
     run(membership, 0.0, 2.75)
     membership.tick(4.0)  # members wait longer than that
     assert membership.disconnected(one, 4.0)
+
+
+def test_a_session_that_has_ended_cannot_be_registered_again() -> None:
+    membership, one = members(), session()
+    assert one.state is SessionState.NEW
+    membership.register(one)
+    assert one.state is SessionState.ALIVE
+    assert membership.end(one) and one.state is SessionState.ENDED
+    with pytest.raises(ForbiddenTransition, match="the session of broker-1 cannot go from ended to alive"):
+        one.become(SessionState.ALIVE)

@@ -20,6 +20,7 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
+from magnetar.storage.ledger.bookie_client import ChannelState
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.certain_writes import delete_certain, put_certain
 
@@ -95,6 +96,7 @@ async def test_a_new_address_is_tried_at_once(cluster):
     channel = cluster.client._channels["bookie-1"]
     for _ in range(8):  # as after many failures: the next try by itself is seconds away
         channel.backoff.next_delay_s()
+    channel.become(ChannelState.CONNECTING)
     cluster.client._lost(channel)
     cluster[1].restart()
     cluster.directory.update(

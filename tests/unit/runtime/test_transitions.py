@@ -1,0 +1,68 @@
+"""Tables of states: what may follow what, and what a forbidden step looks like."""
+
+import enum
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from magnetar.actors.coordinator import membership
+from magnetar.actors.processes import supervisor
+from magnetar.protocol.errors import MagnetarError
+from magnetar.runtime.transitions import ForbiddenTransition, check_transition
+from magnetar.storage.bookie import segment
+from magnetar.storage.ledger import bookie_client, writer_state
+from magnetar.storage.managed import chain_writer
+
+TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
+    "sessions of members": membership.TRANSITIONS,
+    "supervised nodes": supervisor.TRANSITIONS,
+    "segments": segment.TRANSITIONS,
+    "channels to bookies": bookie_client.TRANSITIONS,
+    "writers of ledgers": writer_state.TRANSITIONS,
+    "writers of chains": chain_writer.TRANSITIONS,
+}  # type: ignore[dict-item]
+
+
+class Door(enum.Enum):
+    OPEN = enum.auto()
+    SHUT = enum.auto()
+    LOCKED = enum.auto()
+    GONE = enum.auto()
+
+
+TABLE = {
+    Door.OPEN: (Door.SHUT, Door.GONE),
+    Door.SHUT: (Door.OPEN, Door.LOCKED, Door.GONE),
+    Door.LOCKED: (Door.SHUT,),
+    Door.GONE: (),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_state_has_a_row_and_all_but_the_first_can_be_reached(name: str) -> None:
+    table = TABLES[name]
+    states = list(type(next(iter(table))))
+    assert list(table) == states
+    reached = [states[0]]
+    for state in reached:
+        reached += [following for following in table[state] if following not in reached]
+    assert sorted(reached, key=states.index) == states
+
+
+def test_a_step_of_the_table_passes() -> None:
+    check_transition(TABLE, "the door", Door.OPEN, Door.SHUT)
+    check_transition(TABLE, "the door", Door.LOCKED, Door.SHUT)
+
+
+@pytest.mark.parametrize(
+    ("state", "following"),
+    [(Door.OPEN, Door.LOCKED), (Door.OPEN, Door.OPEN), (Door.GONE, Door.OPEN), (Door.LOCKED, Door.GONE)],
+)
+def test_a_step_that_the_table_does_not_have_is_refused_by_name(state: Door, following: Door) -> None:
+    message = f"the door cannot go from {state.name.lower()} to {following.name.lower()}"
+    with pytest.raises(ForbiddenTransition, match=message):
+        check_transition(TABLE, "the door", state, following)
+
+
+def test_a_forbidden_step_is_no_error_that_callers_retry() -> None:
+    assert not issubclass(ForbiddenTransition, MagnetarError)
