@@ -20,7 +20,7 @@ from ...protocol.entries import is_batch, message_count, parse_entry
 from ...protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
 from ...protocol.message_id import signed64
 from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from .message_table import INT64_MAX, SCHEMA, Entry, Extras, MessageTable, Values
+from .message_table import INT64_MAX, SCHEMA, EntryFields, Extras, MessageTable, Values
 
 UNCOMPRESSED_SIZE_MAX_BYTES = 512 << 20
 """The most that one entry may unfold to; a bound on what a lying header can make us allocate."""
@@ -102,7 +102,7 @@ class EntryDecoder:
         if metadata.compression != CompressionType.NONE:
             data = decompress(metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES)
         batch_size = message_count(metadata) if is_batch(metadata) else 0
-        entry = Entry(
+        entry = EntryFields(
             ledger_id,
             entry_id,
             batch_size,
@@ -136,7 +136,7 @@ def _refuse_unreadable(metadata: MessageMetadata) -> None:
         raise NotAllowedError("the topic holds messages cut into chunks, which a bulk read does not put together")
 
 
-def _add_batch(table: MessageTable, entry: Entry, data: bytes | memoryview, wanted: range) -> None:
+def _add_batch(table: MessageTable, entry: EntryFields, data: bytes | memoryview, wanted: range) -> None:
     """The messages of a batch at the indexes `wanted`."""
     uniform = _uniform_values(data, entry.batch_size)
     if uniform is not None:

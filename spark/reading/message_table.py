@@ -74,7 +74,7 @@ class Extras(NamedTuple):
     properties: list[dict[str, str]] | None
 
 
-class Entry(NamedTuple):
+class EntryFields(NamedTuple):
     """What the messages of one entry have in common. A message sent alone has no batch: size 0."""
 
     ledger_id: int
@@ -120,7 +120,7 @@ class MessageTable:
 
     def add(
         self,
-        entry: Entry,
+        entry: EntryFields,
         indexes: range | Sequence[int],
         values: Values,
         *,
@@ -234,7 +234,7 @@ class MessageTable:
         )
         return pa.array(keys, pa.string()), _timestamps(times, absent=times == 0), properties
 
-    def _add_ids(self, entry: Entry, indexes: range | Sequence[int], start: int) -> None:
+    def _add_ids(self, entry: EntryFields, indexes: range | Sequence[int], start: int) -> None:
         """Serialized message ids, as `MessageId.serialize` writes them, end to end."""
         prefix = b"".join(
             (_LEDGER_TAG, varint(entry.ledger_id), _ENTRY_TAG, varint(entry.entry_id), self._partition_field)
