@@ -27,7 +27,7 @@ LARGE_BYTES = 256 * 1024
 0.3 ms, before it is cut into messages; the way to a thread and back takes 0.08 ms."""
 
 
-class Entry:
+class ReceivedEntry:
     """One entry of a topic as it was received, with all that its messages have in common."""
 
     __slots__ = (
@@ -293,7 +293,7 @@ class Message(tuple[Any, ...]):
         return self[0].source
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> ReceivedEntry:
         """The entry that it shares with the rest of its batch."""
         return self[0]
 
@@ -327,7 +327,7 @@ class Message(tuple[Any, ...]):
         return (_restore, state)
 
 
-entry_of: Callable[[Message], Entry] = itemgetter(0)
+entry_of: Callable[[Message], ReceivedEntry] = itemgetter(0)
 _index_of: Callable[[Message], int] = itemgetter(1)
 
 _INDEXES = tuple(range(1_000))
@@ -339,7 +339,7 @@ class Opened(Sequence[Message]):
 
     __slots__ = ("entry", "first", "payloads")
 
-    def __init__(self, entry: Entry, payloads: list[bytes], first: int = 0) -> None:
+    def __init__(self, entry: ReceivedEntry, payloads: list[bytes], first: int = 0) -> None:
         self.entry = entry
         self.payloads = payloads
         self.first = first
@@ -419,7 +419,7 @@ class Messages(Sequence[Message]):
 class Run(NamedTuple):
     """Messages of one entry with indexes in sequence: `first` up to, not including, `end`."""
 
-    entry: Entry
+    entry: ReceivedEntry
     first: int
     end: int
 
@@ -455,7 +455,7 @@ def _restore(
     place: tuple[str, int, int, int], metadata: bytes, redeliveries: int, index: int, data: bytes, single: bytes | None
 ) -> Message:
     parsed = MessageMetadata.FromString(metadata)
-    entry = Entry(*place, parsed, b"", redelivery_count=redeliveries)
+    entry = ReceivedEntry(*place, parsed, b"", redelivery_count=redeliveries)
     if index < 0:
         return Message((entry, index, data, parsed))
     return Message((entry, index, data, None if single is None else SingleMessageMetadata.FromString(single)))

@@ -49,7 +49,7 @@ from ..core.connection import Connection
 from ..core.context import Core
 from ..core.message_id import MessageId
 from .ack_sender import ConsumerAcks
-from .message import Entry, Message
+from .message import Message, ReceivedEntry
 from .receive_queue import Inbox
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
@@ -292,7 +292,7 @@ class PartitionConsumer:
         position = (signed64(where.ledgerId), signed64(where.entryId))
         try:
             metadata, payload = parse_entry(entry)
-            received = Entry(
+            received = ReceivedEntry(
                 self.topic.full,
                 self.partition,
                 *position,
@@ -326,9 +326,9 @@ class PartitionConsumer:
                 self._filter = None
         self._inbox.arrive(received)
 
-    def _unreadable(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> Entry:
+    def _unreadable(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> ReceivedEntry:
         """An entry that shows on arrival that it cannot be opened; it fails the call whose turn it is."""
-        damaged = Entry(
+        damaged = ReceivedEntry(
             self.topic.full, self.partition, *position, MessageMetadata(), b"", source=self, generation=self.generation
         )
         damaged.failure = error
@@ -347,7 +347,7 @@ class PartitionConsumer:
             self._credit_messages(messages)
         self.ask_for_one()
 
-    def open_entry(self, entry: Entry) -> Sequence[Message]:
+    def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
         """See `inbox.Source`; called under the inbox's lock."""
         self._credit_messages(entry.count)
         try:
@@ -409,7 +409,7 @@ class PartitionConsumer:
     def _here(self) -> StartFilter | None:
         """A filter that lets pass what the application does not have yet. A durable subscription needs none."""
         first = self._inbox.first(self)
-        if self._durable or (isinstance(first, Entry) and first.wanted is not None):
+        if self._durable or (isinstance(first, ReceivedEntry) and first.wanted is not None):
             return self._filter
         if isinstance(first, Message):
             return StartFilter(first.message_id(), True)

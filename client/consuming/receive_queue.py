@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 from ...protocol.errors import MagnetarError
 from ..core.threading_bridge import Handover
-from .message import Entry, Message, Messages, Opened
+from .message import Message, Messages, Opened, ReceivedEntry
 
 
 class Source(Protocol):
@@ -26,7 +26,7 @@ class Source(Protocol):
     generation: int
     """Entries of an earlier generation are void: the broker will deliver them again, or the application sought away."""
 
-    def open_entry(self, entry: Entry) -> Sequence[Message]:
+    def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
         """The messages of an entry that the application has come to, which frees its permits. Raises why there are
         none to be handed over."""
         ...
@@ -45,12 +45,12 @@ class Inbox:
         """Why nothing will come any more."""
         self.defers = False
         """Whether a large entry is left alone until it is prepared, because the callers are on an event loop."""
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[ReceivedEntry] = deque()
         self._undelivered: tuple[object, MagnetarError] | None = None
         """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
         lock; nothing is opened meanwhile."""
 
-    def arrive(self, entry: Entry) -> None:
+    def arrive(self, entry: ReceivedEntry) -> None:
         """Queue an entry and wake those who wait."""
         if self.failure is not None:
             return
@@ -151,7 +151,7 @@ class Inbox:
                     return None
         return None
 
-    def unprepared(self) -> Entry | None:
+    def unprepared(self) -> ReceivedEntry | None:
         """The entry that everybody waits for until it is prepared."""
         if not self.defers or self.messages or not self._entries:
             return None
@@ -183,7 +183,7 @@ class Inbox:
                 self._undelivered = None  # its entry comes again, or the application sought away
             return dropped
 
-    def first(self, source: object) -> Message | Entry | None:
+    def first(self, source: object) -> Message | ReceivedEntry | None:
         """The next message of `source`, or its next unopened entry, if there is one."""
         with self.lock:
             for message in self.messages.copy():  # in one step, while others pop

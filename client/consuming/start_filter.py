@@ -7,7 +7,7 @@ wanted one are dropped here.
 from collections.abc import Callable
 
 from ..core.message_id import MessageId
-from .message import Entry
+from .message import ReceivedEntry
 
 
 class StartFilter:
@@ -21,13 +21,13 @@ class StartFilter:
         self.inclusive = inclusive
         self.publish_time = publish_time
 
-    def is_passed(self, entry: Entry) -> bool:
+    def is_passed(self, entry: ReceivedEntry) -> bool:
         """Whether `entry` and with it everything after it is wanted."""
         if self.target == MessageId.latest:
             return True
         return entry.position > self.target.position and entry.metadata.publish_time >= self.publish_time
 
-    def drops(self, entry: Entry) -> bool:
+    def drops(self, entry: ReceivedEntry) -> bool:
         """Whether nothing of `entry` is wanted."""
         if self.target == MessageId.latest:
             return False
@@ -38,7 +38,7 @@ class StartFilter:
             return False
         return not entry.batched or self.target.batch_index() < 0 or self.target.batch_index() >= entry.count - 1
 
-    def wanted(self, entry: Entry) -> Callable[[int], bool] | None:
+    def wanted(self, entry: ReceivedEntry) -> Callable[[int], bool] | None:
         """For a batch of which only a part is wanted: which indexes. None for all."""
         index = self.target.batch_index()
         if entry.position != self.target.position or not entry.batched or index < 0:

@@ -8,7 +8,7 @@ from fuzz_mutation import mutate
 from fuzz_target import Target, Wrong, quietly
 from fuzz_wire import FROM_BROKERS, FROM_CLIENTS, make_batch, make_entry, make_stream
 
-from magnetar.client.consuming.message import Entry
+from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.core.message_id import MessageId as ClientMessageId
 from magnetar.protocol import batches, bookie_wire, compression, entries, frames, rpc_frames
 from magnetar.protocol.errors import (
@@ -85,7 +85,7 @@ def take_entry(data: bytes) -> None:
     for verify in (True, False):
         try:
             metadata, payload = entries.parse_entry(data, verify=verify)
-            received = Entry("t", -1, 1, 2, metadata, payload, ack_set=(1 << 63, 5))
+            received = ReceivedEntry("t", -1, 1, 2, metadata, payload, ack_set=(1 << 63, 5))
         except errors:
             continue
         if received.count > 1 << 32:

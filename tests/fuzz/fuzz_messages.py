@@ -15,7 +15,7 @@ from fuzz_mutation import U32, mutate
 from fuzz_target import Target, Wrong, quietly
 from fuzz_wire import make_entry
 
-from magnetar.client.consuming.message import Entry, Message
+from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.producing.entry_encoder import EntryEncoder
 from magnetar.client.producing.outbox import Attributes, Batch, ignore
@@ -45,7 +45,7 @@ def _open(entry: bytes) -> Sequence[Message] | None:
     """The messages of an entry as a consumer gets them."""
     try:
         metadata, payload = entries.parse_entry(entry)
-        return Entry(_TOPIC, _PARTITION, 7, 9, metadata, payload).open(_UNCOMPRESSED_MAX_BYTES)
+        return ReceivedEntry(_TOPIC, _PARTITION, 7, 9, metadata, payload).open(_UNCOMPRESSED_MAX_BYTES)
     except (ProtocolError, ChecksumError, OperationNotSupported, CryptoError, MessageTooBig):
         return None
 

@@ -7,7 +7,7 @@ from client_calls import TOPIC, numbers
 from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
-from magnetar.client.consuming.message import Entry
+from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.core.results import Result
 from magnetar.protocol.entries import parse_entry
 
@@ -16,7 +16,7 @@ def stored(broker: FakeBroker, topic: str) -> list[bytes]:
     """Every message of a topic, in order."""
     found: list[bytes] = []
     for entry_id, data in enumerate(broker.topic(topic).entries):
-        entry = Entry(topic, -1, 1, entry_id, *parse_entry(data))
+        entry = ReceivedEntry(topic, -1, 1, entry_id, *parse_entry(data))
         found += [message.data() for message in entry.open(1 << 24)]
     return found
 

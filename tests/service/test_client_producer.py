@@ -6,7 +6,7 @@ import pytest
 from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
-from magnetar.client.consuming.message import Entry
+from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.core.configuration import BatchingType, CompressionType, PartitionsRoutingMode
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
@@ -33,7 +33,7 @@ def stored(broker: FakeBroker, topic: str = TOPIC) -> list[bytes]:
     """Every message of a topic, in order."""
     found: list[bytes] = []
     for entry_id, data in enumerate(broker.topic(topic).entries):
-        entry = Entry(topic, -1, 1, entry_id, *parse_entry(data))
+        entry = ReceivedEntry(topic, -1, 1, entry_id, *parse_entry(data))
         found += [message.data() for message in entry.open(1 << 24)]
     return found
 
@@ -95,7 +95,7 @@ async def test_many_messages_with_one_call(broker: FakeBroker, client: AsyncClie
 async def test_everything_on_a_message(broker: FakeBroker, client: AsyncClient, compression: CompressionType) -> None:
     producer = await client.create_producer("t", producer_name="me", compression_type=compression)
     await producer.send(b"x" * 1000, {"a": "b"}, "key", "order", 17, event_timestamp=99)
-    entry = Entry("t", -1, 1, 0, *parse_entry(broker.topic(TOPIC).entries[0]))
+    entry = ReceivedEntry("t", -1, 1, 0, *parse_entry(broker.topic(TOPIC).entries[0]))
     (message,) = entry.open(1 << 20)
     assert (message.data(), message.properties(), message.partition_key()) == (b"x" * 1000, {"a": "b"}, "key")
     assert (message.ordering_key(), message.sequence_id(), message.event_timestamp()) == ("order", 17, 99)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.client.consuming.message import Entry, Message
+from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.configuration import CompressionType
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.producing.entry_encoder import EntryEncoder
@@ -30,9 +30,11 @@ def batch_of(payloads: list[bytes], *, batched: bool = True, attributes: Attribu
     return Batch(payloads, [ignore] * count, 40, 39 + count, batched=batched, encoded=False, attributes=attributes)
 
 
-def received(data: bytes, ack_set: tuple[int, ...] = ()) -> Entry:
+def received(data: bytes, ack_set: tuple[int, ...] = ()) -> ReceivedEntry:
     metadata, payload = parse_entry(data)
-    return Entry("persistent://public/default/t", 2, 7, 8, metadata, payload, redelivery_count=3, ack_set=ack_set)
+    return ReceivedEntry(
+        "persistent://public/default/t", 2, 7, 8, metadata, payload, redelivery_count=3, ack_set=ack_set
+    )
 
 
 @pytest.mark.parametrize("compression", list(CompressionType))
@@ -137,7 +139,7 @@ def test_messages_that_compaction_removed_are_left_out() -> None:
     single = encode_batch([b"kept"])
     gone = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=2)
-    entry = Entry("t", -1, 1, 1, metadata, len(gone).to_bytes(4, "big") + gone + single)
+    entry = ReceivedEntry("t", -1, 1, 1, metadata, len(gone).to_bytes(4, "big") + gone + single)
     assert [(message.data(), message.message_id().batch_index()) for message in entry.open(LIMIT)] == [(b"kept", 1)]
 
 
@@ -157,17 +159,17 @@ def metadata(**options: object) -> MessageMetadata:
 )
 def test_what_cannot_be_read(described: MessageMetadata, payload: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
-        Entry("t", -1, 1, 1, described, payload).open(LIMIT)
+        ReceivedEntry("t", -1, 1, 1, described, payload).open(LIMIT)
 
 
 def test_a_batch_of_no_messages_is_no_entry() -> None:
     with pytest.raises(ProtocolError):
-        Entry("t", -1, 1, 1, metadata(num_messages_in_batch=0), b"")
+        ReceivedEntry("t", -1, 1, 1, metadata(num_messages_in_batch=0), b"")
 
 
 def test_messages_pickle() -> None:
     pieces = [encode_single(b"a", properties={"x": "y"}, partition_key="k"), encode_single(b"b")]
-    entry = Entry("t", 1, 2, 3, metadata(num_messages_in_batch=2), b"".join(pieces), source=object())
+    entry = ReceivedEntry("t", 1, 2, 3, metadata(num_messages_in_batch=2), b"".join(pieces), source=object())
     for message in entry.open(LIMIT):
         copy: Message = pickle.loads(pickle.dumps(message))
         assert copy.data() == message.data()

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from magnetar.client.consuming.message import Entry
+from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.consuming.start_filter import StartFilter
 from magnetar.client.core import configuration
 from magnetar.client.core.configuration import (
@@ -156,11 +156,11 @@ def test_results_take_the_name_of_the_error_or_of_its_base() -> None:
 # ---- Start filters ----
 
 
-def entry(entry_id: int, messages: int | None = None, publish_time: int = 1) -> Entry:
+def entry(entry_id: int, messages: int | None = None, publish_time: int = 1) -> ReceivedEntry:
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=publish_time)
     if messages is not None:
         metadata.num_messages_in_batch = messages
-    return Entry("t", -1, 3, entry_id, metadata, b"")
+    return ReceivedEntry("t", -1, 3, entry_id, metadata, b"")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,9 @@ def entry(entry_id: int, messages: int | None = None, publish_time: int = 1) -> 
         (MessageId(-1, 3, 5, 1), False, entry(6, 4), False, None),
     ],
 )
-def test_start_filters(target: MessageId, inclusive: bool, what: Entry, dropped: bool, kept: list[int] | None) -> None:
+def test_start_filters(
+    target: MessageId, inclusive: bool, what: ReceivedEntry, dropped: bool, kept: list[int] | None
+) -> None:
     start = StartFilter(target, inclusive)
     assert start.drops(what) is dropped
     wanted = start.wanted(what)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from magnetar.client.consuming.message import Entry, Message
+from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.consuming.receive_queue import Inbox
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
@@ -18,7 +18,7 @@ class Partition:
 
     generation = 0
 
-    def open_entry(self, entry: Entry) -> Sequence[Message]:
+    def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
         return entry.open(1 << 20)
 
 
@@ -69,8 +69,8 @@ def filled(source: Partition, count: int, other: Partition | None = None) -> Inb
     return inbox
 
 
-def entry(source: Partition, number: int) -> Entry:
-    return Entry("t", -1, 1, number, MessageMetadata(), b"%d" % number, source=source)
+def entry(source: Partition, number: int) -> ReceivedEntry:
+    return ReceivedEntry("t", -1, 1, number, MessageMetadata(), b"%d" % number, source=source)
 
 
 def numbers(messages: object) -> list[int]:

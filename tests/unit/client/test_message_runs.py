@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.client.consuming.message import Entry, Message, Messages, Opened, run_at
+from magnetar.client.consuming.message import Message, Messages, Opened, ReceivedEntry, run_at
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
 
-def entry(number: int, count: int) -> Entry:
+def entry(number: int, count: int) -> ReceivedEntry:
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count)
     payload = encode_batch([b"%06d" % index for index in range(count)])
-    return Entry("t", -1, 1, number, metadata, payload)
+    return ReceivedEntry("t", -1, 1, number, metadata, payload)
 
 
 def opened(number: int, count: int) -> Opened:
@@ -84,7 +84,9 @@ def test_runs_cover_each_message_once(chosen: list[tuple[int, int]], sizes: list
 
 def test_a_whole_batch_is_one_run_whatever_stands_around_it() -> None:
     batch = opened(1, 1200)
-    alone = Entry("t", -1, 1, 2, MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), b"x").open(100)[0]
+    alone = ReceivedEntry("t", -1, 1, 2, MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), b"x").open(
+        100
+    )[0]
     items: list[object] = [alone, MessageId(-1, 1, 9), *batch, MessageId(-1, 1, 9), [alone]]
     assert run_at(items, 0) is None and run_at(items, 1) is None and run_at(items, len(items) - 1) is None
     assert run_at(items, 2) == batch.run
