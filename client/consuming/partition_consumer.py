@@ -45,7 +45,7 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ..core.configuration import ConsumerConfiguration, ConsumerType
-from ..core.connection import Connection
+from ..core.connection import ClientConnection
 from ..core.context import Core
 from ..core.message_id import MessageId
 from .ack_sender import ConsumerAcks
@@ -78,7 +78,7 @@ class PartitionConsumer:
         self.acks = ConsumerAcks(core, configuration, self)
         self._keeps_order = start is None and configuration.consumer_type is not ConsumerType.Shared
         """Whether cumulative acknowledgement deletes, so that it matters what it covers."""
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.consumer_id = -1
         self._core = core
         self._configuration = configuration
@@ -156,7 +156,7 @@ class PartitionConsumer:
         self._failure = error
         self.connection = None
 
-    async def ready_connection(self) -> Connection:
+    async def ready_connection(self) -> ClientConnection:
         """The connection that the subscription lives on, as soon as it does. Raises why it never will."""
         while self.connection is None:
             if self._failure is not None:
@@ -224,7 +224,7 @@ class PartitionConsumer:
         assert self._filter is not None
         return self._filter.target.to_wire()
 
-    def _subscribed_on(self, connection: Connection, consumer_id: int) -> None:
+    def _subscribed_on(self, connection: ClientConnection, consumer_id: int) -> None:
         self.connection = connection
         self.consumer_id = consumer_id
         self._subscriptions += 1
@@ -252,7 +252,7 @@ class PartitionConsumer:
         self.generation += 1
         return self._inbox.discard(self)
 
-    def connection_lost(self, connection: Connection, reason: MagnetarError) -> None:
+    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         """The connection has ended: go on on another one."""
         if connection is self.connection:
             self.connection = None
@@ -260,7 +260,7 @@ class PartitionConsumer:
                 self._reconnecting = True
                 self._core.tasks.spawn(self._reconnect(), f"reconnect consumer on {self.topic.full}")
 
-    def closed_by_broker(self, connection: Connection) -> None:
+    def closed_by_broker(self, connection: ClientConnection) -> None:
         """The broker gave the topic away, or the subscription was moved by a seek."""
         self.connection_lost(connection, ConnectionClosed("the broker closed the consumer"))
 

@@ -46,8 +46,8 @@ HANDSHAKE_FRAME_MAX_BYTES = 64 * 1024 * 1024
 class Endpoint(Protocol):
     """A producer or consumer that lives on a connection."""
 
-    def connection_lost(self, connection: "Connection", reason: MagnetarError) -> None: ...
-    def closed_by_broker(self, connection: "Connection") -> None: ...
+    def connection_lost(self, connection: "ClientConnection", reason: MagnetarError) -> None: ...
+    def closed_by_broker(self, connection: "ClientConnection") -> None: ...
 
 
 class ProducerEndpoint(Endpoint, Protocol):
@@ -79,7 +79,7 @@ _ANSWER_TO: dict[type[WireMessage], type[WireMessage]] = {
 """What a broker answers to a request, if not with an error; to all others it is SUCCESS."""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """See the module. Made by `connect`; all methods are for the loop's thread."""
 
     def __init__(self, configuration: ClientConfiguration, address: Address, proxied: Address | None) -> None:
@@ -282,13 +282,17 @@ class Connection(asyncio.Protocol):
             consumer.closed_by_broker(self)
 
 
-async def connect(configuration: ClientConfiguration, address: Address, broker: Address | None = None) -> Connection:
+async def connect(
+    configuration: ClientConfiguration, address: Address, broker: Address | None = None
+) -> ClientConnection:
     """A ready connection to `address`, behind which a proxy leads to `broker` if that is given. Raises ConnectError."""
     loop = asyncio.get_running_loop()
-    connection: Connection | None = None
+    connection: ClientConnection | None = None
     try:
         async with asyncio.timeout(configuration.connection_timeout_ms / 1000):
-            _, connection = await loop.create_connection(lambda: Connection(configuration, address, broker), *address)
+            _, connection = await loop.create_connection(
+                lambda: ClientConnection(configuration, address, broker), *address
+            )
             await connection.wait_ready()
     except (OSError, TimeoutError) as error:
         reason = ConnectError(f"cannot connect to {format_address(address)}: {error or 'no answer in time'}")

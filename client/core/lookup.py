@@ -31,7 +31,7 @@ from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from .configuration import ClientConfiguration
-from .connection import Connection, connect
+from .connection import ClientConnection, connect
 from .service_url import Address, parse_service_url
 
 T = TypeVar("T")
@@ -48,15 +48,15 @@ class ConnectionPool:
 
     def __init__(self, configuration: ClientConfiguration) -> None:
         self._configuration = configuration
-        self._connections: dict[tuple[Address, Address | None], Connection] = {}
-        self._connecting: dict[tuple[Address, Address | None], asyncio.Task[Connection]] = {}
+        self._connections: dict[tuple[Address, Address | None], ClientConnection] = {}
+        self._connecting: dict[tuple[Address, Address | None], asyncio.Task[ClientConnection]] = {}
         self._closed = False
 
     def sockets(self) -> list[int]:
         """The numbers of the open connections' sockets."""
         return [number for number in (one.socket_number() for one in self._connections.values()) if number >= 0]
 
-    async def get(self, address: Address, broker: Address | None = None) -> Connection:
+    async def get(self, address: Address, broker: Address | None = None) -> ClientConnection:
         """The connection to `address`. Raises ConnectError, AlreadyClosed."""
         if self._closed:
             raise AlreadyClosed("the client is closed")
@@ -77,7 +77,7 @@ class ConnectionPool:
         found = self._connections.get((address, None))
         return found is not None and found.closed
 
-    async def _connect(self, key: tuple[Address, Address | None]) -> Connection:
+    async def _connect(self, key: tuple[Address, Address | None]) -> ClientConnection:
         try:
             connection = await connect(self._configuration, *key)
         finally:
@@ -100,7 +100,7 @@ class ConnectionPool:
         self._connections.clear()
 
 
-def _retrieve(task: asyncio.Task[Connection]) -> None:
+def _retrieve(task: asyncio.Task[ClientConnection]) -> None:
     """Look at the outcome, so that a failure after all waiters have gone is not reported as forgotten."""
     if not task.cancelled():
         task.exception()
@@ -133,7 +133,7 @@ class Lookup:
         """Number of partitions of a topic, 0 for one that has none. Raises what the broker says, or Timeout."""
         return await self.retry(f"the partitions of {topic}", lambda: self._ask_partitions(topic))
 
-    async def connection(self, topic: str) -> Connection:
+    async def connection(self, topic: str) -> ClientConnection:
         """A connection to the broker that owns `topic`; one try.
 
         Raises what the broker says, ConnectError, TimeoutError.
@@ -204,14 +204,14 @@ class Lookup:
             raise ProtocolError(f"the broker says that {topic} has {answer.partitions} partitions")
         return answer.partitions
 
-    async def _ask(self, connection: Connection, command: WireMessage, request_id: int) -> Any:
+    async def _ask(self, connection: ClientConnection, command: WireMessage, request_id: int) -> Any:
         try:
             return await connection.request(command, request_id, min(self.timeout_s, TRY_TIMEOUT_S))
         except TimeoutError:
             self._current += 1
             raise
 
-    async def _any_broker(self) -> Connection:
+    async def _any_broker(self) -> ClientConnection:
         """A connection to the current host, or else to the first of the others that answers."""
         if not self._hosts:
             await self._refresh()

@@ -44,7 +44,7 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ..core.configuration import ProducerConfiguration
-from ..core.connection import Connection
+from ..core.connection import ClientConnection
 from ..core.context import Core
 from ..core.message_id import MessageId, batch_ids
 from ..core.pending_pool import PendingPool
@@ -104,7 +104,7 @@ class PartitionProducer:
         self._configuration = configuration
         self._encoder = EntryEncoder(configuration.compression_type)
         self._timeout_s = configuration.send_timeout_millis / 1000
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._producer_id = -1
         self._epoch = 0
         self._registered = False
@@ -164,7 +164,7 @@ class PartitionProducer:
         if connection is not None:
             await self._say_goodbye(connection)
 
-    def _leave(self) -> Connection | None:
+    def _leave(self) -> ClientConnection | None:
         """End here; returns the connection whose broker still has to hear of it."""
         connection, self._connection = self._connection, None
         self.fail(AlreadyClosed("the producer is closed"))
@@ -173,7 +173,7 @@ class PartitionProducer:
         connection.producers.pop(self._producer_id, None)
         return connection
 
-    async def _say_goodbye(self, connection: Connection) -> None:
+    async def _say_goodbye(self, connection: ClientConnection) -> None:
         request_id = connection.next_request_id()
         command = CommandCloseProducer(producer_id=self._producer_id, request_id=request_id)
         try:
@@ -236,7 +236,7 @@ class PartitionProducer:
             raise self._failure
         self._registered_on(connection, producer_id, answer)
 
-    def _registered_on(self, connection: Connection, producer_id: int, answer: CommandProducerSuccess) -> None:
+    def _registered_on(self, connection: ClientConnection, producer_id: int, answer: CommandProducerSuccess) -> None:
         self._connection = connection
         self._producer_id = producer_id
         self._epoch += 1
@@ -266,13 +266,13 @@ class PartitionProducer:
         if parts:
             yield parts
 
-    def connection_lost(self, connection: Connection, reason: MagnetarError) -> None:
+    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         """The connection has ended: go on on another one."""
         if connection is self._connection:
             self._connection = None
             self._reconnect()
 
-    def closed_by_broker(self, connection: Connection) -> None:
+    def closed_by_broker(self, connection: ClientConnection) -> None:
         """The broker gave the topic away."""
         self.connection_lost(connection, ConnectionClosed("the broker closed the producer"))
 
@@ -389,7 +389,7 @@ class PartitionProducer:
         else:
             self._end(self._inflight.popleft(), error)
 
-    async def _start_over(self, connection: Connection) -> None:
+    async def _start_over(self, connection: ClientConnection) -> None:
         try:
             if not connection.closed:
                 await self._say_goodbye(connection)

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from magnetar.client.core.connection import Connection
+from magnetar.client.core.connection import ClientConnection
 from magnetar.protocol.commands import ack, encode, flow
 from magnetar.protocol.entries import is_batch, parse_metadata
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError
@@ -65,7 +65,7 @@ class ForeignReading(Workload):
         self._start: Where = EARLIEST
         self._credit = 0
         self._consumer_id = 0
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._subscribing: asyncio.Task[None] | None = None
 
     async def setup(self) -> None:
@@ -127,10 +127,10 @@ class ForeignReading(Workload):
             else:
                 self._queue.append(where)
 
-    def closed_by_broker(self, connection: Connection) -> None:
+    def closed_by_broker(self, connection: ClientConnection) -> None:
         self.connection_lost(connection, ConnectionClosed("the broker closed the reader"))
 
-    def connection_lost(self, connection: Connection, reason: MagnetarError) -> None:
+    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         if connection is self._connection:
             self._connection = None
             if self._subscribing is None or self._subscribing.done():

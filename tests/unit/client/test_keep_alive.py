@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from magnetar.client.core.configuration import ClientConfiguration
-from magnetar.client.core.connection import Connection
+from magnetar.client.core.connection import ClientConnection
 from magnetar.protocol.commands import encode, ping, pong
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError
 from magnetar.protocol.pulsar_pb2 import CommandConnected
@@ -36,9 +36,9 @@ class WaitingProducer:
 
     def receipt(self, command: Any) -> None: ...
     def send_error(self, command: Any) -> None: ...
-    def closed_by_broker(self, connection: Connection) -> None: ...
+    def closed_by_broker(self, connection: ClientConnection) -> None: ...
 
-    def connection_lost(self, connection: Connection, reason: MagnetarError) -> None:
+    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         self.lost.append(reason)
 
 
@@ -47,7 +47,9 @@ class Scene:
 
     def __init__(self) -> None:
         self.wire, self.producer = Wire(), WaitingProducer()
-        self.connection = Connection(ClientConfiguration(keep_alive_interval_s=INTERVAL_S), ("broker", 6650), None)
+        self.connection = ClientConnection(
+            ClientConfiguration(keep_alive_interval_s=INTERVAL_S), ("broker", 6650), None
+        )
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         self.connection.data_received(encode(CommandConnected(server_version="s")))
         self.connection.producers[1] = self.producer
