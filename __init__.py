@@ -16,9 +16,8 @@ Everything is loaded on first use: importing the package is instant and brings i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .protocol import names as _names
-
 if TYPE_CHECKING:
+    __version__: str
     from . import exceptions as exceptions
     from . import spark as spark
     from .client.aio.client import AsyncClient as AsyncClient
@@ -95,8 +94,6 @@ if TYPE_CHECKING:
     from .protocol.errors import UnknownError as UnknownError
     from .protocol.errors import UnsupportedVersionError as UnsupportedVersionError
 
-
-__version__ = _names.VERSION
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "client.aio.consumer": ("AsyncConsumer",),
@@ -187,6 +184,8 @@ def __getattr__(name: str) -> Any:
     wanted = _ALIASES.get(name, name)
     if wanted in _HOME_OF:
         value = getattr(import_module(f".{_HOME_OF[wanted]}", __name__), wanted)
+    elif wanted == "__version__":
+        value = import_module(".protocol.names", __name__).VERSION
     elif wanted in _MODULES:
         value = import_module(f".{wanted}", __name__)
     else:
