@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_COORDINATOR
 from ..runtime.settings.declarations import Settings
+from ..runtime.settings.text import unit_of
 
 
 def print_status(console: Console, status: Mapping[str, Any]) -> None:
@@ -50,14 +51,16 @@ def print_status(console: Console, status: Mapping[str, Any]) -> None:
 
 
 def print_settings(console: Console) -> None:
-    """All settings: outside name, default, what it means."""
+    """All settings: outside name, default, unit, origin, what it means."""
     table = Table(title="Settings (file, MAGNETAR_<name>, --set)", title_justify="left")
     table.add_column("name", no_wrap=True)
     table.add_column("default", justify="right")
+    table.add_column("unit")
+    table.add_column("origin")
     table.add_column("meaning")
     for item in dataclasses.fields(Settings):
         default = str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
-        table.add_row(item.metadata["name"], default, item.metadata["doc"])
+        table.add_row(item.metadata["name"], default, unit_of(item), item.metadata["origin"], item.metadata["doc"])
     console.print(table)
 
 

@@ -119,6 +119,14 @@ def test_settings_are_listed_by_their_outside_names() -> None:
     assert "5242880" in console.file.getvalue()
 
 
+def test_settings_are_listed_with_unit_and_origin() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    print_settings(console)
+    assert isinstance(console.file, io.StringIO)
+    row = line(console.file.getvalue(), "│ gcWaitTime").replace(" ", "")
+    assert "900000│ms│bookkeeper" in row
+
+
 def test_metadata_older_than_its_ledgers_says_what_is_kept_and_what_to_do() -> None:
     keeping = member("bookie-2", "bookie", report={"unknown_ledgers": 3})
     text = shown(members=[member("bookie-1", "bookie"), keeping], restored_ledgers=[[101, 1049000]])
