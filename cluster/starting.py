@@ -25,8 +25,8 @@ def start(
 ) -> Cluster:
     """Start a cluster and wait until it runs.
 
-    What lies in `data_dir` comes back; an empty directory becomes a new cluster. `start` joins the Ray of this process,
-    else the one at RAY_ADDRESS, else starts one that ends with this process.
+    What lies in `data_dir` comes back. An empty directory becomes a new cluster. It runs on the Ray of this process,
+    else on the one at RAY_ADDRESS, else on a new one that ends with this process.
 
     Args:
         brokers: Number of brokers.
