@@ -1,0 +1,91 @@
+"""A shared setting has the default of Pulsar 4.2.4 or BookKeeper 4.17.3, or its declaration says theirs."""
+
+import dataclasses
+
+from magnetar.runtime.settings.declarations import Settings
+
+PULSAR = {
+    "brokerMaxConnections": "0",
+    "brokerMaxConnectionsPerIp": "0",
+    "maxTopicsPerNamespace": "0",
+    "maxProducersPerTopic": "0",
+    "maxConsumersPerTopic": "0",
+    "maxConsumersPerSubscription": "0",
+    "maxSubscriptionsPerTopic": "0",
+    "maxMessageSize": "5242880",
+    "managedLedgerDefaultEnsembleSize": "2",
+    "managedLedgerDefaultWriteQuorum": "2",
+    "managedLedgerDefaultAckQuorum": "2",
+    "managedLedgerMaxEntriesPerLedger": "50000",
+    "managedLedgerMaxSizePerLedgerMbytes": "2048",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "10",
+    "managedLedgerMaxLedgerRolloverTimeMinutes": "240",
+    "managedLedgerCursorPositionFlushSeconds": "60",
+    "managedLedgerCursorMaxEntriesPerLedger": "50000",
+    "maxUnackedMessagesPerConsumer": "50000",
+    "maxUnackedMessagesPerSubscription": "200000",
+    "maxConsumerMetadataSize": "1024",
+    "maxPendingPublishRequestsPerConnection": "1000",
+    "pulsarChannelWriteBufferHighWaterMark": "65536",
+    "dispatcherMaxReadBatchSize": "100",
+    "dispatcherMaxReadSizeBytes": "5242880",
+    "dispatcherMaxRoundRobinBatchSize": "20",
+    "connectionLivenessCheckTimeoutMillis": "5000",
+    "maxConcurrentLookupRequest": "50000",
+    "maxConcurrentTopicLoadRequest": "5000",
+    "topicLoadTimeoutSeconds": "60",
+    "allowAutoTopicCreation": "true",
+    "allowAutoTopicCreationType": "non-partitioned",
+    "defaultNumPartitions": "1",
+    "allowAutoSubscriptionCreation": "true",
+    "encryptionRequireOnProducer": "false",
+    "keepAliveIntervalSeconds": "30",
+}
+"""From the class ServiceConfiguration."""
+BOOKKEEPER = {
+    "nettyMaxFrameSizeBytes": "5242880",
+    "addEntryTimeoutSec": "5",
+    "readEntryTimeoutSec": "5",
+    "speculativeReadTimeout": "2000",
+    "journalSyncData": "true",
+    "logSizeLimit": "1073741824",
+    "maxBatchReadSize": "5242880",
+    "diskUsageWarnThreshold": "0.9",
+    "diskUsageThreshold": "0.95",
+    "diskCheckInterval": "10000",
+    "gcWaitTime": "600000",
+    "minorCompactionThreshold": "0.2",
+    "majorCompactionThreshold": "0.8",
+    "majorCompactionInterval": "86400",
+    "compactionRateByBytes": "1000000",
+    "localScrubInterval": "0",
+    "auditorPeriodicCheckInterval": "604800",
+    "lostBookieRecoveryDelay": "0",
+    "replicationRateByBytes": "-1",
+}
+"""From the getters of the classes ServerConfiguration and ClientConfiguration."""
+OF_THE_MACHINE = {"clusterName", "managedLedgerCacheSizeMB", "maxMessagePublishBufferSizeInMB"}
+"""Pulsar computes these from the JVM's memory, or has no default."""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def test_a_default_is_the_originals_or_the_declaration_says_what_the_original_is() -> None:
+    for item in dataclasses.fields(Settings):
+        name, origin, original = (item.metadata[key] for key in ("name", "origin", "original"))
+        if origin == "magnetar" or name in OF_THE_MACHINE:
+            continue
+        theirs = (PULSAR if origin == "pulsar" else BOOKKEEPER)[name]
+        if original:
+            assert original.partition(";")[0] == theirs, name
+        else:
+            assert _text(item.default) == theirs, name
+
+
+def test_no_setting_of_ours_has_a_name_of_theirs() -> None:
+    ours = {item.metadata["name"] for item in dataclasses.fields(Settings) if item.metadata["origin"] == "magnetar"}
+    assert not ours & {*PULSAR, *BOOKKEEPER, *OF_THE_MACHINE}
