@@ -49,6 +49,7 @@ class ClusterRoutes:
             web.get("/admin/v2/brokers", self.brokers),
             web.get("/admin/v2/brokers/health", self.health),
             web.get("/admin/v2/brokers/{cluster}", self.brokers),
+            web.get("/admin/v2/bookies/all", self.bookies),
             web.get("/admin/v2/tenants", self.tenants),
             web.get(tenant, self.tenant),
             web.put(tenant, self.create_tenant),
@@ -89,6 +90,10 @@ class ClusterRoutes:
         if writable < self._settings.ack_quorum:
             raise ServiceUnitNotReady(f"{writable} bookies take entries, {self._settings.ack_quorum} are needed")
         return web.Response(text="ok")
+
+    async def bookies(self, request: web.Request) -> web.Response:
+        """List all bookies that have ever joined the cluster, alive or not."""
+        return json_answer({"bookies": [{"bookieId": one} for one in await self._ask.registered_bookies()]})
 
     def _broker_urls(self) -> list[str]:
         return [broker.url for broker in self._coordinator.brokers.values()]

@@ -26,6 +26,10 @@ class StatusMethods:
         """Begin a round of the auditor now."""
         self._office.auditor.wake()
 
+    async def rpc_registered_bookies(self, connection: RpcConnection) -> list[str]:
+        """Ids of all bookies that have a cookie, alive or not."""
+        return await self._registered_bookies()
+
     async def rpc_status(self, connection: RpcConnection) -> dict[str, Any]:
         """See `status`."""
         return await self.status()

@@ -130,6 +130,11 @@ class CoordinatorContract(MetadataContract):
         ...
 
     @method(ADMIN)
+    async def registered_bookies(self) -> list[str]:
+        """Ids of all bookies that have a cookie, alive or not."""
+        ...
+
+    @method(ADMIN)
     async def audit(self) -> None:
         """Begin a round of the auditor now."""
         ...

@@ -286,6 +286,15 @@ async def test_health_needs_brokers_and_bookies(http: Http) -> None:
     assert 'magnetar_coordinator_up{node="admin",service="admin"} 1.0' in metrics
 
 
+async def test_all_bookies_are_listed_whether_or_not_they_live(http: Http) -> None:
+    assert await http("GET", "/admin/v2/bookies/all") == (200, {"bookies": []})
+    for number in (1, 2):
+        await http.cluster.store.put(metadata_keys.bookie(f"bookie-{number}"), pack({"instance": "a"}), None)
+    await http.cluster.join("bookie", "bookie-2", instance="a")
+    found = await http("GET", "/admin/v2/bookies/all")
+    assert found == (200, {"bookies": [{"bookieId": "bookie-1"}, {"bookieId": "bookie-2"}]})
+
+
 async def test_without_a_coordinator_it_answers_at_once_and_recovers(http: Http) -> None:
     await http.cluster.coordinator.close()
     await eventually(lambda: not http.admin._coordinator.connected)
