@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -13,6 +13,7 @@ from ...runtime import retry
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
+from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 
@@ -24,12 +25,18 @@ MOVING_RETRY_MAX_S = 1.0
 CALLS_AT_A_TIME = 16
 LONG_MAX = (1 << 63) - 1
 
+OWNER_TIMEOUT_S = 30.0
+
+A = TypeVar("A")
+Question = Callable[[BrokerContract, str], Awaitable[A]]
+"""What to ask of the broker that owns a topic, given by its full name."""
+
 
 class Owners:
     """Asks the coordinator, and whichever brokers own a topic now."""
 
     def __init__(
-        self, env: Environment, coordinator: CoordinatorClient, brokers: MemberCalls, settings: Settings
+        self, env: Environment, coordinator: CoordinatorClient, brokers: MemberCalls[BrokerContract], settings: Settings
     ) -> None:
         self.coordinator = coordinator
         self.may_create = settings.allow_auto_topic_creation
@@ -37,21 +44,19 @@ class Owners:
         self._env = env
         self._brokers = brokers
 
-    async def ask(
-        self, topic: str, method: str, /, *, create: bool | None = False, timeout_s: float = 30.0, **arguments: Any
-    ) -> Any:
-        """Call a method of the broker that owns a partition or plain topic; while it moves, try again for a while.
+    async def ask(self, topic: str, question: Question[A], *, create: bool | None = False) -> A:
+        """Ask the broker that owns a partition or plain topic; while it moves, try again for a while.
 
         Raises what the coordinator's `assign` and the method raise.
         """
 
-        async def call_the_owner() -> Any:
+        async def ask_the_owner() -> A:
             owner = await self.coordinator.ask.assign(topic=topic, create=create)
-            return await self._brokers.call(owner.broker, method, topic=topic, timeout_s=timeout_s, **arguments)
+            return await question(self._brokers.of(owner.broker, timeout_s=OWNER_TIMEOUT_S), topic)
 
         return await retry.limited(
             LimitedBackoff(self._env.random, MOVING_RETRY_INITIAL_S, MOVING_RETRY_MAX_S, MOVING_LIMIT_S),
-            call_the_owner,
+            ask_the_owner,
             retriable=lambda error: isinstance(error, ServiceUnitNotReady | CoordinatorUnavailable),
             on_retry=retry.silently,
         )
@@ -61,27 +66,27 @@ class Owners:
         partitions = await self.coordinator.ask.partitions(topic=topic.full, create=create)
         return [topic.partition_name(index) for index in range(partitions)] if partitions else [topic.full]
 
-    async def ask_members(
-        self, topic: TopicName, method: str, /, *, create: bool = False, **arguments: Any
-    ) -> dict[str, Any]:
-        """Call a method for every partition (or the plain topic); answers by member name."""
-        members = await self.members(topic, create=create)
-        calls = [lambda name=name: self.ask(name, method, **arguments) for name in members]
+    async def ask_members(self, topic: TopicName, question: Question[A]) -> dict[str, A]:
+        """Ask the owner of every partition (or of the plain topic); answers by member name."""
+        members = await self.members(topic)
+        calls = [lambda name=name: self.ask(name, question) for name in members]
         return dict(zip(members, await at_a_time(calls), strict=True))
 
 
-async def at_a_time(calls: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
+async def at_a_time(calls: Sequence[Callable[[], Awaitable[A]]]) -> list[A]:
     """The results of all calls, a bounded number of them under way; the first error is raised when all have ended."""
     permits = asyncio.Semaphore(CALLS_AT_A_TIME)
 
-    async def bounded(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def bounded(call: Callable[[], Awaitable[A]]) -> A:
         async with permits:
             return await call()
 
-    results = await asyncio.gather(*(bounded(call) for call in calls), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    outcomes = await asyncio.gather(*(bounded(call) for call in calls), return_exceptions=True)
+    results: list[A] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
     return results
 
 

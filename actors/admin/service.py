@@ -40,6 +40,7 @@ from ...runtime.environment import Environment
 from ...runtime.metrics import Metrics
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
+from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient, Locate
 from ..members.peer_calls import MemberCalls
 from .cluster_routes import ClusterRoutes
@@ -95,7 +96,7 @@ class AdminService:
         self._port = port
         identity = Identity(cluster_id, ROLE_ADMIN, ADMIN_ID, env.random.hex(8))
         self._coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator)
-        self._brokers = MemberCalls(env, identity, keys, self._find_broker)
+        self._brokers = MemberCalls(env, identity, keys, self._find_broker, BrokerContract)
         self._metrics = Metrics("admin", ADMIN_ID)
         self._requests = self._metrics.counter("magnetar_admin_requests", "Requests answered.")
         self._failures = self._metrics.counter(

@@ -1,12 +1,11 @@
 """The admin's paths of topics and subscriptions, `/admin/v2/persistent/…`, and of lookup."""
 
-from typing import Any
-
 from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from ...protocol.topic_figures import StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
+from ..members.contracts_broker import Point
 from ..members.topic_lookup import PAGE, check_listener, pages
 from .requests import (
     Owners,
@@ -133,13 +132,12 @@ class TopicRoutes:
 
     async def stats(self, request: web.Request) -> web.Response:
         """Return rates, backlogs, producers and consumers of a topic."""
-        return json_answer(
-            topic_json(TopicFigures.from_plain(await self._owners.ask(topic_of(request).full, "topic_stats")))
-        )
+        answer = await self._owners.ask(topic_of(request).full, lambda broker, name: broker.topic_stats(topic=name))
+        return json_answer(topic_json(TopicFigures.from_plain(answer)))
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         """Return ledgers and cursors of a topic."""
-        answer = await self._owners.ask(topic_of(request).full, "internal_stats")
+        answer = await self._owners.ask(topic_of(request).full, lambda broker, name: broker.internal_stats(topic=name))
         return json_answer(storage_json(StorageFigures.from_plain(answer)))
 
     async def partitioned_stats(self, request: web.Request) -> web.Response:
@@ -152,12 +150,14 @@ class TopicRoutes:
 
     async def _figures(self, topic: TopicName) -> dict[str, TopicFigures]:
         """By full name, of a topic or of its partitions."""
-        answers = await self._owners.ask_members(topic, "topic_stats")
+        answers = await self._owners.ask_members(topic, lambda broker, name: broker.topic_stats(topic=name))
         return {name: TopicFigures.from_plain(answer) for name, answer in answers.items()}
 
     async def last_message_id(self, request: web.Request) -> web.Response:
         """Return the id of the topic's last message."""
-        ledger, entry, partition, batch_index = await self._owners.ask(topic_of(request).full, "last_message_id")
+        ledger, entry, partition, batch_index = await self._owners.ask(
+            topic_of(request).full, lambda broker, name: broker.last_message_id(topic=name)
+        )
         return json_answer(
             {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition, "batchIndex": batch_index}
         )
@@ -172,40 +172,39 @@ class TopicRoutes:
     async def create_subscription(self, request: web.Request) -> web.Response:
         """Create a subscription. Body: the message id to begin at; without one, the latest."""
         position = position_of(await json_body(request), "latest")
-        topic = topic_of(request)
-        members = await self._owners.members(topic, create=self._owners.may_create)
+        subscription = request.match_info["subscription"]
+        members = await self._owners.members(topic_of(request), create=self._owners.may_create)
         existed = 0
         for member in members:
             try:
                 await self._owners.ask(
                     member,
-                    "create_subscription",
+                    lambda broker, name: broker.create_subscription(
+                        topic=name, subscription=subscription, position=position
+                    ),
                     create=None,
-                    subscription=request.match_info["subscription"],
-                    position=position,
                 )
             except NotAllowedError as error:
                 if not error.details.get("exists"):
                     raise
                 existed += 1
         if existed == len(members):
-            raise KeyExists(f"Subscription {request.match_info['subscription']} already exists")
+            raise KeyExists(f"Subscription {subscription} already exists")
         return no_content()
 
     async def delete_subscription(self, request: web.Request) -> web.Response:
         """Delete a subscription; `force=true` disconnects its consumers first."""
+        subscription, force = request.match_info["subscription"], flag(request, "force")
         await self._owners.ask_members(
             topic_of(request),
-            "delete_subscription",
-            subscription=request.match_info["subscription"],
-            force=flag(request, "force"),
+            lambda broker, name: broker.delete_subscription(topic=name, subscription=subscription, force=force),
         )
         return no_content()
 
     async def reset_cursor(self, request: web.Request) -> web.Response:
         """Move a subscription to the message id in the body, or the publish time in the path (ms since the epoch)."""
         timestamp = request.match_info.get("timestamp")
-        position: Any
+        position: Point
         if timestamp is not None:
             position = whole_number(timestamp, "a time")
         else:
@@ -213,17 +212,19 @@ class TopicRoutes:
             if body is None:
                 raise InvalidConfiguration("the body is the message id to go to")
             position = position_of(body, "latest")
+        subscription = request.match_info["subscription"]
         await self._owners.ask_members(
             topic_of(request),
-            "reset_cursor",
-            subscription=request.match_info["subscription"],
-            position=position,
+            lambda broker, name: broker.reset_cursor(topic=name, subscription=subscription, position=position),
         )
         return no_content()
 
     async def skip_all(self, request: web.Request) -> web.Response:
         """Move a subscription to the end of the topic."""
-        await self._owners.ask_members(topic_of(request), "skip_all", subscription=request.match_info["subscription"])
+        subscription = request.match_info["subscription"]
+        await self._owners.ask_members(
+            topic_of(request), lambda broker, name: broker.skip_all(topic=name, subscription=subscription)
+        )
         return no_content()
 
     # -- lookup --------------------------------------------------------------------------------------------------

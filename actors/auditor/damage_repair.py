@@ -15,6 +15,7 @@ from itertools import groupby
 
 from ...protocol.errors import MagnetarError, NoSuchLedger
 from ...storage.metadata.ledger_records import LedgerRecords
+from ..members.contracts_bookie import BookieContract, EntryPlace
 from ..members.peer_calls import MemberCalls
 from .plan import Range
 from .repair import LedgerRepair
@@ -24,7 +25,7 @@ ENTRIES_PER_PAGE = 1000
 
 async def repair_damage(
     bookie: str,
-    calls: MemberCalls,
+    calls: MemberCalls[BookieContract],
     records: LedgerRecords,
     repair: LedgerRepair,
     on_failure: Callable[[str, MagnetarError], None],
@@ -33,18 +34,18 @@ async def repair_damage(
 
     Raises what asking the bookie for the list raises.
     """
-    after = [-1, -1]
+    after = EntryPlace(-1, -1)
     while True:
-        page = await calls.call(bookie, "damaged_entries", after=after, limit=ENTRIES_PER_PAGE)
-        for (ledger_id, nonce), keys in groupby(page, key=lambda key: (int(key[0]), int(key[2]))):
-            entry_ids = [int(key[1]) for key in keys]
+        page = await calls.of(bookie).damaged_entries(after=after, limit=ENTRIES_PER_PAGE)
+        for (ledger_id, nonce), keys in groupby(page, key=lambda key: (key.ledger, key.nonce)):
+            entry_ids = [key.entry for key in keys]
             try:
                 record = await records.get(ledger_id)
                 if record.metadata.nonce != nonce:
                     continue
                 if record.metadata.closed and entry_ids[-1] > record.metadata.last_entry:
                     last = record.metadata.last_entry
-                    await calls.call(bookie, "forget_damage", ledger=ledger_id, above=last)
+                    await calls.of(bookie).forget_damage(ledger=ledger_id, above=last)
                     entry_ids = [entry_id for entry_id in entry_ids if entry_id <= last]
             except NoSuchLedger:
                 continue
@@ -58,7 +59,7 @@ async def repair_damage(
                     on_failure(f"damaged entries {wanted} of ledger {ledger_id} on {bookie}", error)
         if len(page) < ENTRIES_PER_PAGE:
             return
-        after = page[-1][:2]
+        after = EntryPlace(page[-1].ledger, page[-1].entry)
 
 
 def _ranges(entry_ids: Sequence[int]) -> list[Range]:

@@ -15,6 +15,7 @@ from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_client import BookieClient
 from ...storage.ledger.reader import LedgerReader
 from ...storage.metadata.ledger_metadata import LedgerMetadata
+from ..members.contracts_bookie import BookieContract
 from ..members.peer_calls import MemberCalls
 from .plan import Piece, Range, missing_entries
 
@@ -32,7 +33,11 @@ class LedgerRepair:
     """
 
     def __init__(
-        self, client: BookieClient, calls: MemberCalls, settings: Settings, on_copied: Callable[[int, int], None]
+        self,
+        client: BookieClient,
+        calls: MemberCalls[BookieContract],
+        settings: Settings,
+        on_copied: Callable[[int, int], None],
     ) -> None:
         self._client = client
         self._calls = calls
@@ -45,17 +50,11 @@ class LedgerRepair:
         missing: list[Range] = []
         first = piece.first
         while first <= piece.last:
-            answer = await self._calls.call(
-                piece.bookie,
-                "entry_ids",
-                ledger=metadata.ledger_id,
-                nonce=metadata.nonce,
-                first=first,
-                last=piece.last,
-                timeout_s=LIST_TIMEOUT_S,
+            answer = await self._calls.of(piece.bookie, timeout_s=LIST_TIMEOUT_S).entry_ids(
+                ledger=metadata.ledger_id, nonce=metadata.nonce, first=first, last=piece.last
             )
-            following = min(max(int(answer["next"]), first + 1), piece.last + 1)
-            missing += missing_entries(metadata, piece._replace(first=first, last=following - 1), answer["ranges"])
+            following = min(max(answer.next, first + 1), piece.last + 1)
+            missing += missing_entries(metadata, piece._replace(first=first, last=following - 1), answer.ranges)
             first = following
         return missing
 

@@ -42,6 +42,7 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecord, LedgerRecords
 from ...storage.metadata.store import MetadataStore, unpack
+from ..members.contracts_bookie import BookieContract
 from ..members.peer_calls import MemberCalls
 from . import orphans as orphan_ledgers
 from .damage_repair import repair_damage
@@ -105,7 +106,7 @@ class Auditor:
         self._damaged = damaged
         self._records = LedgerRecords(env, store)
         self._client = BookieClient(env, identity, keys, settings, directory)
-        self._calls = MemberCalls(env, identity, keys, self._find)
+        self._calls = MemberCalls(env, identity, keys, self._find, BookieContract)
         self._repair = LedgerRepair(self._client, self._calls, settings, self._copied)
         self._orphans = OrphanLedgers(env, store)
         self._progress = AuditProgress()
@@ -387,7 +388,7 @@ class Auditor:
     async def _let_out(self, bookie: str, floor: int, reason: str) -> None:
         """The bookie refuses when it lost more than it had said when the round began."""
         try:
-            await self._calls.call(bookie, "clear_limbo", fence_floor=floor, reason=reason)
+            await self._calls.of(bookie).clear_limbo(fence_floor=floor, reason=reason)
         except MagnetarError as error:
             self._fail(f"bookie {bookie}'s limbo", error)
         else:

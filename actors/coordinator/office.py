@@ -21,6 +21,7 @@ from ...storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from ...storage.metadata.ledger_ids import LedgerIds
 from ...storage.metadata.store import MetadataStore
 from ..auditor.service import Auditor
+from ..members.contracts_broker import BrokerContract
 from ..members.contracts_coordinator import AssignmentChange
 from ..members.peer_calls import MemberCalls
 from .member_lists import MemberLists
@@ -59,7 +60,7 @@ class Office:
         self.registry = TopicRegistry(env, store, settings)
         self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies)
         self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry.guard_of)
-        self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker)
+        self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
         self.rebalancer = Rebalancer(self.membership, self.placement, self.broker_calls, settings.rebalance_delay_s)
         self.deletions = TopicDeletions(env, store, self.membership, self.placement, self.registry, self.broker_calls)
         self.auditor = Auditor(

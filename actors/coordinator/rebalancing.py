@@ -14,13 +14,13 @@ from typing import Any
 from ...protocol.errors import MagnetarError
 from ...protocol.names import ROLE_BROKER
 from ...runtime.tasks import Tasks
+from ..members.contracts_broker import BrokerContract
 from ..members.peer_calls import MemberCalls
 from .membership import Membership
 from .placement import Placement
 
 logger = logging.getLogger(__name__)
 
-RELEASE_TIMEOUT_S = 5.0
 CALLS_AT_A_TIME = 16
 REBALANCE_MOVES_AT_A_TIME = 50
 
@@ -29,7 +29,11 @@ class Rebalancer:
     """See the module. `close` ends it for good."""
 
     def __init__(
-        self, membership: Membership, placement: Placement, broker_calls: MemberCalls, rebalance_delay_s: float
+        self,
+        membership: Membership,
+        placement: Placement,
+        broker_calls: MemberCalls[BrokerContract],
+        rebalance_delay_s: float,
     ) -> None:
         self._membership = membership
         self._placement = placement
@@ -109,7 +113,7 @@ class Rebalancer:
         if assignment is None:
             return
         try:
-            await self._broker_calls.call(assignment.broker, "unload", topic=topic, timeout_s=RELEASE_TIMEOUT_S)
+            await self._broker_calls.of(assignment.broker).unload(topic=topic)
         except MagnetarError as error:
             logger.warning("%s did not release %s in order: %s", assignment.broker, topic, error)
 

@@ -43,6 +43,7 @@ from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import MetadataStore
+from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
 from ..members.peer_calls import MemberCalls
 from .membership import Membership
 from .placement import Placement
@@ -52,8 +53,6 @@ logger = logging.getLogger(__name__)
 
 PARTITIONS_AT_A_TIME = 100
 RELEASES_AT_A_TIME = 16
-RELEASE_TIMEOUT_S = 5.0
-DELETE_TIMEOUT_S = 60.0
 """How long a broker has for its share of a group, and how long who ordered a deletion waits for its end."""
 RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 5.0
@@ -77,7 +76,7 @@ class TopicDeletions:
         membership: Membership,
         placement: Placement,
         registry: TopicRegistry,
-        broker_calls: MemberCalls,
+        broker_calls: MemberCalls[BrokerContract],
     ) -> None:
         self.failures = 0
         """Tries that failed and were, or will be, repeated."""
@@ -171,7 +170,7 @@ class TopicDeletions:
             owner = self._owner_of(topic)
             if owner is not None:
                 released[topic] = owner
-                await self._broker_calls.call(owner, "unload", topic=topic, unused=True, timeout_s=RELEASE_TIMEOUT_S)
+                await self._broker_calls.of(owner).unload(topic=topic, unused=True)
 
         for first in range(0, len(topics), RELEASES_AT_A_TIME):
             group = topics[first : first + RELEASES_AT_A_TIME]
@@ -240,10 +239,7 @@ class TopicDeletions:
             broker = owner if owner in brokers else brokers[self._turn % len(brokers)]
             shares.setdefault(broker, []).append((topic, self._placement.take_epoch()))
         outcomes = await asyncio.gather(
-            *(
-                self._broker_calls.call(broker, "delete_topics", topics=share, timeout_s=DELETE_TIMEOUT_S)
-                for broker, share in shares.items()
-            ),
+            *(self._broker_calls.of(broker).delete_topics(topics=share) for broker, share in shares.items()),
             return_exceptions=True,
         )
         for outcome in outcomes:

@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 from ...runtime.rpc.contract import Contract, method
 from .permissions import COORDINATOR
 
-LIST_TIMEOUT_S = 30.0
-"""For one answer of a bookie about the entries it holds, which takes it a few seconds' work."""
-
 
 class Held(NamedTuple):
     """A range of entries, both ends inclusive."""
@@ -56,12 +53,12 @@ class BookieContract(Contract):
         """Ids of ledgers known there, ascending, greater than `after`, up to `limit` of them."""
         ...
 
-    @method(COORDINATOR, timeout_s=LIST_TIMEOUT_S)
+    @method(COORDINATOR)
     async def entry_ids(
         self, *, ledger: int, nonce: int, first: int, last: int, intact_only: bool | None = None
     ) -> HeldEntries:
         """The entries held, those known to be damaged left out. Ask again from `next` on while that is not behind
-        `last`.
+        `last`: an answer takes a few seconds' work.
 
         With `intact_only` (without it: in limbo) the bookie reads and verifies each first. Raises ForeignLedger.
         """

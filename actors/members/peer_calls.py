@@ -6,24 +6,31 @@ and is made anew when that has changed.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from ...protocol.errors import RpcDisconnected, RpcTimeout, ServiceUnitNotReady
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, rpc_connect
+from ...runtime.rpc.contract import Contract
 from ...runtime.rpc.keys import Identity, Keys
 
 FRAME_SIZE_MAX = 64 << 20
 CONNECT_TIMEOUT_S = 2.0
 
+Offered = TypeVar("Offered", bound=Contract)
+
 FindMember = Callable[[str], tuple[str, str, int] | None]
 """Node id → (incarnation, host, port) of its internal RPC, None when it is not alive."""
 
 
-class MemberCalls:
-    """See the module. `identity` is the caller's."""
+class MemberCalls(Generic[Offered]):
+    """See the module. `identity` is the caller's, `contract` what the nodes offer."""
 
-    def __init__(self, env: Environment, identity: Identity, keys: Keys, find: FindMember) -> None:
+    def __init__(
+        self, env: Environment, identity: Identity, keys: Keys, find: FindMember, contract: type[Offered]
+    ) -> None:
+        self._contract = contract
         self._env = env
         self._identity = identity
         self._keys = keys
@@ -31,10 +38,15 @@ class MemberCalls:
         self._connections: dict[str, tuple[str, RpcConnection]] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
 
-    async def call(self, node_id: str, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
-        """Call `rpc_<method>` of a node. Raises its error; ServiceUnitNotReady when it is not there or does not answer
-        (the call may have been carried out).
+    def of(self, node_id: str, *, timeout_s: float | None = None) -> Offered:
+        """The methods of a node. `timeout_s` takes the place of what each method declares.
+
+        Each raises its error; ServiceUnitNotReady when the node is not there or does not answer (the call may have been
+        carried out).
         """
+        return self._contract(partial(self._call, node_id), timeout_s=timeout_s)
+
+    async def _call(self, node_id: str, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
         try:
             connection = await self._connect(node_id)
             return await connection.call(method, timeout_s=timeout_s, **arguments)

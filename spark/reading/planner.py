@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ...actors.members.contracts_broker import BrokerContract
+from ...actors.members.contracts_coordinator import CoordinatorContract
 from ...protocol.errors import (
     AlreadyClosed,
     ClusterError,
@@ -168,13 +170,13 @@ class Planner:
         Raises CoordinatorUnavailable if it was never heard of.
         """
         try:
-            listed = await (await self._connection()).call("bookies")
+            listed = await CoordinatorContract((await self._connection()).call).bookies()
         except (MagnetarError, OSError) as error:
             if not self._bookies:
                 raise
             logger.warning("the coordinator is away, reading with the bookies as last known: %s", error)
         else:
-            self._bookies = [BookieInfo(*info) for info in listed]
+            self._bookies = listed
         return self._bookies
 
     # -- planning ------------------------------------------------------------------------------------------------
@@ -183,8 +185,8 @@ class Planner:
         """Full names by partition; −1 for a topic that has none."""
         if self.name.partition >= 0:
             return {self.name.partition: self.name.full}
-        coordinator = await self._connection()
-        partitions = await coordinator.call("partitions", topic=self.name.full, create=False)
+        coordinator = CoordinatorContract((await self._connection()).call)
+        partitions = await coordinator.partitions(topic=self.name.full, create=False)
         if not partitions:
             return {-1: self.name.full}
         return {index: self.name.partition_name(index) for index in range(partitions)}
@@ -193,24 +195,22 @@ class Planner:
         self, partition: int, topic: str, bounds: Bounds, connections: dict[str, RpcConnection]
     ) -> PartitionPlan:
         broker = await self._owner(topic, connections)
-        answer = await broker.call(
-            "plan_read",
-            timeout_s=CALL_TIMEOUT_S,
+        answer = await BrokerContract(broker.call, timeout_s=CALL_TIMEOUT_S).plan_read(
             topic=topic,
             start=_point(bounds.first, bounds.window.start_ms, -CLOCK_SKEW_MS, "earliest"),
             end=_point(bounds.last, bounds.window.end_ms, CLOCK_SKEW_MS, "latest"),
             ttl_s=self._pin_ttl_s,
         )
-        if answer["pin"]:
-            self._pins.append((topic, answer["pin"]))
-        ledgers = tuple(LedgerMetadata.unpack(packed) for packed in answer["ledgers"])
-        (first_ledger, first_entry), (last_ledger, last_entry) = answer["first"], answer["last"]
-        return PartitionPlan(topic, partition, ledgers, (first_ledger, first_entry), (last_ledger, last_entry), bounds)
+        if answer.pin:
+            self._pins.append((topic, answer.pin))
+        first, last = (answer.first.ledger, answer.first.entry), (answer.last.ledger, answer.last.entry)
+        ledgers = tuple(LedgerMetadata.unpack(packed) for packed in answer.ledgers)
+        return PartitionPlan(topic, partition, ledgers, first, last, bounds)
 
     async def _owner(self, topic: str, connections: dict[str, RpcConnection]) -> RpcConnection:
         coordinator = await self._connection()
-        owner = await coordinator.call("assign", timeout_s=CALL_TIMEOUT_S, topic=topic, create=False)
-        return await self._broker(owner["broker"], owner["incarnation"], connections)
+        owner = await CoordinatorContract(coordinator.call, timeout_s=CALL_TIMEOUT_S).assign(topic=topic, create=False)
+        return await self._broker(owner.broker, owner.incarnation, connections)
 
     async def _broker(self, broker_id: str, incarnation: str, connections: dict[str, RpcConnection]) -> RpcConnection:
         async with self._connecting:
@@ -218,10 +218,10 @@ class Planner:
             if known is not None and not known.closed and known.peer.incarnation == incarnation:
                 return known
             coordinator = await self._connected()
-            for broker in await coordinator.call("brokers"):
-                if broker["id"] == broker_id and broker["incarnation"] == incarnation:
-                    host, port = broker["data"]["rpc"]
-                    made = await self._connect(host, port, broker_id)
+            for broker in await CoordinatorContract(coordinator.call).brokers():
+                address = broker.rpc_address
+                if broker.id == broker_id and broker.incarnation == incarnation and address is not None:
+                    made = await self._connect(*address, broker_id)
                     connections[broker_id] = made
                     return made
         raise ServiceUnitNotReady(f"{broker_id} has just left the cluster")
@@ -242,28 +242,41 @@ class Planner:
     async def _prolong(self) -> None:
         while self._pins:
             await asyncio.sleep(self._pin_ttl_s / RENEWALS_PER_TTL)
-            await self._at_the_owners(self._pins, "prolong_pin", "tried again later", ttl_s=self._pin_ttl_s)
+            await self._at_the_owners(
+                self._pins,
+                lambda broker, topic, pin: broker.prolong_pin(topic=topic, pin=pin, ttl_s=self._pin_ttl_s),
+                "prolonging a pin of %s failed, it is tried again later: %s",
+            )
 
     async def _unpin(self) -> None:
         pins, self._pins = self._pins, []
         try:
             async with asyncio.timeout(UNPIN_TIMEOUT_S):
-                await self._at_the_owners(pins, "unpin", "it expires by itself")
+                await self._at_the_owners(
+                    pins,
+                    lambda broker, topic, pin: broker.unpin(topic=topic, pin=pin),
+                    "removing a pin of %s failed, it expires by itself: %s",
+                )
         except TimeoutError:
             logger.warning("the pins of %s could not be removed in time, they expire by themselves", self.name.full)
 
-    async def _at_the_owners(self, pins: Sequence[tuple[str, str]], method: str, hope: str, **arguments: Any) -> None:
-        """Call `method` for each pin at the broker that has its topic now. What fails is only logged."""
+    async def _at_the_owners(
+        self,
+        pins: Sequence[tuple[str, str]],
+        question: Callable[[BrokerContract, str, str], Awaitable[object]],
+        failed: str,
+    ) -> None:
+        """Ask for each pin the broker that has its topic now. What fails is only logged, as `failed` says."""
         connections: dict[str, RpcConnection] = {}
         try:
             for topic, pin in pins:
                 try:
                     owner = await self._owner(topic, connections)
-                    await owner.call(method, timeout_s=CALL_TIMEOUT_S, topic=topic, pin=pin, **arguments)
+                    await question(BrokerContract(owner.call, timeout_s=CALL_TIMEOUT_S), topic, pin)
                 except TopicNotFound:
                     continue  # it was deleted, and its pins with it
                 except (MagnetarError, OSError) as error:
-                    logger.warning("%s of a pin of %s failed, %s: %s", method, topic, hope, error)
+                    logger.warning(failed, topic, error)
         finally:
             await _close(connections)
 

@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.admin", "storage.metadata"},
     "spark": BASE | {"spark.reading"},
-    "spark.reading": BASE | CLIENT | {"storage.ledger", "storage.metadata"},
+    "spark.reading": BASE | CLIENT | {"actors.members", "storage.ledger", "storage.metadata"},
     "cluster": BASE
     | CLIENT
     | {"spark", "actors.processes", "actors.coordinator", "storage.bookie", "storage.metadata"},

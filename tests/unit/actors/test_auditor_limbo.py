@@ -1,6 +1,7 @@
 """When the auditor lets a bookie out of limbo: only after a look at every ledger since it lost data."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from fake_bookies import FakeCluster, until
@@ -8,6 +9,7 @@ from fake_bookies import FakeCluster, until
 from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor import service as auditor_module
 from magnetar.actors.auditor.service import Auditor
+from magnetar.actors.members.contracts_bookie import BookieContract
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys
@@ -26,6 +28,9 @@ class Checks:
     async def find_missing(self, metadata, piece):
         self.looked_at.append(piece.bookie)
         return []
+
+    def of(self, bookie):
+        return BookieContract(partial(self.call, bookie))
 
     async def call(self, bookie, method, **arguments):
         assert method == "clear_limbo"

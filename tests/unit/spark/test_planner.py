@@ -56,7 +56,8 @@ class Coordinator(OpenService):
         assert not create
         if self.assign_errors:
             raise self.assign_errors.pop(0)
-        return {"broker": "broker-1", "incarnation": self.brokers[-1]["incarnation"] if self.brokers else "gone"}
+        incarnation = self.brokers[-1]["incarnation"] if self.brokers else "gone"
+        return {"broker": "broker-1", "incarnation": incarnation, "epoch": 1, "url": "pulsar://broker-1:6650"}
 
     async def rpc_brokers(self, connection: RpcConnection) -> list[dict[str, Any]]:
         return self.brokers
@@ -81,7 +82,14 @@ class Broker(OpenService):
         host, port = await self.server.start("127.0.0.1", 0)
         identity = self.server.identity
         self.coordinator.brokers = [
-            {"id": identity.node_id, "incarnation": identity.incarnation, "data": {"rpc": [host, port]}}
+            {
+                "id": identity.node_id,
+                "incarnation": identity.incarnation,
+                "host": host,
+                "port": 6650,
+                "url": f"pulsar://{host}:6650",
+                "data": {"rpc": [host, port]},
+            }
         ]
 
     async def rpc_plan_read(self, connection: RpcConnection, **arguments: Any) -> dict[str, Any]:
@@ -90,7 +98,8 @@ class Broker(OpenService):
         self.asked.append(arguments)
         pin = f"pin{len(self.asked)}"
         self.pins[arguments["topic"], pin] = arguments["ttl_s"]
-        return {"first": [7, 0], "last": [7, 9], "ledgers": [LEDGER.pack()], "pin": pin}
+        places = {"first": [7, 0], "last": [7, 9], "ledgers": [LEDGER.pack()], "pin": pin}
+        return {**places, "partition": -1, "epoch": 1, "bookies": []}
 
     async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
         self.prolonged += (topic, pin) in self.pins
