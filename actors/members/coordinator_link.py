@@ -210,9 +210,7 @@ class CoordinatorClient:
                 logger.exception("the link to the coordinator failed unexpectedly; it is tried again")
             finally:
                 self._disconnect()
-            delay_s = backoff.next_delay_s()
-            assert delay_s is not None
-            await asyncio.sleep(delay_s)
+            await asyncio.sleep(backoff.next_delay_s())
 
     def _is_fatal(self, error: MagnetarError) -> bool:
         # A port that was reused by a stranger is looked up anew; a refusal before the first connection is final.

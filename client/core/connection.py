@@ -1,8 +1,8 @@
 """One connection to a broker.
 
-States: CONNECTING (CONNECT is sent) → READY (CONNECTED has come) → CLOSED. In READY requests are matched with their
-answers by request id, and what concerns a producer or a consumer goes to the one registered under its id. When the
-connection ends, every open request fails with ConnectionClosed and every registered endpoint hears of it once.
+`TRANSITIONS` has the states. In READY requests are matched with their answers by request id, and what concerns a
+producer or a consumer goes to the one registered under its id. When the connection ends, every open request fails with
+ConnectionClosed and every registered endpoint hears of it once.
 
 A silent peer is found out as Pulsar's clients do it: a PING after a keep-alive interval in which nothing came, the end
 after a second one. Nothing shorter while receipts are due: what is resent to a broker that was only slow is stored
@@ -11,8 +11,9 @@ them.
 """
 
 import asyncio
+import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from google.protobuf.message import Message as WireMessage
@@ -34,6 +35,7 @@ from ...protocol.pulsar_pb2 import (
     CommandProducerSuccess,
     CommandSuccess,
 )
+from ...runtime.transitions import check_transition
 from .configuration import ClientConfiguration
 from .service_url import Address, format_address
 
@@ -79,6 +81,24 @@ _ANSWER_TO: dict[type[WireMessage], type[WireMessage]] = {
 """What a broker answers to a request, if not with an error; to all others it is SUCCESS."""
 
 
+class ConnectionState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    CONNECTING = enum.auto()
+    READY = enum.auto()
+    CLOSED = enum.auto()
+
+
+TRANSITIONS: Mapping[ConnectionState, Collection[ConnectionState]] = {
+    ConnectionState.CONNECTING: (
+        ConnectionState.READY,  # CONNECTED has come, the answer to CONNECT
+        ConnectionState.CLOSED,  # the peer is gone, or refuses, or whoever waited gave up
+    ),
+    ConnectionState.READY: (ConnectionState.CLOSED,),  # by either side
+    ConnectionState.CLOSED: (),
+}
+
+
 class ClientConnection(asyncio.Protocol):
     """See the module. Made by `connect`; all methods are for the loop's thread."""
 
@@ -87,7 +107,9 @@ class ClientConnection(asyncio.Protocol):
         self.producers: dict[int, ProducerEndpoint] = {}
         self.consumers: dict[int, ConsumerEndpoint] = {}
         self.message_size_max_bytes = MESSAGE_SIZE_DEFAULT_BYTES
+        self.state = ConnectionState.CONNECTING
         self.closed = False
+        """Whether the state is CLOSED: writing asks for this at each frame."""
         self._configuration = configuration
         self._proxied = proxied
         self._loop = asyncio.get_running_loop()
@@ -159,6 +181,7 @@ class ClientConnection(asyncio.Protocol):
         """End the connection; everybody on it hears `reason`."""
         if self.closed:
             return
+        self._become(ConnectionState.CLOSED)
         self.closed = True
         reason = reason or ConnectionClosed(f"the connection to {format_address(self.address)} was closed")
         if self._timer is not None:
@@ -176,6 +199,10 @@ class ClientConnection(asyncio.Protocol):
         self.consumers.clear()
         for endpoint in endpoints:
             endpoint.connection_lost(self, reason)
+
+    def _become(self, state: ConnectionState) -> None:
+        check_transition(TRANSITIONS, f"the connection to {format_address(self.address)}", self.state, state)
+        self.state = state
 
     async def wait_ready(self) -> None:
         """Until the broker has answered CONNECT. Raises ConnectError."""
@@ -222,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
             return
         else:
             self._asked = True
-            if self._ready.done():
+            if self.state is ConnectionState.READY:
                 self.write(ping())
         self._schedule_check()
 
@@ -234,6 +261,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._decoder.buffered_bytes:  # no frame has begun that the old decoder would have to end
             self._decoder = FrameDecoder(self.message_size_max_bytes + FRAME_PADDING_BYTES)
         if not self._ready.done():
+            self._become(ConnectionState.READY)
             self._ready.set_result(None)
 
     def _on_ping(self, command: BaseCommand, entry: bytes | None) -> None:

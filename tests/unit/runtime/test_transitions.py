@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.actors.coordinator import membership
 from magnetar.actors.processes import supervisor
+from magnetar.client.core import connection
 from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import segment
@@ -20,6 +21,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "channels to bookies": bookie_client.TRANSITIONS,
     "writers of ledgers": writer_state.TRANSITIONS,
     "writers of chains": chain_writer.TRANSITIONS,
+    "connections of clients": connection.TRANSITIONS,
 }  # type: ignore[dict-item]
 
 
