@@ -1,8 +1,9 @@
 """Message ids: where a message lies, and its serialized form.
 
 A message is found by ledger, entry and, inside a batch, its index. Servers work with positions, plain tuples
-`(ledger_id, entry_id)`; `MessageId` is what users hold. Its serialized form is Pulsar's `MessageIdData`, byte for
-byte what the official client writes, so an id kept by one client is good for the other.
+`(ledger_id, entry_id)`. `WireMessageId` is an id with the fields of the wire; users hold the client's `MessageId`,
+whose arguments come in the official client's order. The serialized form is Pulsar's `MessageIdData`, byte
+for byte what the official client writes, so an id kept by one client is good for the other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LATEST_POSITION: Position = (_INT64_MAX, _INT64_MAX)
 
 
 @total_ordering
-class MessageId:
+class WireMessageId:
     """The id of a message: immutable, hashable, ordered by ledger, entry, batch index, then partition.
 
     `partition` is −1 on a topic without partitions; `batch_index` is −1 for a message sent alone. `batch_size` (0 =
@@ -35,8 +36,8 @@ class MessageId:
 
     __slots__ = ("batch_index", "batch_size", "entry_id", "ledger_id", "partition")
 
-    earliest: ClassVar[MessageId]
-    latest: ClassVar[MessageId]
+    earliest: ClassVar[WireMessageId]
+    latest: ClassVar[WireMessageId]
 
     ledger_id: int
     entry_id: int
@@ -55,10 +56,10 @@ class MessageId:
         put(self, "batch_size", batch_size)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a MessageId does not change: {name}")
+        raise AttributeError(f"a WireMessageId does not change: {name}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a MessageId does not change: {name}")
+        raise AttributeError(f"a WireMessageId does not change: {name}")
 
     @property
     def position(self) -> Position:
@@ -76,7 +77,7 @@ class MessageId:
         return self.to_data().SerializeToString()
 
     @staticmethod
-    def deserialize(data: bytes) -> MessageId:
+    def deserialize(data: bytes) -> WireMessageId:
         """The id that `serialize` (ours or the official client's) wrote; ProtocolError for other bytes."""
         try:
             parsed = MessageIdData.FromString(data)
@@ -84,7 +85,7 @@ class MessageId:
             raise ProtocolError(f"not a message id: {error}") from None
         if not parsed.IsInitialized():
             raise ProtocolError("not a message id: ledger or entry is missing")
-        return MessageId.from_data(parsed)
+        return WireMessageId.from_data(parsed)
 
     def to_data(self) -> MessageIdData:
         """The id as the protobuf message; −1 in ledger or entry is written as its 64-bit pattern."""
@@ -98,19 +99,19 @@ class MessageId:
         return data
 
     @staticmethod
-    def from_data(data: MessageIdData) -> MessageId:
+    def from_data(data: MessageIdData) -> WireMessageId:
         """The id in a protobuf message (whose required fields are there)."""
-        return MessageId(
+        return WireMessageId(
             signed64(data.ledgerId), signed64(data.entryId), data.partition, data.batch_index, data.batch_size
         )
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MessageId):
+        if not isinstance(other, WireMessageId):
             return NotImplemented
         return self._order() == other._order()
 
     def __lt__(self, other: object) -> bool:
-        if not isinstance(other, MessageId):
+        if not isinstance(other, WireMessageId):
             return NotImplemented
         return self._order() < other._order()
 
@@ -123,19 +124,19 @@ class MessageId:
     def __repr__(self) -> str:
         size = f", batch_size={self.batch_size}" if self.batch_size else ""
         return (
-            f"MessageId(ledger_id={self.ledger_id}, entry_id={self.entry_id}, partition={self.partition}, "
+            f"WireMessageId(ledger_id={self.ledger_id}, entry_id={self.entry_id}, partition={self.partition}, "
             f"batch_index={self.batch_index}{size})"
         )
 
-    def __reduce__(self) -> tuple[type[MessageId], tuple[int, int, int, int, int]]:
-        return MessageId, (self.ledger_id, self.entry_id, self.partition, self.batch_index, self.batch_size)
+    def __reduce__(self) -> tuple[type[WireMessageId], tuple[int, int, int, int, int]]:
+        return WireMessageId, (self.ledger_id, self.entry_id, self.partition, self.batch_index, self.batch_size)
 
     def _order(self) -> tuple[int, int, int, int]:
         return self.ledger_id, self.entry_id, self.batch_index, self.partition
 
 
-MessageId.earliest = MessageId(*EARLIEST_POSITION)
-MessageId.latest = MessageId(*LATEST_POSITION)
+WireMessageId.earliest = WireMessageId(*EARLIEST_POSITION)
+WireMessageId.latest = WireMessageId(*LATEST_POSITION)
 
 
 def signed64(value: int) -> int:

@@ -23,7 +23,7 @@ from ...protocol.errors import (
     UnknownError,
     server_error_code,
 )
-from ...protocol.message_id import MessageId, Position, position_of, signed64, unsigned64
+from ...protocol.message_id import Position, WireMessageId, position_of, signed64, unsigned64
 from ...protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -115,7 +115,7 @@ class ConsumerCommands:
             durable=command.durable,
             start=SubscriptionStart(
                 command.initialPosition == CommandSubscribe.Earliest,
-                MessageId.from_data(start_id) if start_id is not None else None,
+                WireMessageId.from_data(start_id) if start_id is not None else None,
                 command.start_message_rollback_duration_sec,
             ),
             properties={item.key: item.value for item in command.subscription_properties},
@@ -246,7 +246,7 @@ class ConsumerCommands:
     async def _last_message_id(self, subscription: Subscription, command: CommandGetLastMessageId) -> bytes:
         last = await subscription.host.last_message_id()
         ledger_id, entry_id = subscription.cursor.mark_delete_position
-        mark_delete = MessageId(ledger_id, entry_id, last.partition)
+        mark_delete = WireMessageId(ledger_id, entry_id, last.partition)
         return encode(
             CommandGetLastMessageIdResponse(
                 last_message_id=last.to_data(),

@@ -20,7 +20,7 @@ from ...protocol.errors import (
     ServiceUnitNotReady,
     SubscriptionNotFound,
 )
-from ...protocol.message_id import MessageId, Position
+from ...protocol.message_id import Position, WireMessageId
 from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
@@ -230,19 +230,19 @@ class PersistentTopic:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    async def last_message_id(self) -> MessageId:
+    async def last_message_id(self) -> WireMessageId:
         """Id of the last message, with the index of the last one in a batch; earliest if there is none."""
         position = self.ledger.last_confirmed
         if position < (0, 0) or self.ledger.first_position > position:
-            return MessageId(-1, -1, self.name.partition)
+            return WireMessageId(-1, -1, self.name.partition)
         entries = await self.ledger.read(position, 1, 1, upto=position)
         if not entries:
             raise NoSuchEntry(f"the last entry of {self.name.full} cannot be read")
         metadata = parse_metadata(entries[0][1])
         count = metadata.num_messages_in_batch
         if is_batch(metadata):
-            return MessageId(position[0], position[1], self.name.partition, count - 1, count)
-        return MessageId(position[0], position[1], self.name.partition)
+            return WireMessageId(position[0], position[1], self.name.partition, count - 1, count)
+        return WireMessageId(position[0], position[1], self.name.partition)
 
     # -- figures -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from ...protocol.message_id import MessageId, Position
+from ...protocol.message_id import Position, WireMessageId
 from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from .producer import PublishTarget
@@ -57,7 +57,7 @@ class SubscriptionStart(NamedTuple):
     """
 
     earliest: bool = False
-    start_message_id: MessageId | None = None
+    start_message_id: WireMessageId | None = None
     rollback_s: int = 0
     position: Position | None = None
     publish_time_ms: int | None = None
@@ -119,7 +119,7 @@ class Topic(Protocol):
         consumers are sent away first and come back by themselves."""
         ...
 
-    async def last_message_id(self) -> MessageId:
+    async def last_message_id(self) -> WireMessageId:
         """Id of the last message, with the index of the last one in a batch; earliest if there is none."""
         ...
 

@@ -9,8 +9,7 @@ from itertools import repeat
 from typing import ClassVar, Protocol
 
 from ...protocol.errors import ProtocolError
-from ...protocol.message_id import LATEST_POSITION, signed64, unsigned64
-from ...protocol.message_id import MessageId as WireMessageId
+from ...protocol.message_id import LATEST_POSITION, WireMessageId, signed64, unsigned64
 from ...protocol.pulsar_pb2 import MessageIdData
 
 

@@ -30,7 +30,7 @@ from ...protocol.errors import (
     TopicNotFound,
     is_retriable,
 )
-from ...protocol.message_id import MessageId
+from ...protocol.message_id import WireMessageId
 from ...protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_READER
 from ...protocol.topics import TopicName
 from ...runtime import retry
@@ -305,12 +305,12 @@ class Planner:
         )
 
 
-def _point(bound: MessageId, time_ms: int | None, skew_ms: int, otherwise: str) -> str | int | list[int]:
+def _point(bound: WireMessageId, time_ms: int | None, skew_ms: int, otherwise: str) -> str | int | list[int]:
     """A bound as the broker takes it: it narrows the plan down and may be wide, since the decoder is exact."""
     if time_ms is not None:
         return max(time_ms + skew_ms, 0)
-    if bound in (MessageId.earliest, MessageId.latest):
-        return "earliest" if bound == MessageId.earliest else "latest"
+    if bound in (WireMessageId.earliest, WireMessageId.latest):
+        return "earliest" if bound == WireMessageId.earliest else "latest"
     return [bound.ledger_id, bound.entry_id] if bound.ledger_id >= 0 else otherwise
 
 

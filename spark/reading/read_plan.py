@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from ...protocol.errors import InvalidConfiguration, MagnetarError, ProtocolError
-from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId, Position
+from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
 from ...storage.metadata.ledger_metadata import LedgerMetadata
 from .arrow_decoding import TimeWindow
 
@@ -49,8 +49,8 @@ PointInTopic = str | int | datetime | bytes | SerializableId
 class Bounds(NamedTuple):
     """What part of one partition is wanted: ids inclusive, the time window half open."""
 
-    first: MessageId = MessageId.earliest
-    last: MessageId = MessageId.latest
+    first: WireMessageId = WireMessageId.earliest
+    last: WireMessageId = WireMessageId.latest
     window: TimeWindow = TimeWindow()
 
     @property
@@ -116,7 +116,9 @@ def parse_bounds(
                 raise InvalidConfiguration(
                     f"the message id {bound} is of another partition than {partition}", partition=partition
                 )
-        result[partition] = Bounds(first or MessageId.earliest, last or MessageId.latest, TimeWindow(start_ms, end_ms))
+        result[partition] = Bounds(
+            first or WireMessageId.earliest, last or WireMessageId.latest, TimeWindow(start_ms, end_ms)
+        )
     return result
 
 
@@ -222,7 +224,7 @@ def _entry_size_bytes(ledger: LedgerMetadata) -> int:
     return ENTRY_SIZE_DEFAULT_BYTES
 
 
-def _batch_index(bound: MessageId, ledger_id: int, entry_id: int) -> int:
+def _batch_index(bound: WireMessageId, ledger_id: int, entry_id: int) -> int:
     return bound.batch_index if bound.position == (ledger_id, entry_id) else -1
 
 
@@ -245,13 +247,13 @@ def _of_partition(
     return given
 
 
-def _point(given: PointInTopic) -> tuple[MessageId | None, int | None]:
+def _point(given: PointInTopic) -> tuple[WireMessageId | None, int | None]:
     """A bound as a message id or as milliseconds."""
     if isinstance(given, str):
         if given == "earliest":
-            return MessageId(*EARLIEST_POSITION), None
+            return WireMessageId(*EARLIEST_POSITION), None
         if given == "latest":
-            return MessageId(*LATEST_POSITION), None
+            return WireMessageId(*LATEST_POSITION), None
         raise InvalidConfiguration(f"a bound is 'earliest', 'latest', a message id or a time, not {given!r}")
     if isinstance(given, datetime):
         return None, round(given.timestamp() * 1000)
@@ -260,6 +262,6 @@ def _point(given: PointInTopic) -> tuple[MessageId | None, int | None]:
     if isinstance(given, int):
         return None, given
     try:
-        return MessageId.deserialize(given if isinstance(given, bytes) else bytes(given.serialize())), None
+        return WireMessageId.deserialize(given if isinstance(given, bytes) else bytes(given.serialize())), None
     except (AttributeError, TypeError, MagnetarError) as error:
         raise InvalidConfiguration(f"not a bound of a read: {given!r} ({error})") from error

@@ -9,7 +9,7 @@ from fuzz_target import Target, Wrong, quietly
 from fuzz_wire import FROM_BROKERS, FROM_CLIENTS, make_batch, make_entry, make_stream
 
 from magnetar.client.consuming.message import ReceivedEntry
-from magnetar.client.core.message_id import MessageId as ClientMessageId
+from magnetar.client.core.message_id import MessageId
 from magnetar.protocol import batches, bookie_wire, compression, entries, frames, rpc_frames
 from magnetar.protocol.errors import (
     ChecksumError,
@@ -23,7 +23,7 @@ from magnetar.protocol.errors import (
     ProtocolError,
     error_to_wire,
 )
-from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.message_id import WireMessageId
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc import messages as rpc_messages
 
@@ -102,7 +102,7 @@ def take_entry(data: bytes) -> None:
             message.partition_key()
             message.sequence_id()
             message.event_timestamp()
-            again = ClientMessageId.deserialize(message.message_id().serialize())
+            again = MessageId.deserialize(message.message_id().serialize())
             if again != message.message_id():
                 raise Wrong("a message id is not what it was")
 
@@ -185,8 +185,8 @@ _MESSAGES: list[tuple[Callable[[bytes], object], tuple[type[Exception], ...], by
     ),
     (bookie_wire.decode_ledger, (ProtocolError,), bytes(16)),
     (bookie_wire.decode_ledger_end, (ProtocolError,), bytes(16)),
+    (WireMessageId.deserialize, (ProtocolError,), WireMessageId(1, 2, 3, 4, 5).serialize()),
     (MessageId.deserialize, (ProtocolError,), MessageId(1, 2, 3, 4, 5).serialize()),
-    (ClientMessageId.deserialize, (ProtocolError,), ClientMessageId(1, 2, 3, 4, 5).serialize()),
 ]
 
 

@@ -18,7 +18,7 @@ from magnetar.client.core.connection import ClientConnection
 from magnetar.protocol.commands import ack, encode, flow
 from magnetar.protocol.entries import is_batch, parse_metadata
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError
-from magnetar.protocol.message_id import MessageId, Position, position_of
+from magnetar.protocol.message_id import Position, WireMessageId, position_of
 from magnetar.protocol.pulsar_pb2 import CommandCloseConsumer, CommandGetLastMessageId, CommandSubscribe
 
 from .cluster import SimCluster
@@ -89,7 +89,7 @@ class ForeignReading(Workload):
             self._start = self.taken[-1]
         self._queue.clear()
         ledger_id, entry_id, index = self._start
-        start = MessageId(ledger_id, entry_id, batch_index=index if self._kind == CPP else -1)
+        start = WireMessageId(ledger_id, entry_id, batch_index=index if self._kind == CPP else -1)
         command = CommandSubscribe(
             topic=self.partition,
             subscription=self.name,

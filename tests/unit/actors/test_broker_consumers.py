@@ -9,7 +9,7 @@ from wire_peer import entry
 from magnetar.actors.admin.topic_figures import topic_json
 from magnetar.protocol.commands import ack
 from magnetar.protocol.errors import BrokerPersistenceError, OutcomeUnknown
-from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.message_id import WireMessageId
 from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -289,7 +289,7 @@ async def test_a_failed_read_is_tried_again():
     ("target", "first"),
     [
         ({"message_id": MessageIdData(ledgerId=1, entryId=2)}, 2),
-        ({"message_id": MessageId.earliest.to_data()}, 0),
+        ({"message_id": WireMessageId.earliest.to_data()}, 0),
         ({"message_publish_time": 30}, 3),
     ],
 )
@@ -402,17 +402,17 @@ async def test_last_message_id_names_the_last_of_a_batch_and_the_mark_delete_pos
         peer = await filled(front, 0)
         await peer.subscribe(TOPIC, "s")
         empty = await peer.request(CommandGetLastMessageId(consumer_id=1, request_id=0))
-        assert MessageId.from_data(empty.last_message_id) == MessageId.earliest
+        assert WireMessageId.from_data(empty.last_message_id) == WireMessageId.earliest
         peer.send_entry(entry(), 0, producer_id=9)
         await peer.expect(BaseCommand.SEND_RECEIPT)
         single = await peer.request(CommandGetLastMessageId(consumer_id=1, request_id=0))
-        assert MessageId.from_data(single.last_message_id) == MessageId(1, 0)
+        assert WireMessageId.from_data(single.last_message_id) == WireMessageId(1, 0)
         peer.send_entry(entry(messages=3), 1, producer_id=9, messages=3)
         await peer.expect(BaseCommand.SEND_RECEIPT)
         peer.write(ack(1, [(1, 0)]))
         batch = await peer.request(CommandGetLastMessageId(consumer_id=1, request_id=0))
-        assert MessageId.from_data(batch.last_message_id) == MessageId(1, 1, batch_index=2)
-        assert MessageId.from_data(batch.consumer_mark_delete_position).position == (1, 0)
+        assert WireMessageId.from_data(batch.last_message_id) == WireMessageId(1, 1, batch_index=2)
+        assert WireMessageId.from_data(batch.consumer_mark_delete_position).position == (1, 0)
         await peer.close()
 
 

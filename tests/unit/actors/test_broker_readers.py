@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from broker_bench import TOPIC, broker_front, cursor, filled, until
 
-from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, MessageId
+from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, WireMessageId
 from magnetar.protocol.pulsar_pb2 import CommandCloseConsumer, CommandSeek, CommandSubscribe, MessageIdData, ServerError
 
 SHARED = CommandSubscribe.Shared
@@ -14,16 +14,16 @@ SHARED = CommandSubscribe.Shared
 @pytest.mark.parametrize(
     ("start", "first"),
     [
-        (MessageId(1, 2), 2),
-        (MessageId(1, 2, batch_index=0), 2),
-        (MessageId(1, 2, batch_index=7), 2),
-        (MessageId(1, -1), 0),
-        (MessageId(0, 99), 0),
-        (MessageId(*EARLIEST_POSITION), 0),
-        (MessageId(*LATEST_POSITION), 5),
-        (MessageId(1, 5), 5),
-        (MessageId(1, 99), 5),
-        (MessageId(9, 0), 5),
+        (WireMessageId(1, 2), 2),
+        (WireMessageId(1, 2, batch_index=0), 2),
+        (WireMessageId(1, 2, batch_index=7), 2),
+        (WireMessageId(1, -1), 0),
+        (WireMessageId(0, 99), 0),
+        (WireMessageId(*EARLIEST_POSITION), 0),
+        (WireMessageId(*LATEST_POSITION), 5),
+        (WireMessageId(1, 5), 5),
+        (WireMessageId(1, 99), 5),
+        (WireMessageId(9, 0), 5),
     ],
 )
 async def test_a_reader_is_served_from_the_entry_of_its_start_id_on(start, first):
@@ -37,7 +37,13 @@ async def test_a_reader_is_served_from_the_entry_of_its_start_id_on(start, first
 
 @pytest.mark.parametrize(
     ("start", "first"),
-    [(MessageId(1, 3), 3), (MessageId(1, 5), 5), (MessageId(1, 99), 0), (MessageId(*LATEST_POSITION), 0), (None, 0)],
+    [
+        (WireMessageId(1, 3), 3),
+        (WireMessageId(1, 5), 5),
+        (WireMessageId(1, 99), 0),
+        (WireMessageId(*LATEST_POSITION), 0),
+        (None, 0),
+    ],
 )
 async def test_a_start_id_behind_the_end_leaves_it_to_the_initial_position(start, first):
     """As Pulsar does: the id is none of this topic's, so the reader begins where it would without one."""
@@ -54,7 +60,7 @@ async def test_a_reader_that_goes_back_in_time_does_so_whatever_its_start_id():
     async with broker_front() as front:
         peer = await filled(front, 5)
         front.ledger.publish_times = {(1, index): (0 if index < 3 else 1 << 60) for index in range(5)}
-        start = MessageId(*EARLIEST_POSITION).to_data()
+        start = WireMessageId(*EARLIEST_POSITION).to_data()
         await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start, start_message_rollback_duration_sec=60)
         assert (await cursor(front, "r", durable=False)).first_unacknowledged == (1, 3)
         await peer.close()
@@ -110,7 +116,7 @@ async def test_of_two_readers_that_attach_at_once_the_one_that_fails_ends_nothin
 async def test_a_reader_keeps_the_place_it_sought_and_ends_if_it_does_not_come_back():
     async with broker_front(reader_return_timeout_s=0.05) as front:
         peer = await filled(front, 5)
-        start = MessageId(1, 0).to_data()
+        start = WireMessageId(1, 0).to_data()
         await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start)
         await peer.request(CommandSeek(consumer_id=1, request_id=0, message_id=MessageIdData(ledgerId=1, entryId=3)))
         await peer.subscribe(TOPIC, "r", durable=False, start_message_id=start)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from magnetar.protocol import batches, bookie_wire, commands, entries, frames, rpc_frames
 from magnetar.protocol import pulsar_pb2 as pb
 from magnetar.protocol.errors import ChecksumError, EntryCorrupt, FrameTooLarge, MagnetarError, ProtocolError
-from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.message_id import WireMessageId
 
 ALLOWED = (ProtocolError, FrameTooLarge, EntryCorrupt, ChecksumError)
 
@@ -76,7 +76,7 @@ DECODERS: list[tuple[Callable[[bytes], object], list[bytes]]] = [
     (bookie_wire.decode_read_answer, [b"".join(bookie_wire.encode_read_answer(5, [LEDGER_ENTRY, LEDGER_ENTRY]))]),
     (bookie_wire.decode_ledger, [bytes(16)]),
     (bookie_wire.decode_ledger_end, [bytes(16)]),
-    (MessageId.deserialize, [MessageId(1, 2, 3, 4, 5).serialize()]),
+    (WireMessageId.deserialize, [WireMessageId(1, 2, 3, 4, 5).serialize()]),
 ]
 IDS = [f"{index}-{decoder.__name__}" for index, (decoder, _) in enumerate(DECODERS)]
 

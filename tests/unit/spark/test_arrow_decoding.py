@@ -12,7 +12,7 @@ from magnetar.protocol.batches import encode_batch, encode_single
 from magnetar.protocol.compression import CompressionType, compress
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import EntryCorrupt, NotAllowedError
-from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.message_id import WireMessageId
 from magnetar.protocol.pulsar_pb2 import EncryptionKeys, MessageMetadata
 from magnetar.spark.reading.arrow_decoding import EntryDecoder, TimeWindow, encode_block
 from magnetar.spark.reading.message_table import SCHEMA
@@ -89,7 +89,7 @@ def test_every_column_of_every_message_arrives(
                     "__key": message["partition_key"],
                     "__topic": TOPIC,
                     "__partition": partition,
-                    "__messageId": MessageId(300, entry_id, partition, index, len(batch)).serialize(),
+                    "__messageId": WireMessageId(300, entry_id, partition, index, len(batch)).serialize(),
                     "__publishTime": at(PUBLISHED_MS),
                     "__eventTime": at(event_time) if event_time else None,
                     "__messageProperties": dict(message["properties"]),
@@ -111,7 +111,7 @@ def test_plain_batches_of_equal_and_of_differing_sizes(payloads: list[bytes], eq
     rows = decode({(5, 6): plain_entry(payloads)})
     assert [row["value"] for row in rows] == payloads
     assert [row["__sequenceId"] for row in rows] == list(range(7, 7 + len(payloads)))
-    ids = [MessageId(5, 6, 3, index, len(payloads)).serialize() for index in range(len(payloads))]
+    ids = [WireMessageId(5, 6, 3, index, len(payloads)).serialize() for index in range(len(payloads))]
     assert [row["__messageId"] for row in rows] == ids
     assert rows[0]["__key"] is None
     assert rows[0]["__messageProperties"] == []
@@ -121,7 +121,7 @@ def test_a_large_batch_has_the_message_ids_of_the_official_form() -> None:
     rows = decode({(1 << 40, 70_000): plain_entry([b"a"] * 20_000)})
     assert len(rows) == 20_000
     for index in (0, 127, 128, 16_383, 16_384, 19_999):
-        assert rows[index]["__messageId"] == MessageId(1 << 40, 70_000, 3, index, 20_000).serialize()
+        assert rows[index]["__messageId"] == WireMessageId(1 << 40, 70_000, 3, index, 20_000).serialize()
 
 
 def test_a_payload_that_looks_like_headers_is_not_mistaken_for_them() -> None:
@@ -137,7 +137,7 @@ def test_one_message_alone() -> None:
     rows = decode({(1, 2): build_entry(header, b"hello"), (1, 3): build_entry(metadata(null_value=True), b"")}, -1)
     assert [row["value"] for row in rows] == [b"hello", None]
     assert [row["__key"] for row in rows] == ["k", None]
-    assert rows[0]["__messageId"] == MessageId(1, 2).serialize()
+    assert rows[0]["__messageId"] == WireMessageId(1, 2).serialize()
     assert [row["__eventTime"] for row in rows] == [at(5), None]
     assert [row["__messageProperties"] for row in rows] == [[("a", "1")], []]
     assert rows[0]["__partition"] == -1
@@ -145,7 +145,7 @@ def test_one_message_alone() -> None:
 
 def test_a_batch_of_one_has_a_batch_index() -> None:
     rows = decode({(1, 2): plain_entry([b"x"])})
-    assert rows[0]["__messageId"] == MessageId(1, 2, 3, 0, 1).serialize()
+    assert rows[0]["__messageId"] == WireMessageId(1, 2, 3, 0, 1).serialize()
 
 
 def test_compacted_messages_are_not_there_and_the_others_keep_their_index() -> None:
@@ -155,7 +155,7 @@ def test_compacted_messages_are_not_there_and_the_others_keep_their_index() -> N
     gone = len(header).to_bytes(4, "big") + header + b"a"
     rows = decode({(1, 1): batch_entry([gone, pieces[1]])})
     assert [(row["value"], row["__sequenceId"]) for row in rows] == [(b"b", 1)]
-    assert rows[0]["__messageId"] == MessageId(1, 1, 3, 1, 2).serialize()
+    assert rows[0]["__messageId"] == WireMessageId(1, 1, 3, 1, 2).serialize()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from magnetar.protocol.errors import (
     StaleEpoch,
     TopicNotFound,
 )
-from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.message_id import WireMessageId
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.runtime.rpc.keys import Identity, RootKeys
@@ -158,7 +158,7 @@ async def test_a_plain_topic_and_a_single_partition(harness: Harness) -> None:
     async with harness.planner("plain") as planner:
         assert [(plan.topic, plan.partition) for plan in await planner.plan()] == [(FULL + "plain", -1)]
     async with harness.planner("flights-partition-2") as planner:
-        assert [plan.partition for plan in await planner.plan(MessageId(7, 3, 2))] == [2]
+        assert [plan.partition for plan in await planner.plan(WireMessageId(7, 3, 2))] == [2]
     assert harness.broker.asked[-1]["start"] == [7, 3]
 
 
@@ -246,7 +246,7 @@ async def test_what_does_not_exist_and_impossible_bounds_fail_at_once(harness: H
         with pytest.raises(InvalidConfiguration):
             await planner.plan("somewhere")
         with pytest.raises(InvalidConfiguration):
-            await planner.plan(MessageId(1, 2))
+            await planner.plan(WireMessageId(1, 2))
     assert harness.pins == []
 
 

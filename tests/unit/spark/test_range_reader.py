@@ -16,7 +16,7 @@ from magnetar.protocol.bookie_wire import (
 )
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
-from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.message_id import WireMessageId
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import RpcConnection
@@ -133,7 +133,7 @@ async def test_bounds_inside_batches_apply_to_the_first_and_last_entry_only(harn
     harness.store(5, 4)
     table = await harness.read(LedgerRange(ledger(5, 4), 1, 3, first_batch_index=4, last_batch_index=2))
     assert table["value"].to_pylist() == values(5, 1, 3)[4:-7]
-    assert table["__messageId"][0].as_py() == MessageId(5, 1, -1, 4, BATCH).serialize()
+    assert table["__messageId"][0].as_py() == WireMessageId(5, 1, -1, 4, BATCH).serialize()
 
 
 async def test_large_splits_become_several_blocks(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

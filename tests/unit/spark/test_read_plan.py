@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import InvalidConfiguration, ProtocolError
-from magnetar.protocol.message_id import MessageId
+from magnetar.protocol.message_id import WireMessageId
 from magnetar.spark.reading.arrow_decoding import TimeWindow
 from magnetar.spark.reading.read_plan import (
     SPLIT_SIZE_MAX_BYTES,
@@ -66,7 +66,7 @@ def test_an_empty_topic_has_nothing(last: tuple[int, int]) -> None:
 
 
 def test_message_ids_cut_ledgers_and_batches() -> None:
-    bounds = Bounds(MessageId(3, 8, -1, 2), MessageId(7, 1, -1, 5))
+    bounds = Bounds(WireMessageId(3, 8, -1, 2), WireMessageId(7, 1, -1, 5))
     assert ledger_ranges(plan(CHAIN, (9, 1), bounds)) == [
         LedgerRange(CHAIN[0], 8, 9, first_batch_index=2),
         LedgerRange(CHAIN[2], 0, 1, last_batch_index=5),
@@ -74,13 +74,13 @@ def test_message_ids_cut_ledgers_and_batches() -> None:
 
 
 def test_message_ids_of_ledgers_that_are_gone_mean_what_follows() -> None:
-    assert extents(ledger_ranges(plan(CHAIN, (9, 1), Bounds(first=MessageId(1, 4, -1, 3))))) == [
+    assert extents(ledger_ranges(plan(CHAIN, (9, 1), Bounds(first=WireMessageId(1, 4, -1, 3))))) == [
         (3, 0, 9),
         (7, 0, 4),
         (9, 0, 1),
     ]
-    assert ledger_ranges(plan(CHAIN, (9, 1), Bounds(first=MessageId(9, 2)))) == []
-    assert ledger_ranges(plan(CHAIN, (9, 1), Bounds(first=MessageId(7, 1), last=MessageId(7, 0)))) == []
+    assert ledger_ranges(plan(CHAIN, (9, 1), Bounds(first=WireMessageId(9, 2)))) == []
+    assert ledger_ranges(plan(CHAIN, (9, 1), Bounds(first=WireMessageId(7, 1), last=WireMessageId(7, 0)))) == []
 
 
 def test_a_chain_that_ends_too_early_or_has_an_open_ledger_inside_is_refused() -> None:
@@ -110,8 +110,8 @@ def test_splits_cover_each_wanted_entry_once_and_in_order(
     everything = [(found.ledger_id, entry) for found in ledgers for entry in range(found.last_entry + 1)]
     everything += [(2 * len(chain), entry) for entry in range(open_entries)]
     last = everything[-1] if everything else (-1, -1)
-    first_id = MessageId(start[0], start[1], -1, start[2])
-    last_id = MessageId(end[0], end[1], -1, end[2])
+    first_id = WireMessageId(start[0], start[1], -1, start[2])
+    last_id = WireMessageId(end[0], end[1], -1, end[2])
     splits = split([plan(ledgers, last, Bounds(first_id, last_id))], readers)
     covered: list[tuple[int, int]] = []
     for piece in splits:
@@ -141,19 +141,19 @@ def test_small_ledgers_share_a_split_but_partitions_do_not() -> None:
 
 
 def test_bounds() -> None:
-    message_id = MessageId(1, 2, -1, 3)
+    message_id = WireMessageId(1, 2, -1, 3)
     instant = datetime(2024, 1, 1, tzinfo=UTC)
     assert parse_bounds("earliest", "latest", [-1])[-1] == Bounds()
     assert parse_bounds(message_id, message_id.serialize(), [-1])[-1] == Bounds(message_id, message_id)
     assert parse_bounds(instant, 1_704_067_200_001, [-1])[-1].window == TimeWindow(1_704_067_200_000, 1_704_067_200_001)
-    assert parse_bounds("latest", "latest", [-1])[-1].first == MessageId.latest
-    several = parse_bounds({1: MessageId(5, 6, 1)}, instant, [0, 1, 2])
-    assert several[0].first == MessageId.earliest
-    assert several[1].first == MessageId(5, 6, 1)
+    assert parse_bounds("latest", "latest", [-1])[-1].first == WireMessageId.latest
+    several = parse_bounds({1: WireMessageId(5, 6, 1)}, instant, [0, 1, 2])
+    assert several[0].first == WireMessageId.earliest
+    assert several[1].first == WireMessageId(5, 6, 1)
     assert {bounds.window.end_ms for bounds in several.values()} == {1_704_067_200_000}
 
 
-@pytest.mark.parametrize("nonsense", ["first", True, 1.5, b"\xff", None, object(), MessageId(1, 2, 4)])
+@pytest.mark.parametrize("nonsense", ["first", True, 1.5, b"\xff", None, object(), WireMessageId(1, 2, 4)])
 def test_nonsense_is_no_bound(nonsense: object) -> None:
     with pytest.raises(InvalidConfiguration):
         parse_bounds(nonsense, "latest", [-1])  # type: ignore[arg-type]
@@ -161,13 +161,13 @@ def test_nonsense_is_no_bound(nonsense: object) -> None:
 
 def test_an_id_of_one_partition_does_not_bound_a_whole_topic() -> None:
     with pytest.raises(InvalidConfiguration, match="several"):
-        parse_bounds(MessageId(1, 2, 0), "latest", [0, 1])
+        parse_bounds(WireMessageId(1, 2, 0), "latest", [0, 1])
     with pytest.raises(InvalidConfiguration, match="no partition 7"):
         parse_bounds("earliest", {7: "latest"}, [0, 1])
-    assert parse_bounds(MessageId(1, 2, 3), "latest", [3])[3].first == MessageId(1, 2, 3)
+    assert parse_bounds(WireMessageId(1, 2, 3), "latest", [3])[3].first == WireMessageId(1, 2, 3)
 
 
 def test_windows_that_hold_nothing() -> None:
     assert Bounds(window=TimeWindow(5, 5)).empty
     assert not Bounds(window=TimeWindow(5, 6)).empty
-    assert Bounds(first=MessageId(2, 0), last=MessageId(1, 9)).empty
+    assert Bounds(first=WireMessageId(2, 0), last=WireMessageId(1, 9)).empty
