@@ -76,6 +76,14 @@ def start(
             "the others. May be given again.",
         ),
     ] = None,
+    metadata_restored: Annotated[
+        bool,
+        typer.Option(
+            "--metadata-restored",
+            help="Say once after each restore of the metadata from a backup: all bookies are then asked for the end of "
+            "each ledger that was open in it.",
+        ),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster runs.")] = False,
 ) -> None:
     """Start a cluster: joins the Ray at RAY_ADDRESS or starts one. What lies in the data directory comes back."""
@@ -89,7 +97,7 @@ def start(
 
         chosen = load_settings(ensemble, str(config) if config else None, parse_settings(settings or []))
         lost = tuple(accept_lost_disk or ())
-        options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost)
+        options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored)
         with console.status("starting the cluster …"):
             cluster = start_on_ray(data_dir or default_data_directory(), options, detach=detach)
         print_status(console, cluster.status())

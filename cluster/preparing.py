@@ -11,6 +11,7 @@ from ..runtime.settings.declarations import Settings
 from ..storage.bookie.cookie import cookie_of_record
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id
+from ..storage.metadata.ledger_ids import mark_restored
 from ..storage.metadata.store import MetadataStore, list_all
 from .directory import ClusterDirectory, ClusterIdentity
 from .planning import Machine, Wanted, check_accepted, check_size, is_wildcard, place_bookies, plan_nodes
@@ -30,6 +31,8 @@ class StartOptions:
     metadata_url: str | None = None
     accept_lost_disk: Sequence[str] = ()
     """Bookies that may begin anew, because their disks will not come back."""
+    metadata_restored: bool = False
+    """The metadata was restored from a backup since the cluster ran."""
 
     def __post_init__(self) -> None:
         check_size(self.brokers, self.bookies, self.settings)
@@ -58,6 +61,8 @@ async def prepare(
     store = await SqlMetadataStore.open(env, identity.metadata_url, create=identity.state == "new")
     try:
         await _check_or_create_cluster(store, directory, identity)
+        if options.metadata_restored:
+            await mark_restored(env, store)
         registered = await _registered_bookies(store)
     finally:
         await store.close()

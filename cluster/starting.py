@@ -20,6 +20,7 @@ def start(
     config: str | None = None,
     metadata: str | None = None,
     accept_lost_disk: Sequence[str] = (),
+    metadata_restored: bool = False,
     embedded: bool = False,
     detach: bool = False,
 ) -> Cluster:
@@ -41,6 +42,8 @@ def start(
         metadata: URL of a PostgreSQL database, in place of the SQLite file in `data_dir`.
         accept_lost_disk: Bookies whose disks will not come back, such as `bookie-2`. They begin empty, and their data
             is copied from the others.
+        metadata_restored: Say once after each restore of the metadata from a backup. All bookies are then asked for the
+            end of each ledger that was open in it.
         embedded: Run all services in this process, without Ray.
         detach: Start a Ray that outlives this process, if there is none to join.
 
@@ -55,7 +58,8 @@ def start(
     from .preparing import StartOptions
 
     chosen = load_settings(ensemble, config, settings)
-    options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, tuple(accept_lost_disk))
+    lost = tuple(accept_lost_disk)
+    options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored)
     directory = data_dir if data_dir is not None else default_data_directory()
     if embedded:
         from .embedded import start_embedded

@@ -56,6 +56,7 @@ from .storage_errors import KeyExists as KeyExists
 from .storage_errors import LedgerClosed as LedgerClosed
 from .storage_errors import LedgerError as LedgerError
 from .storage_errors import LedgerFenced as LedgerFenced
+from .storage_errors import LedgerInDoubt as LedgerInDoubt
 from .storage_errors import MetadataError as MetadataError
 from .storage_errors import MetadataUnavailable as MetadataUnavailable
 from .storage_errors import NoSuchEntry as NoSuchEntry

@@ -119,6 +119,13 @@ class RecoveryFailed(LedgerError):
     retriable = True
 
 
+class LedgerInDoubt(RecoveryFailed):
+    """After a restore of older metadata too few bookies say what they hold of a ledger that was open in the backup.
+
+    What to do: Start the bookies that the message names, or restore a newer backup. The broker tries again by itself.
+    """
+
+
 # ---- Metadata ----
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
+from ...storage.metadata.ledger_ids import LedgerIds
 from ..members.contracts_coordinator import AssignmentChange, BrokerInfo, MemberContract
 from .announcements import listing
 from .membership import Membership, Session
@@ -18,7 +19,16 @@ from .topic_registry import TopicRegistry
 class MemberLists:
     """See the module. `bookies` is this process's own directory; it is kept up to date like those of the members."""
 
-    def __init__(self, epoch: int, membership: Membership, registry: TopicRegistry, bookies: BookieDirectory) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        membership: Membership,
+        registry: TopicRegistry,
+        bookies: BookieDirectory,
+        ledger_ids: LedgerIds,
+    ) -> None:
+        ledger_ids.on_restored = self.bookies_changed
+        self._ledger_ids = ledger_ids
         self._epoch = epoch
         self._membership = membership
         self._registry = registry
@@ -42,9 +52,9 @@ class MemberLists:
     # -- the lists -----------------------------------------------------------------------------------------------
 
     def bookies(self) -> list[BookieInfo]:
-        """Live bookies."""
-        sessions = self._membership.of_role(ROLE_BOOKIE)
-        return [BookieInfo(one.node_id, one.host, one.port, *listing(one.report, one.data)) for one in sessions]
+        """Live bookies, each with the end of the ledger ids that are in doubt."""
+        sessions, end = self._membership.of_role(ROLE_BOOKIE), self._ledger_ids.restored.doubtful_end
+        return [BookieInfo(one.node_id, one.host, one.port, *listing(one.report, one.data), end) for one in sessions]
 
     def brokers(self) -> list[BrokerInfo]:
         """Live brokers."""

@@ -58,7 +58,7 @@ class Office:
         self.bookies = BookieDirectory()
         self.membership = Membership(settings.session_timeout_s, self.tick_interval_s)
         self.registry = TopicRegistry(env, store, settings)
-        self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies)
+        self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies, ledger_ids)
         self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry.guard_of)
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
         self.rebalancer = Rebalancer(self.membership, self.placement, self.broker_calls, settings.rebalance_delay_s)

@@ -34,7 +34,7 @@ means nothing here any more, so that no recovery of an older record, from a back
 
 After the metadata was restored its records may name bookies that have given their copies up since, and not those that
 were given them instead. So nothing is given up while the metadata is older than a ledger held here or restored ids are
-not settled, and never of a ledger that is older than losses which were accepted.
+not settled, and never of a ledger that is older than a restore or than losses which were accepted.
 """
 
 import logging
@@ -144,7 +144,8 @@ def _judge(
                 else:
                     found.unknown += 1
             elif metadata.closed and bookie_id not in metadata.bookies:
-                if state.segments and not (newer_here or restored.ranges) and ledger_id >= restored.accepted_end:
+                settled_end = max(restored.accepted_end, restored.doubtful_end)
+                if state.segments and not (newer_here or restored.ranges) and ledger_id >= settled_end:
                     found.unnamed.append((ledger_id, answer.version))
             elif metadata.closed:
                 state.record_version = answer.version  # it stays as it is until the record changes

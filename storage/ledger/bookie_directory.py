@@ -9,13 +9,17 @@ from typing import NamedTuple
 
 
 class BookieInfo(NamedTuple):
-    """A live bookie. `writable` is false while it is read-only (disk full) or in limbo (it lost data)."""
+    """A live bookie. `writable` is false while it is read-only (disk full) or in limbo (it lost data).
+
+    `doubtful_end` is not the bookie's own: ledgers below it may be newer than their records, as the coordinator knew
+    when it listed the bookie (`metadata.ledger_ids`). So nobody learns of a bookie without it."""
 
     id: str
     host: str
     port: int
     writable: bool = True
     limbo: bool = False
+    doubtful_end: int = 0
 
 
 class BookieDirectory:
@@ -27,6 +31,10 @@ class BookieDirectory:
 
     def get(self, bookie_id: str) -> BookieInfo | None:
         return self.bookies.get(bookie_id)
+
+    def in_doubt(self, ledger_id: int) -> bool:
+        """Whether a ledger may be newer than its record, because the metadata was restored from a backup."""
+        return any(ledger_id < info.doubtful_end for info in self.bookies.values())
 
     def update(self, bookies: Iterable[BookieInfo]) -> None:
         """Replace the whole list."""

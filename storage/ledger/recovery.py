@@ -9,6 +9,25 @@ Steps (decisions in `ledger.recovery_state`, write-back by a `LedgerWriterState`
 4. IN_RECOVERY → CLOSED with last entry, length and fragments in one compare-and-set. Bookies that failed during the
    write-back are replaced in memory only until then. If somebody else closed it, theirs counts.
 
+**A ledger in doubt.** The metadata may have been restored from a backup (`metadata.ledger_ids`). A ledger that is OPEN
+or IN_RECOVERY there may have got other ensembles and more entries since, even been closed or deleted. Its record then
+names bookies of which no ack quorum holds the newest entries, and their denials mean nothing. What holds instead:
+
+- Every bookie that could hold an entry has a cookie. (One that was added after the backup has none, and is refused.)
+- An acknowledged entry of a ledger that was not deleted is on Qa bookies. Copies that were given up do not count
+  against that: a bookie gives its copy up only when the CLOSED record named others, and answers UNKNOWN, no denial.
+
+So steps 2 and 3 ask all bookies that are registered, and those that the record names, each as a member of one large
+write set (`ledger.recovery_state`). They start where the recorded last fragment begins. Whatever is found is written
+back to the recorded ensemble, with failed bookies replaced: that is what the CLOSED record then names. Earlier
+fragments stay as recorded, like those of a ledger that was CLOSED in the backup. When too few bookies answer,
+LedgerInDoubt is raised, and the ledger stays as it is until they do. Whether a ledger is in doubt is looked at again
+before it is closed: a bookie that registered meanwhile may have shown that the metadata is older.
+
+A tombstone proves that the ledger was deleted after the backup. A bookie with one is replaced. When there is no other,
+the ledger is closed behind what could be written back: nobody has a claim to the rest, and its topic could never be
+opened otherwise.
+
 Several recoverers of one ledger may run at once, each may stop anywhere and begin again: all steps repeat safely.
 Whenever something cannot be settled with the bookies at hand, RecoveryFailed is raised and the ledger stays
 IN_RECOVERY; nothing is ever cut off on a guess.
@@ -16,15 +35,15 @@ IN_RECOVERY; nothing is ever cut off on a guess.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from ...protocol.bookie_wire import BookieStatus, LedgerEntry, decode_entry, encode_add, encode_entry_header
+from ...protocol.bookie_wire import LedgerEntry, decode_entry
 from ...protocol.errors import (
     BadVersion,
     EntryCorrupt,
+    LedgerInDoubt,
     MagnetarError,
     NoSuchEntry,
     NoSuchKey,
@@ -32,15 +51,13 @@ from ...protocol.errors import (
     ProtocolError,
     RecoveryFailed,
 )
-from ...protocol.rpc_frames import STATUS_DISCONNECTED
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from .bookie_client import BookieClient, ReadAnswer
-from .ensemble import replace_slots
 from .recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
-from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
+from .write_back import WriteBack
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +65,6 @@ ENTRIES_PER_READ_FIRST = 4
 """A ledger usually ends right behind its LAC, and each entry asked for costs a verdict of every bookie; a long tail
 is read with ever larger questions."""
 ENTRIES_PER_READ_MAX = 256
-OVERLOADED_RETRY_S = 0.05
-PATIENCE_MAX = 4
-"""How many times the usual time-out bookies get at most, once they have been late again and again."""
-LATE_ROUNDS_MAX = 6
-"""So often in a row may the bookies be late before a recovery is given up."""
 
 
 class LedgerRecovery:
@@ -78,9 +90,12 @@ class LedgerRecovery:
             record = await self._claim(record)
             if record.metadata.closed:
                 return record.metadata
-            closed = await self._settle(record.metadata)
+            everyone = await self._everyone(record.metadata)
+            closed = await self._settle(record.metadata, everyone)
             base = record.metadata
             while True:
+                if not everyone and self._in_doubt():
+                    break  # a bookie has shown meanwhile that the metadata is older than the ledgers
                 try:
                     closed = (await self._records.replace(closed, record.version)).metadata
                     logger.info("ledger %d is recovered: its last entry is %d", self._ledger_id, closed.last_entry)
@@ -101,23 +116,44 @@ class LedgerRecovery:
                 record = await self._records.get(self._ledger_id)
         return record
 
-    async def _settle(self, metadata: LedgerMetadata) -> LedgerMetadata:
+    def _in_doubt(self) -> bool:
+        return self._client.directory.in_doubt(self._ledger_id)
+
+    async def _everyone(self, metadata: LedgerMetadata) -> tuple[str, ...]:
+        """All bookies there are, if the ledger is in doubt."""
+        if not self._in_doubt():
+            return ()
+        logger.warning(
+            "ledger %d was open in the backup that the metadata was restored from: all bookies are asked for it",
+            self._ledger_id,
+        )
+        return tuple(sorted(dict.fromkeys([*await self._records.registered_bookies(), *metadata.bookies])))
+
+    async def _settle(self, metadata: LedgerMetadata, everyone: Sequence[str]) -> LedgerMetadata:
         self._nonce = metadata.nonce
-        start = await self._fence(metadata)
-        write_back = WriteBack(self._env, self._client, self._settings, metadata, start)
-        reading = ReadingState(metadata, start)
+        fencing = await self._fence(metadata, everyone)
+        start = fencing.start
+        write_back = WriteBack(self._env, self._client, self._settings, metadata, start, in_doubt=bool(everyone))
+        reading = ReadingState(metadata, start, everyone, fencing.lac)
         length: int | None = None
         window = ENTRIES_PER_READ_FIRST
         try:
-            while reading.phase is ReadingPhase.READING:
-                await self._read(metadata, reading, window)
+            while reading.phase is ReadingPhase.READING and not write_back.deleted:
+                await self._read(everyone or metadata.last_fragment.bookies, reading, window)
                 window = min(2 * window, ENTRIES_PER_READ_MAX)
-                recovered = reading.take()
-                if recovered:
+                for recovered in _without_gaps(reading.take()):
+                    if recovered[0].entry_id != write_back.next_entry:  # those before it were passed over
+                        write_back = write_back.behind(recovered[0].entry_id)
                     length = recovered[-1].length
                     await write_back.write(recovered)
         finally:
             write_back.stop()
+        if write_back.deleted:
+            last = write_back.next_entry - 1
+            logger.warning("ledger %d was deleted after the backup: it ends with entry %d", self._ledger_id, last)
+            return write_back.metadata.close(last, await self._length_at(write_back.metadata, last))
+        if reading.phase is ReadingPhase.GIVEN_UP and everyone:
+            raise self._doubt(reading.silent)
         if reading.phase is ReadingPhase.GIVEN_UP:
             raise RecoveryFailed(
                 f"the bookies at hand cannot say whether ledger {self._ledger_id} has entry {reading.next_entry}",
@@ -129,11 +165,20 @@ class LedgerRecovery:
             length = await self._length_at(metadata, last)
         return write_back.metadata.close(last, length)
 
+    def _doubt(self, silent: Sequence[str]) -> LedgerInDoubt:
+        return LedgerInDoubt(
+            f"ledger {self._ledger_id} was open in the backup that the metadata was restored from, and these bookies "
+            f"do not say what they hold of it: {', '.join(silent)}. To close it without them could cut acknowledged "
+            "messages off. Start them, or restore a newer backup; the ledger is then recovered by itself",
+            ledger_id=self._ledger_id,
+            bookies=list(silent),
+        )
+
     # -- fencing ---------------------------------------------------------------------------------------------------
 
-    async def _fence(self, metadata: LedgerMetadata) -> int:
-        """Fence the last fragment; returns the first entry to recover."""
-        fencing = FencingState(metadata)
+    async def _fence(self, metadata: LedgerMetadata, everyone: Sequence[str]) -> FencingState:
+        """Fence the last fragment, or everyone."""
+        fencing = FencingState(metadata, everyone)
         tasks = {
             asyncio.create_task(self._client.fence(bookie, self._ledger_id, metadata.nonce)): bookie
             for bookie in fencing.bookies
@@ -152,18 +197,20 @@ class LedgerRecovery:
                         fencing.unknown(bookie)
         finally:
             await _cancel(tasks)
+        if fencing.phase is FencingPhase.GIVEN_UP and everyone:
+            raise self._doubt(fencing.silent)
         if fencing.phase is FencingPhase.GIVEN_UP:
             raise RecoveryFailed(
                 f"too many bookies of ledger {self._ledger_id} cannot be fenced", ledger_id=self._ledger_id
             )
-        return fencing.start
+        return fencing
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def _read(self, metadata: LedgerMetadata, reading: ReadingState, window: int) -> None:
-        """Ask all bookies of the last fragment for the next `window` entries, until these are decided, or all have
-        answered, or one that was cut short by its size could say more if it was asked from the next entry on: then a
-        hung bookie is not waited for."""
+    async def _read(self, bookies: Sequence[str], reading: ReadingState, window: int) -> None:
+        """Ask bookies for the next `window` entries, until these are decided, or all have answered, or one that was cut
+        short by its size could say more if it was asked from the next entry on: then a hung bookie is not waited for.
+        """
         first = reading.next_entry
         last = first + window - 1
         tasks = {
@@ -171,14 +218,14 @@ class LedgerRecovery:
                 self._client.read(
                     bookie,
                     self._ledger_id,
-                    metadata.nonce,
+                    self._nonce,
                     first,
                     last,
                     self._settings.bookie_read_bytes_max,
                     fence=True,
                 )
             ): bookie
-            for bookie in metadata.last_fragment.bookies
+            for bookie in bookies
         }
         ends = last + 1
         try:
@@ -273,128 +320,15 @@ class LedgerRecovery:
         return 0
 
 
-class WriteBack:
-    """Writes recovered entries back with the recovery flag. `metadata` carries the ensemble changes, in memory only.
-
-    It comes to an end: a bookie that refuses an entry gets no slot again, and one that has buried the ledger says that
-    it was deleted, which no other bookie can make good. One that is late is suspect for a while; each time that nothing
-    came of a wait the next one is longer, and they are numbered: what is sent anew to bookies that are late because
-    they have too much to do is one more thing to do.
-    """
-
-    def __init__(
-        self, env: Environment, client: BookieClient, settings: Settings, metadata: LedgerMetadata, first_entry: int
-    ) -> None:
-        self.metadata = metadata
-        self._env = env
-        self._client = client
-        self._settings = settings
-        self._state = LedgerWriterState(metadata, first_entry)
-        self._refusing: dict[str, None] = {}
-        self._buried_at = ""
-        self._progress = asyncio.Event()
-
-    async def write(self, entries: list[LedgerEntry]) -> None:
-        """Write entries, in order, each to an ack quorum. Raises RecoveryFailed when too few bookies take them."""
-        loop = asyncio.get_running_loop()
-        state = self._state
-        for entry in entries:
-            pending = state.add(entry.body)
-            header = encode_entry_header(
-                entry.ledger_id, entry.nonce, entry.entry_id, entry.lac, entry.length, entry.body
-            )
-            pending.parts = encode_add(header, entry.body, recovery=True)
-            for slot in state.targets(pending.entry_id):
-                self._send(pending, slot)
-        late = 0
-        deadline = loop.time() + self._settings.add_entry_timeout_s
-        while state.pending:
-            if self._buried_at:
-                raise RecoveryFailed(
-                    f"ledger {self.metadata.ledger_id} was deleted during its recovery: {self._buried_at} has buried it"
-                )
-            self._change_ensemble()
-            if state.end_error is not None:
-                raise RecoveryFailed(f"cannot write ledger {self.metadata.ledger_id} back: {state.end_error}")
-            if not state.pending:
-                break
-            self._progress.clear()
-            lac = state.lac
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._progress.wait()
-            except TimeoutError:
-                late += 1
-                if late == LATE_ROUNDS_MAX:
-                    raise RecoveryFailed(
-                        f"bookies do not answer in time: entry {lac + 1} of ledger {self.metadata.ledger_id} cannot be "
-                        "written back"
-                    ) from None
-                self._fail_late_slots()
-            if state.lac != lac:
-                late = 0
-            if state.lac != lac or state.phase is WriterPhase.NEEDS_CHANGE:
-                deadline = loop.time() + self._settings.add_entry_timeout_s * min(2**late, PATIENCE_MAX)
-
-    def stop(self) -> None:
-        """No answer counts any more."""
-        self._state.end()
-
-    def _send(self, entry: PendingEntry, slot: int) -> None:
-        self._client.add(
-            self._state.ensemble[slot], entry.parts, partial(self._answered, entry, slot, self._state.tenures[slot])
-        )
-
-    def _answered(self, entry: PendingEntry, slot: int, tenure: int, status: int, payload: bytes) -> None:
-        if status == BookieStatus.OK:
-            self._state.added(entry.entry_id, slot, tenure)
-        elif status == BookieStatus.OVERLOADED:
-            asyncio.get_running_loop().call_later(OVERLOADED_RETRY_S, self._send_again, entry, slot, tenure)
-            return
+def _without_gaps(entries: list[LedgerEntry]) -> list[list[LedgerEntry]]:
+    """Entries in order, cut where ids are missing."""
+    runs: list[list[LedgerEntry]] = []
+    for entry in entries:
+        if runs and entry.entry_id == runs[-1][-1].entry_id + 1:
+            runs[-1].append(entry)
         else:
-            bookie = self._state.ensemble[slot]
-            if not self._state.slot_failed(slot, tenure):
-                return
-            if status == BookieStatus.NO_SUCH_LEDGER:
-                self._buried_at = bookie
-            elif status != STATUS_DISCONNECTED:
-                self._refusing[bookie] = None
-        self._progress.set()
-
-    def _send_again(self, entry: PendingEntry, slot: int, tenure: int) -> None:
-        state = self._state
-        if state.tenures[slot] == tenure and state.phase is not WriterPhase.ENDED:
-            self._send(entry, slot)
-
-    def _fail_late_slots(self) -> None:
-        """The first pending entry waits for too long: whoever has not stored it is replaced."""
-        state = self._state
-        first = state.pending.get(state.lac + 1)
-        if first is not None:
-            for slot in state.targets(first.entry_id):
-                if not first.acks >> slot & 1:
-                    bookie, tenure = state.ensemble[slot], state.tenures[slot]
-                    state.slot_failed(slot, tenure)
-                    self._client.report_slow(bookie)
-
-    def _change_ensemble(self) -> None:
-        state = self._state
-        if state.phase is not WriterPhase.NEEDS_CHANGE:
-            return
-        slots = state.begin_change()
-        taken = [*state.ensemble, *self.metadata.last_fragment.bookies]
-        replaced = replace_slots(self._env.random, taken, slots, self._client.usable(), self._refusing)
-        if not replaced:
-            state.abandon_change(slots)
-            return
-        ensemble = list(state.ensemble)
-        for slot, bookie in replaced.items():
-            ensemble[slot] = bookie
-        self.metadata = self.metadata.with_ensemble(state.change_start, tuple(ensemble))
-        unreplaced = [slot for slot in slots if state.slots[slot] is SlotState.FAILED and slot not in replaced]
-        resend, _ = state.commit_change(self.metadata, replaced, unreplaced)
-        for entry, slot in resend:
-            self._send(entry, slot)
+            runs.append([entry])
+    return runs
 
 
 def _on_top_of(theirs: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:

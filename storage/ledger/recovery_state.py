@@ -20,9 +20,23 @@ beyond the end. For each entry in order:
 
 An acknowledged entry is on Qa bookies, so at most Qw − Qa can truthfully deny it. A bookie that hangs is not waited
 for. Corruption is an error, never a denial.
+
+**A ledger in doubt** (see `recovery`) is newer than its record may say: any bookies may have taken its last entries.
+Then both machines get `everyone`, all N bookies that are registered, and judge these as one write set of N:
+
+    fewer than Qa of N replies are unknown ────────────→ FENCED
+    one answer with a valid digest ────────────────────→ recoverable, whoever gave it
+    N − Qa + 1 denials, behind the highest LAC known ──→ the ledger ends before it     (ENDED)
+    N − Qa + 1 denials, at or before that LAC ─────────→ passed over: it was acknowledged, and its copies are lost
+    all N answered, none of these holds ───────────────→ nothing can be said           (GIVEN_UP)
+
+An acknowledged entry is on Qa of the N. So fewer than Qa bookies that do not deny it could hold it unseen only if it
+was never acknowledged, or was deleted since. Reading begins where the recorded last fragment begins, because entries up
+to the LAC may lie elsewhere than the record says, too.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...protocol.bookie_wire import LedgerEntry
@@ -40,21 +54,29 @@ class FencingPhase(enum.Enum):
 class FencingState:
     """Which bookies of the last fragment are known to be fenced, and the highest LAC among them."""
 
-    def __init__(self, metadata: LedgerMetadata) -> None:
-        self.bookies = metadata.last_fragment.bookies
+    def __init__(self, metadata: LedgerMetadata, everyone: Sequence[str] = ()) -> None:
+        self.bookies = tuple(everyone) or metadata.last_fragment.bookies
         self.phase = FencingPhase.WAITING
         self.lac = -1
         self._floor = metadata.last_fragment.first_entry - 1
         self._ack_quorum = metadata.ack_quorum
+        self._in_doubt = bool(everyone)
         self._windows = [
             write_slots(first, metadata.ensemble_size, metadata.write_quorum) for first in range(metadata.ensemble_size)
         ]
+        if everyone:
+            self._windows = [tuple(range(len(everyone)))]
         self._replies: dict[str, bool] = {}
 
     @property
     def start(self) -> int:
         """The first entry to recover. Entries before the last fragment are acknowledged, whatever LAC is known."""
-        return max(self.lac, self._floor) + 1
+        return (self._floor if self._in_doubt else max(self.lac, self._floor)) + 1
+
+    @property
+    def silent(self) -> list[str]:
+        """The bookies that could not say."""
+        return [bookie for bookie in self.bookies if not self._replies.get(bookie, False)]
 
     def known(self, bookie: str, lac: int = -1) -> FencingPhase:
         """A bookie is fenced and told its LAC (−1 when it has nothing of the ledger)."""
@@ -95,21 +117,33 @@ class _Verdicts(NamedTuple):
 
 
 class ReadingState:
-    """Where a fenced ledger ends. `take` hands out recoverable entries in order, each once."""
+    """Where a fenced ledger ends. `take` hands out recoverable entries in order, each once.
 
-    def __init__(self, metadata: LedgerMetadata, start: int) -> None:
+    `everyone` for a ledger in doubt, with the highest LAC that a bookie told.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, start: int, everyone: Sequence[str] = (), lac: int = -1) -> None:
         self.phase = ReadingPhase.READING
         self.next_entry = start
         """The first entry not decided; the end of the ledger is just before it once ENDED."""
         self._metadata = metadata
-        self._denials_needed = metadata.write_quorum - metadata.ack_quorum + 1
+        self._everyone = tuple(everyone)
+        self._lac = lac if everyone else -1
+        self._asked = len(everyone) or metadata.write_quorum
+        self._denials_needed = self._asked - metadata.ack_quorum + 1
         self._found: dict[int, LedgerEntry] = {}
         self._verdicts: dict[int, _Verdicts] = {}
         self._recoverable: list[LedgerEntry] = []
 
     def write_set(self, entry_id: int) -> tuple[str, ...]:
         """The bookies to ask for an entry, in the metadata that recovery began with."""
-        return self._metadata.write_set(entry_id)
+        return self._everyone or self._metadata.write_set(entry_id)
+
+    @property
+    def silent(self) -> list[str]:
+        """The bookies that could not say whether they have the next entry."""
+        verdicts = self._of(self.next_entry)
+        return [bookie for bookie in self.write_set(self.next_entry) if bookie not in verdicts.denied]
 
     def found(self, entry: LedgerEntry) -> None:
         """A bookie gave an entry whose digest is valid."""
@@ -138,16 +172,19 @@ class ReadingState:
             verdicts = self._verdicts.get(self.next_entry)
             if verdicts is None:
                 break
-            if len(verdicts.denied) >= self._denials_needed:
+            if len(verdicts.denied) >= self._denials_needed and self.next_entry <= self._lac:
+                self._verdicts.pop(self.next_entry)
+                self.next_entry += 1
+            elif len(verdicts.denied) >= self._denials_needed:
                 self.phase = ReadingPhase.ENDED
-            elif len({**verdicts.denied, **verdicts.failed}) == self._metadata.write_quorum:  # nobody is left to ask
+            elif len({**verdicts.denied, **verdicts.failed}) == self._asked:  # nobody is left to ask
                 self.phase = ReadingPhase.GIVEN_UP
             else:
                 break
         return self.phase
 
     def take(self) -> list[LedgerEntry]:
-        """The entries that became recoverable since the last call."""
+        """The entries that became recoverable since the last call; those passed over are missing among them."""
         recoverable, self._recoverable = self._recoverable, []
         return recoverable
 

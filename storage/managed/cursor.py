@@ -201,16 +201,15 @@ class Cursor:
         `end` is the highest place of the chain. A mark in a later ledger comes from newer metadata than the chain's. It
         goes back, durably: the chain's next ledgers may have lower ids, and would count as acknowledged.
 
-        Raises StaleEpoch; whatever recovery and reading raise: a cursor that cannot be read is never guessed.
+        Raises StaleEpoch; whatever recovery and reading raise: a cursor that cannot be read is never guessed. One whose
+        ledger was deleted after the backup that the metadata was restored from begins again.
         """
         key = metadata_keys.cursor(home.topic_path, name)
         while True:
             record = CursorRecord.unpack(value)
             if record.epoch > home.epoch:
                 raise StaleEpoch(f"cursor {name} of {home.topic_path} is owned under epoch {record.epoch}")
-            packed, deltas = await cursor_ledger.read_state(home.ledgers, record)
-            if packed is None:
-                raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
+            packed, deltas = await cursor_ledger.read_or_begin_again(home, name, record)
             state = CursorState.unpack(packed, home.chain, deltas)
             if ahead := state.go_back_to(end):
                 logger.warning("cursor %s of %s goes back to %s", name, home.topic_path, end)

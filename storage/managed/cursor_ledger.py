@@ -14,14 +14,18 @@ snapshots cost no more than deltas do; both bounds limit what a recovery reads.
 """
 
 import asyncio
+import logging
 from typing import Any, NamedTuple, cast
 
-from ...protocol.errors import MagnetarError, MetadataError, ProtocolError
+from ...protocol.errors import MagnetarError, MetadataError, NoSuchEntry, ProtocolError
 from ..ledger.ledgers import Ledgers
 from ..ledger.reader import LedgerReader
 from ..ledger.writer import LedgerWriter
 from ..metadata.store import pack, unpack
-from .cursor_record import CursorRecord
+from .cursor_record import CursorHome, CursorRecord
+from .cursor_state import CursorState
+
+logger = logging.getLogger(__name__)
 
 PART_SIZE_MAX_BYTES = 1 << 20
 DELTAS_MAX = 1000
@@ -108,6 +112,43 @@ async def read_state(ledgers: Ledgers, record: CursorRecord) -> tuple[bytes | No
         return record.state, []
     metadata = await ledgers.recover(record.ledger_id)
     return await read_last(ledgers.reader(metadata), metadata.last_entry) or (record.state, [])
+
+
+async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord) -> tuple[bytes, list[bytes]]:
+    """Like `read_state`, for a cursor that has a state.
+
+    The metadata may have been restored from a backup that names a ledger which was deleted since, when the cursor went
+    on in another one. Where it stood is known to nobody then. It goes to the first entry that exists, durably: messages
+    come again, and none is lost. Without this its topic could never be opened again.
+
+    Raises like `read_state`, and MetadataError when there is no state and no restore that explains it.
+    """
+    try:
+        packed, deltas = await read_state(home.ledgers, record)
+    except NoSuchEntry:
+        if not _may_be_deleted(home, record):
+            raise
+        packed, deltas = None, []
+    if packed is not None:
+        return packed, deltas
+    if not _may_be_deleted(home, record):
+        raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
+    first = home.chain.first_position
+    logger.error(
+        "the state of cursor %s of %s was in ledger %s, which was deleted after the backup that the metadata was "
+        "restored from: it begins again at %s",
+        name,
+        home.topic_path,
+        record.ledger_id,
+        first,
+    )
+    state = CursorState(home.chain, first)
+    state.reset(first)
+    return state.pack(), []
+
+
+def _may_be_deleted(home: CursorHome, record: CursorRecord) -> bool:
+    return record.ledger_id is not None and home.ledgers.client.directory.in_doubt(record.ledger_id)
 
 
 async def read_last(reader: LedgerReader, last_entry: int) -> Stored | None:

@@ -22,13 +22,21 @@ An id and what a bookie's garbage collection does with a ledger of that id:
     unknown, and restored                                    keeps it, until its loss is accepted
     unknown otherwise                                        deletes it
 
-The record, changed by compare-and-set: ranges of restored ids, and below which id losses were accepted.
+A ledger below the restored counter may be newer than its record: entries were added since the backup, and bookies
+replaced. As long as its record is OPEN or IN_RECOVERY it is *in doubt*, and its recovery asks all bookies (`recovery`).
+The `doubtful_end` of the record says so. It never goes down, and accepted losses do not change it. Bookies show an
+older metadata only when one of them knows an id beyond the restored counter. Nobody sees it by the ids alone when no
+ledger was created since the backup, or before the bookies that know newer ids have registered. So the operator says
+it before anything starts: `magnetar start --metadata-restored` calls `mark_restored`.
+
+The record, changed by compare-and-set: ranges of restored ids, below which id losses were accepted, and below which id
+ledgers that are not closed are in doubt.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ...protocol.errors import BadVersion, MetadataError, MetadataUnavailable, ProtocolError
@@ -50,10 +58,11 @@ RANGES_MAX = 1000
 @dataclass(frozen=True)
 class RestoredIds:
     """The record. `ranges` are (first, end), ascending and apart, `end` excluded; loss is accepted below
-    `accepted_end`."""
+    `accepted_end`; ledgers below `doubtful_end` may be newer than their records."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     accepted_end: int = 0
+    doubtful_end: int = 0
 
     def __contains__(self, ledger_id: int) -> bool:
         return any(first <= ledger_id < end for first, end in self.ranges)
@@ -71,10 +80,16 @@ class RestoredIds:
                 merged[-1] = (merged[-1][0], max(merged[-1][1], high))
             else:
                 merged.append((low, high))
-        return RestoredIds(tuple(merged), self.accepted_end)
+        return replace(self, ranges=tuple(merged))
+
+    def restored(self, counter: int, end: int) -> "RestoredIds":
+        """With what follows from a counter that went back to `counter`; no id below `end` is given out any more."""
+        joined = self.joined(max(0, counter - GAP), end)
+        return replace(joined, doubtful_end=max(self.doubtful_end, counter))
 
     def pack(self) -> bytes:
-        return pack({"ranges": [list(one) for one in self.ranges], "accepted_end": self.accepted_end})
+        ranges = [list(one) for one in self.ranges]
+        return pack({"ranges": ranges, "accepted_end": self.accepted_end, "doubtful_end": self.doubtful_end})
 
     @staticmethod
     def unpack(record: Versioned | None) -> "RestoredIds":
@@ -84,7 +99,10 @@ class RestoredIds:
         try:
             fields = cast("Mapping[str, Any]", unpack(record.value))
             ranges = tuple((int(first), int(end)) for first, end in fields["ranges"])
-            return RestoredIds(ranges, int(fields["accepted_end"]))
+            # Older releases did not write the last one; what they marked as restored, or accepted, is in doubt as well.
+            accepted_end = int(fields["accepted_end"])
+            known_end = max([accepted_end, *(end for _, end in ranges)])
+            return RestoredIds(ranges, accepted_end, int(fields.get("doubtful_end", known_end)))
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"not the record of restored ledger ids: {error!r}") from error
 
@@ -97,10 +115,25 @@ def counter_of(record: Versioned | None) -> int:
         raise MetadataError(f"not the counter of ledger ids: {error!r}") from error
 
 
+async def mark_restored(env: Environment, store: MetadataStore) -> RestoredIds:
+    """The operator says that the metadata was restored, before anything else uses it. Returns what is in doubt now.
+
+    Raises MetadataError, MetadataUnavailable, OutcomeUnknown.
+    """
+    counter = counter_of(await store.get(metadata_keys.counter(metadata_keys.LEDGER_COUNTER)))
+    record = await store.get(metadata_keys.RESTORED_LEDGERS)
+    restored = RestoredIds.unpack(record).restored(counter, counter)
+    version = None if record is None else record.version
+    await put_certain(env, store, metadata_keys.RESTORED_LEDGERS, restored.pack(), version)
+    return restored
+
+
 class LedgerIds:
     """The coordinator's side; see the module. `store` is the coordinator's own, guarded by its epoch."""
 
     def __init__(self, env: Environment, store: MetadataStore) -> None:
+        self.on_restored: Callable[[], None] | None = None
+        """Called when more ledgers are in doubt than before."""
         self.restored = RestoredIds()
         """As it was read or written last."""
         self._env = env
@@ -156,7 +189,7 @@ class LedgerIds:
             counter = counter_of(await self._store.get(metadata_keys.counter(metadata_keys.LEDGER_COUNTER)))
             record = await self._store.get(metadata_keys.RESTORED_LEDGERS)
             before = RestoredIds.unpack(record)
-            await self._put(RestoredIds((), max(before.accepted_end, counter)), record)
+            await self._put(replace(before, ranges=(), accepted_end=max(before.accepted_end, counter)), record)
             logger.warning("ledgers of which older metadata knows nothing are given up: %s", before.ranges)
             return before
 
@@ -166,10 +199,12 @@ class LedgerIds:
         while True:
             record = await self._store.get(metadata_keys.RESTORED_LEDGERS)
             try:
-                await self._put(RestoredIds.unpack(record).joined(max(0, counter - GAP), end), record)
+                await self._put(RestoredIds.unpack(record).restored(counter, end), record)
                 break
             except BadVersion:
                 continue  # this coordinator is being replaced, and the next one has written it
+        if self.on_restored is not None:
+            self.on_restored()
         first = await self._store.allocate(metadata_keys.LEDGER_COUNTER, end - counter)
         logger.warning("ledger ids %d to %d are not given out, the next one is %d", counter, end - 1, first)
 

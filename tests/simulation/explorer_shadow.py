@@ -25,6 +25,7 @@ from magnetar.protocol.errors import BadVersion, EntryUnknown, NoSuchEntry, Outc
 from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.bookie_client import ReadAnswer
+from magnetar.storage.ledger.bookie_directory import BookieDirectory
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.ledger_records import LedgerRecord
 
@@ -58,6 +59,7 @@ class Bookies:
 
     def __init__(self, bookies: int) -> None:
         self.names = NAMES[:bookies]
+        self.directory = BookieDirectory()  # nothing is in doubt
         self._waiting: dict[str, list[Asked]] = {name: [] for name in self.names}
 
     def usable(self) -> Sequence[str]:

@@ -46,8 +46,8 @@ class RecovererShadow(Shadow):
     async def _run(self) -> None:
         make = ledger_recovery.WriteBack
 
-        def keep(*arguments: Any) -> Any:
-            self._write_back = make(*arguments)
+        def keep(*arguments: Any, **options: Any) -> Any:
+            self._write_back = make(*arguments, **options)
             return self._write_back
 
         with patch.object(ledger_recovery, "WriteBack", keep):

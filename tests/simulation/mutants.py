@@ -19,8 +19,9 @@ from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError
 from magnetar.storage.bookie.entry_store import EntryStore
 from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.ledger import bookie_client
-from magnetar.storage.ledger.recovery import LedgerRecovery, WriteBack
+from magnetar.storage.ledger.recovery import LedgerRecovery
 from magnetar.storage.ledger.recovery_state import FencingPhase, FencingState
+from magnetar.storage.ledger.write_back import WriteBack
 from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, WriterPhase
 from magnetar.storage.metadata import keys as metadata_keys

@@ -26,7 +26,7 @@ def test_help_of_start_has_every_option() -> None:
     result = CliRunner().invoke(app, ["start", "--help"], env={"COLUMNS": "200"})
     for option in (
         "--brokers", "--bookies", "--data-dir", "--host", "--port", "--admin-port", "--ensemble", "--set", "--config",
-        "--metadata", "--accept-lost-disk", "--detach",
+        "--metadata", "--accept-lost-disk", "--metadata-restored", "--detach",
     ):  # fmt: skip
         assert option in result.output
 

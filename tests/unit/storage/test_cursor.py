@@ -293,6 +293,30 @@ async def test_a_cursor_that_cannot_be_read_fails_the_load(cluster):
         await open_(cluster, epoch=2, ledgers=ledgers)
 
 
+@pytest.mark.parametrize("recovered", [False, True])
+async def test_a_cursor_whose_ledger_was_deleted_after_the_backup_begins_again(cluster, recovered):
+    _managed, cursor, positions = await filled(cluster)
+    cursor.acknowledge(positions[:5])
+    await cursor.flush()
+    ledger_id = (await record_of(cluster)).ledger_id
+    await asyncio.sleep(0.01)
+    if recovered:
+        await cluster.new_ledgers().recover(ledger_id)
+    for bookie in cluster.bookies.values():
+        del bookie.ledgers[ledger_id]
+    with pytest.raises((NoSuchEntry, MetadataError)):
+        await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    for name in cluster.bookies:
+        await cluster.metadata.put(metadata_keys.bookie(name), b"cookie", None)
+    listed = cluster.directory.bookies.values()
+    cluster.directory.update([info._replace(doubtful_end=ledger_id + 1) for info in listed])
+    again = await open_(cluster, epoch=3, ledgers=cluster.new_ledgers())
+    assert again.cursors["s"].first_unacknowledged == positions[0]
+    assert again.cursors["s"].backlog_entries == len(positions)
+    assert (await record_of(cluster)).ledger_id is None
+    await again.close()
+
+
 async def test_an_error_that_nobody_expected_is_told_too(cluster, monkeypatch):
     managed, cursor, positions = await filled(cluster)
 

@@ -9,7 +9,15 @@ from magnetar.protocol.errors import MetadataError, MetadataUnavailable, Outcome
 from magnetar.runtime.environment import Environment, SeededChance, SystemClock
 from magnetar.runtime.files import RealFiles
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.ledger_ids import GAP, LEDGER_IDS_MAX, RANGES_MAX, LedgerIds, RestoredIds, counter_of
+from magnetar.storage.metadata.ledger_ids import (
+    GAP,
+    LEDGER_IDS_MAX,
+    RANGES_MAX,
+    LedgerIds,
+    RestoredIds,
+    counter_of,
+    mark_restored,
+)
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned, pack
 
@@ -100,9 +108,30 @@ async def test_accepting_the_loss_ends_the_marks_and_later_ones_begin_anew(store
     ids = LedgerIds(ENV, store)
     await ids.known(500, "bookie-1")
     assert (await ids.accept()).ranges == ((0, 500 + GAP),)
-    assert await marked(store) == ids.restored == RestoredIds((), 500 + GAP)
+    assert await marked(store) == ids.restored == RestoredIds((), 500 + GAP, 1)
     await ids.known(2 * GAP, "bookie-1")
     assert (await marked(store)).ranges == ((500, 3 * GAP),) and ids.restored.accepted_end == 500 + GAP
+
+
+async def test_what_the_operator_says_puts_older_ledgers_in_doubt_for_good(store):
+    await LedgerIds(ENV, store).known(0, "bookie-1")
+    assert await store.allocate("ledger", 40) == 1
+    restored = await mark_restored(ENV, store)
+    assert restored == await marked(store) == RestoredIds(((0, 41),), 0, 41)
+    ids = LedgerIds(ENV, store)
+    told = []
+    ids.on_restored = lambda: told.append(ids.restored.doubtful_end)
+    await ids.known(30, "bookie-1")
+    assert not told and await ids.allocate(1) == 41, "no bookie knows more: nothing is jumped over"
+    await ids.known(500, "bookie-2")
+    assert told == [42]
+    await ids.accept()
+    assert ids.restored == await marked(store) == RestoredIds((), 500 + GAP, 42)
+
+
+def test_a_record_without_the_doubtful_end_puts_all_that_it_marks_in_doubt():
+    older = pack({"ranges": [[3, 90]], "accepted_end": 7})
+    assert RestoredIds.unpack(Versioned(older, 0)) == RestoredIds(((3, 90),), 7, 90)
 
 
 async def test_an_impossible_id_is_refused_and_changes_nothing(store):

@@ -8,7 +8,7 @@ from fake_bookies import Adds, FakeCluster, until
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, decode_read, encode_add, encode_entry_header
 from magnetar.protocol.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger, OutcomeUnknown, RecoveryFailed
-from magnetar.storage.ledger.recovery import LATE_ROUNDS_MAX
+from magnetar.storage.ledger.write_back import LATE_ROUNDS_MAX
 from magnetar.storage.metadata.ledger_metadata import LedgerState
 
 
