@@ -36,14 +36,14 @@ TESTS = Path(__file__).resolve().parents[1]
 STORAGE = TESTS.parent / "storage"
 
 WHOLE = (
-    "ledger_writer.py",
-    "ledger_writer_state.py",
-    "ledger_recovery.py",
-    "ledger_recovery_state.py",
-    "bookie_rules.py",
+    "ledger/writer.py",
+    "ledger/writer_state.py",
+    "ledger/recovery.py",
+    "ledger/recovery_state.py",
+    "bookie/admission.py",
 )
 PARTS = {
-    "bookie.py": tuple(
+    "bookie/store.py": tuple(
         f"BookieStore.{name}"
         for name in (
             "request", "add", "_append", "_refuse_unknown_ledger", "_doubtful", "_learn", "_add_again",
@@ -51,8 +51,8 @@ PARTS = {
             "limbo", "enter_limbo", "clear_limbo", "bury", "bury.buried",
         )
     ),
-    "entry_store.py": ("EntryStore.fence_all", "EntryStore.bury"),
-    "held_ledgers.py": ("HeldLedger.__init__", "HeldLedger.extend", "IdRanges.__contains__", "IdRanges.add"),
+    "bookie/entry_store.py": ("EntryStore.fence_all", "EntryStore.bury"),
+    "bookie/held_ledgers.py": ("HeldLedger.__init__", "HeldLedger.extend", "IdRanges.__contains__", "IdRanges.add"),
 }  # fmt: skip
 CLUSTER_EVERY = 10
 TO_REACH = 0.95
@@ -96,7 +96,7 @@ def measure(seeds: range, scenario: str | None, workers: int) -> dict[str, Any]:
         combined.combine([directory])
         combined.json_report(outfile=f"{directory}/report.json", pretty_print=False)
         report = json.loads(Path(directory, "report.json").read_text())
-    return {Path(name).name: found for name, found in report["files"].items()}
+    return {str(Path(name).resolve().relative_to(STORAGE)): found for name, found in report["files"].items()}
 
 
 class Sum:
