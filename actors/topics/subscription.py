@@ -1,17 +1,18 @@
-"""A subscription of a topic: a cursor, the consumers on it, and the loop that reads and dispatches.
+"""A subscription of a topic: a cursor, the consumers on it, and their dispatch.
 
-States: *idle* (no consumer, hence no type) ⇄ *typed* (a dispatcher of the first consumer's type) → *closed* (final:
-unsubscribed, its topic closed, or not durable and its last consumer gone). Attaching, seeking and unsubscribing hold
-one lock, so each sees the other as done or not begun. One that is not durable ends as well when nobody attaches: each
-has a consumer, somebody who is about to attach, or (after a seek) a timer that ends it.
+States:
 
-Reading: one pump at most. It is started by `wake` (new entries, permits, a writable socket, a redelivery, an
-unblocked consumer), reads and distributes until there is nothing to read or nobody to send to, and ends. Nothing runs
-while a subscription is idle.
+- *idle*: it has no consumer, hence no type.
+- *typed*: it has a dispatcher of its first consumer's type.
+- *closed*, which is final: it was unsubscribed, its topic closed, or it is not durable and its last consumer is gone.
+
+Attaching, seeking and unsubscribing hold one lock, so each sees the other as done or not begun. A subscription that is
+not durable ends as well when nobody attaches: each has a consumer, a consumer that is about to attach, or (after a
+seek) a timer that ends it.
 """
 
 import asyncio
-import logging
+import enum
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -19,40 +20,42 @@ from ...protocol.errors import (
     BrokerMetadataError,
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
-    EntryCorrupt,
-    EntryUnknown,
     MagnetarError,
-    NoSuchEntry,
     NotAllowedError,
     ServiceUnitNotReady,
 )
 from ...protocol.message_id import Position, WireMessageId
 from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...protocol.topic_figures import SubscriptionFigures
-from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.meter import Meter
+from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import Consumer
-from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
+from ..dispatch.dispatcher import Dispatcher, Limits
 from ..dispatch.exclusive import ExclusiveDispatcher
 from ..dispatch.shared import SharedDispatcher
-
-logger = logging.getLogger(__name__)
-
-ROUNDS_BEFORE_YIELD = 4
-RUN_GAP_MAX = 8  # unwanted entries that one range read may include to reach the next wanted one
-READ_RETRY_INITIAL_S = 0.05
-READ_RETRY_MAXIMUM_S = 5.0
-PASSED_OVER_MAX = 8  # unreadable entries in a row, after which a Shared subscription pauses as the others do
-RECALL_INTERVAL_S = 5.0
-RECALL_ENTRIES_MAX = 4  # entries set aside that are tried again at a time
-UNREADABLE = (EntryCorrupt, EntryUnknown, NoSuchEntry)
+from .pump import Pump
 
 DISPATCHERS: dict[int, type[Dispatcher]] = {
     ExclusiveDispatcher.subscription_type: ExclusiveDispatcher,
     SharedDispatcher.subscription_type: SharedDispatcher,
+}
+
+
+class SubscriptionState(enum.Enum):
+    """See the module."""
+
+    IDLE = "idle"
+    TYPED = "typed"
+    CLOSED = "closed"
+
+
+TRANSITIONS = {
+    SubscriptionState.IDLE: frozenset({SubscriptionState.TYPED, SubscriptionState.CLOSED}),
+    SubscriptionState.TYPED: frozenset({SubscriptionState.IDLE, SubscriptionState.CLOSED}),
+    SubscriptionState.CLOSED: frozenset[SubscriptionState](),
 }
 
 
@@ -85,18 +88,15 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.durable = durable
-        self.closed = False
+        self.state = SubscriptionState.IDLE
         self.host = host
         self._grace_s = grace_s
         self._lock = asyncio.Lock()
-        self._dispatcher: Dispatcher | None = None
+        self._pump = Pump(host, name, self.figures)
+        self.wake = self._pump.wake
+        self.check = self._pump.check
         self._attaching = 0
-        self._pumping = False
-        self._retry: asyncio.TimerHandle | None = None
-        self._recall: asyncio.TimerHandle | None = None
-        self._passed_over = 0
         self._expiry: asyncio.TimerHandle | None = None
-        self._backoff = Backoff(host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
         self._ledger_id = cursor.first_unacknowledged[0]
         self._loop = asyncio.get_running_loop()
         now_s = self._loop.time()
@@ -105,6 +105,14 @@ class Subscription:
         self._redelivered = Meter(now_s)
 
     # -- consumers -----------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self.state is SubscriptionState.CLOSED
+
+    @property
+    def _dispatcher(self) -> Dispatcher | None:
+        return self._pump.dispatcher
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -140,11 +148,14 @@ class Subscription:
         if consumer.connection.closed:
             raise ServiceUnitNotReady("the connection ended")
         self.host.check_consumers(self)
-        if self._dispatcher is None:
-            self._dispatcher = dispatcher_class(self.cursor, self.host.dispatch_limits, self.host.count_of)
-        elif self._dispatcher.subscription_type != subscription_type:
+        dispatcher = self._pump.dispatcher
+        if dispatcher is None:
+            self._become(SubscriptionState.TYPED)
+            dispatcher = dispatcher_class(self.cursor, self.host.dispatch_limits, self.host.count_of)
+            self._pump.dispatcher = dispatcher
+        elif dispatcher.subscription_type != subscription_type:
             raise ConsumerBusy(f"Subscription {self.name} is of different type")
-        self._dispatcher.add(consumer)
+        dispatcher.add(consumer)
         self._cancel_expiry()
 
     def _end_if_unused(self) -> None:
@@ -153,7 +164,7 @@ class Subscription:
             self._end()
 
     def _admits(self, subscription_type: int) -> bool:
-        dispatcher = self._dispatcher
+        dispatcher = self._pump.dispatcher
         if dispatcher is None or not dispatcher.consumers:
             return True
         return dispatcher.subscription_type == subscription_type == CommandSubscribe.Shared
@@ -161,7 +172,7 @@ class Subscription:
     def detach(self, consumer: Consumer, *, for_reset: bool = False) -> None:
         """A consumer is gone: what it held goes to the others. A subscription that is not durable ends with its last
         consumer, unless that one was sent away to come back after a seek."""
-        dispatcher = self._dispatcher
+        dispatcher = self._pump.dispatcher
         consumer.closed = True
         if dispatcher is None or consumer not in dispatcher.consumers:
             return
@@ -172,8 +183,11 @@ class Subscription:
         if dispatcher.consumers:
             self.wake()
             return
-        self._dispatcher = None
-        if self.durable or self.closed:
+        self._pump.dispatcher = None
+        if self.closed:
+            return
+        self._become(SubscriptionState.IDLE)
+        if self.durable:
             return
         if for_reset:
             self._cancel_expiry()
@@ -187,107 +201,6 @@ class Subscription:
             consumer.connection.consumer_closed(consumer)
             self.detach(consumer, for_reset=for_reset)
 
-    # -- dispatch ------------------------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """Something changed that may allow dispatch. Cheap, and callable from anywhere."""
-        if self._pumping or self._dispatcher is None or self._retry is not None:
-            return
-        if self._dispatcher.next_read(self.host.ledger.last_confirmed) is not None:
-            self._pumping = True
-            self.host.spawn(self._pump(), "dispatch")
-
-    async def _pump(self) -> None:
-        rounds = 0
-        try:
-            while (dispatcher := self._dispatcher) is not None:
-                plan = dispatcher.next_read(self.host.ledger.last_confirmed)
-                if plan is None:
-                    return
-                try:
-                    entries = await self._read(plan)
-                except UNREADABLE as error:
-                    if dispatcher is self._dispatcher and not self._pass_over(dispatcher, plan, error):
-                        raise
-                    continue
-                if dispatcher is not self._dispatcher:
-                    continue
-                self._passed_over = 0
-                if not entries and not plan.positions and plan.generation == dispatcher.generation:
-                    return  # nothing behind the read position after all; the next append wakes us
-                now_ms = self.host.env.clock.now_ms()
-                for delivery in dispatcher.distribute(plan, entries):
-                    delivery.consumer.deliver(delivery, now_ms)
-                self._backoff.reset()
-                rounds += 1
-                if rounds % ROUNDS_BEFORE_YIELD == 0:
-                    await asyncio.sleep(0)  # other subscriptions and sockets want their turn
-        except MagnetarError as error:
-            self._retry_later(error)
-        finally:
-            self._pumping = False
-
-    async def _read(self, plan: ReadPlan) -> list[Entry]:
-        read, bytes_max = self.host.ledger.read, self.host.dispatch_bytes_max
-        if not plan.positions:
-            return await read(plan.start, plan.entries_max, bytes_max)
-        found: list[Entry] = []
-        wanted = dict.fromkeys(plan.positions)
-        gone: list[Position] = []
-        for first, last in runs(plan.positions):
-            try:
-                entries = await read(first, last[1] - first[1] + 1, bytes_max, upto=last)
-            except UNREADABLE:
-                if not found:
-                    raise
-                break
-            reached = entries[-1][0] if entries else last
-            found += [entry for entry in entries if entry[0] in wanted]
-            read_now = {position for position, _ in entries}
-            gone += [position for position in wanted if first <= position <= reached and position not in read_now]
-            bytes_max -= sum(len(body) for _, body in entries)
-            if bytes_max <= 0:
-                break
-        if gone and isinstance(self._dispatcher, SharedDispatcher):
-            self._dispatcher.forget(gone)  # trimmed meanwhile
-        return found
-
-    def _pass_over(self, dispatcher: Dispatcher, plan: ReadPlan, error: MagnetarError) -> bool:
-        """The first entry of a plan cannot be read. A Shared subscription goes on with the others, and tries it again
-        from time to time. Returns whether it does: not when many in a row cannot be read, for then it is not the
-        entries' fault."""
-        if not isinstance(dispatcher, SharedDispatcher) or self._passed_over >= PASSED_OVER_MAX:
-            return False
-        if plan.positions:
-            position = plan.positions[0]
-        else:
-            position = self.host.ledger.next_position((plan.start[0], plan.start[1] - 1))
-        if position > self.host.ledger.last_confirmed or not dispatcher.set_aside(plan, position):
-            return False
-        self._passed_over += 1
-        logger.warning("subscription %s goes on without %s, which cannot be read: %s", self.name, position, error)
-        if self._recall is None and dispatcher.set_aside_size:
-            self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
-        return True
-
-    def _recall_some(self) -> None:
-        self._recall = None
-        if isinstance(self._dispatcher, SharedDispatcher):
-            if self._dispatcher.recall(RECALL_ENTRIES_MAX):
-                self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
-            self.wake()
-
-    def _retry_later(self, error: MagnetarError) -> None:
-        delay_s = self._backoff.next_delay_s() or READ_RETRY_MAXIMUM_S
-        if not self.closed:
-            logger.warning("subscription %s cannot read, next try in %.2f s: %s", self.name, delay_s, error)
-            self._retry = self._loop.call_later(delay_s, self._retry_now)
-
-    def _retry_now(self) -> None:
-        self._retry = None
-        self._passed_over = 0
-        self.wake()
-
     # -- what consumers ask for ----------------------------------------------------------------------------------
 
     def flow(self, consumer: Consumer, permits: int) -> None:
@@ -298,7 +211,7 @@ class Subscription:
 
     def acknowledge(self, consumer: Consumer, positions: list[Position]) -> None:
         """Individual acknowledgement of entries. What was never written is left out."""
-        dispatcher = self._dispatcher
+        dispatcher = self._pump.dispatcher
         if dispatcher is None or self.closed:
             return
         tail = self.host.ledger.last_confirmed
@@ -315,7 +228,7 @@ class Subscription:
 
         Raises CumulativeAcknowledgementNotAllowedError on Shared, NotAllowedError for a position never written.
         """
-        dispatcher = self._dispatcher
+        dispatcher = self._pump.dispatcher
         if dispatcher is None or self.closed:
             return
         if dispatcher.tracks_pending:
@@ -370,10 +283,9 @@ class Subscription:
                 raise BrokerMetadataError("Unconnected or shared consumer attempting to unsubscribe")
             for other in others:
                 other.connection.consumer_closed(other)
-            self.closed = True
+            self._close()
             for member in self.consumers:
                 self.detach(member)
-            self._cancel_timers()
             try:
                 await delete()
             except MagnetarError:
@@ -385,29 +297,23 @@ class Subscription:
 
     def close(self) -> None:
         """End without a trace in the cursor: its topic is closing."""
-        self.closed = True
-        self._cancel_timers()
+        if not self.closed:
+            self._close()
         for consumer in self.consumers:
             self.detach(consumer)
 
-    def check(self) -> None:
-        """Called now and then: dispatch that could go on but does not is a defect; say so and set it going.
-
-        It looks behind what the loop has already in hand: the news of an append may be on its way to us.
-        """
-        self._loop.call_soon(self._check_now)
-
-    def _check_now(self) -> None:
-        if self._dispatcher is None or self._pumping or self._retry is not None or self.closed:
-            return
-        if self._dispatcher.next_read(self.host.ledger.last_confirmed) is not None:
-            logger.error("dispatch of subscription %s had stalled: %s", self.name, self.figures(self._loop.time()))
-            self.wake()
-
     def _end(self) -> None:
-        self.closed = True
-        self._cancel_timers()
+        self._close()
         self.host.subscription_ended(self)
+
+    def _close(self) -> None:
+        self._become(SubscriptionState.CLOSED)
+        self._cancel_expiry()
+        self._pump.stop()
+
+    def _become(self, state: SubscriptionState) -> None:
+        check_transition(TRANSITIONS, f"subscription {self.name}", self.state, state)
+        self.state = state
 
     def _check_open(self) -> None:
         if self.closed:
@@ -417,15 +323,6 @@ class Subscription:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-
-    def _cancel_timers(self) -> None:
-        self._cancel_expiry()
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-        if self._recall is not None:
-            self._recall.cancel()
-            self._recall = None
 
     @property
     def type_name(self) -> str:
@@ -439,7 +336,7 @@ class Subscription:
     def figures(self, now_s: float) -> SubscriptionFigures:
         members = self.consumers
         consumers = [member.figures(now_s) for member in members]
-        dispatcher = self._dispatcher
+        dispatcher = self._pump.dispatcher
         return SubscriptionFigures(
             name=self.name,
             durable=self.durable,
@@ -453,16 +350,3 @@ class Subscription:
             blocked=dispatcher is not None and dispatcher.blocked,
             consumers=consumers,
         )
-
-
-def runs(positions: Any) -> list[tuple[Position, Position]]:
-    """Ascending positions as ranges within one ledger, (first, last) inclusive; small gaps are bridged."""
-    ranges: list[tuple[Position, Position]] = []
-    for position in positions:
-        if ranges:
-            first, last = ranges[-1]
-            if position[0] == last[0] and position[1] - last[1] <= RUN_GAP_MAX:
-                ranges[-1] = (first, position)
-                continue
-        ranges.append((position, position))
-    return ranges

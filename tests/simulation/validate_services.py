@@ -13,7 +13,7 @@ from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.actors.topics.producer import Session
-from magnetar.actors.topics.subscription import Subscription
+from magnetar.actors.topics.subscription import Subscription, SubscriptionState
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
@@ -67,6 +67,8 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
         yield from validate_cursor_state(cursor._state, ledger._chain, ledger._owned.record.highest_ledger_id)
         if dispatcher is None and not (subscription.closed or subscription._attaching or subscription._expiry):
             yield "it is not durable, nobody uses it or is about to, and nothing ends it"
+    if (dispatcher is not None) != (subscription.state is SubscriptionState.TYPED):
+        yield f"it is {subscription.state.value}, with a dispatcher: {dispatcher is not None}"
     if dispatcher is None:
         return
     if not dispatcher.consumers or subscription.closed:

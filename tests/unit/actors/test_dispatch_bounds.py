@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from broker_bench import TOPIC, broker_front, cursor, filled, until
 
-from magnetar.actors.topics import subscription as subscription_module
+from magnetar.actors.topics import pump as pump_module
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages, CommandSubscribe, MessageIdData
 
@@ -108,7 +108,7 @@ async def test_a_consumer_that_connects_anew_gets_what_lies_in_the_holes():
 
 
 async def test_a_shared_subscription_goes_on_without_an_unreadable_entry(monkeypatch):
-    monkeypatch.setattr(subscription_module, "RECALL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(pump_module, "RECALL_INTERVAL_S", 0.02)
     async with broker_front() as front:
         peer = await filled(front, 10)
         front.ledger.unreadable = {(1, 0), (1, 4), (1, 5)}
@@ -140,8 +140,8 @@ async def test_an_unreadable_entry_among_redeliveries_leaves_the_others():
 
 async def test_when_nothing_can_be_read_a_shared_subscription_pauses(monkeypatch):
     """Then it is not the entries' fault: all of the backlog would be set aside, read by read."""
-    monkeypatch.setattr(subscription_module, "READ_RETRY_INITIAL_S", 60.0)
-    monkeypatch.setattr(subscription_module, "READ_RETRY_MAXIMUM_S", 60.0)
+    monkeypatch.setattr(pump_module, "READ_RETRY_INITIAL_S", 60.0)
+    monkeypatch.setattr(pump_module, "READ_RETRY_MAXIMUM_S", 60.0)
     async with broker_front() as front:
         peer = await filled(front, 100)
         front.ledger.unreadable = {(1, index) for index in range(100)}
@@ -149,14 +149,14 @@ async def test_when_nothing_can_be_read_a_shared_subscription_pauses(monkeypatch
         peer.flow(100)
         await peer.settle()
         await asyncio.sleep(0.05)
-        assert front.ledger.reads == subscription_module.PASSED_OVER_MAX + 1
+        assert front.ledger.reads == pump_module.PASSED_OVER_MAX + 1
         await peer.close()
 
 
 @pytest.mark.parametrize("unreadable", [30, 3])
 async def test_a_run_of_unreadable_entries_is_passed_over_in_the_end(monkeypatch, unreadable):
-    monkeypatch.setattr(subscription_module, "READ_RETRY_INITIAL_S", 0.01)
-    monkeypatch.setattr(subscription_module, "READ_RETRY_MAXIMUM_S", 0.02)
+    monkeypatch.setattr(pump_module, "READ_RETRY_INITIAL_S", 0.01)
+    monkeypatch.setattr(pump_module, "READ_RETRY_MAXIMUM_S", 0.02)
     async with broker_front() as front:
         peer = await filled(front, 40)
         front.ledger.unreadable = {(1, index) for index in range(unreadable)}

@@ -10,7 +10,7 @@ from magnetar.actors.dispatch.consumer import Consumer
 from magnetar.actors.dispatch.dispatcher import Limits
 from magnetar.actors.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
-from magnetar.actors.topics.subscription import runs
+from magnetar.actors.topics.pump import runs
 from magnetar.protocol.errors import ConsumerBusy
 
 LIMITS = Limits(read_entries_max=10, turn_messages_max=4, unacked_messages_max=0)

@@ -1,15 +1,21 @@
-"""The tables of allowed transitions of topics and producer sessions, and the check that every change passes."""
+"""Allowed transitions of topics, producer sessions and subscriptions, and the check that every change passes."""
 
 import pytest
 
-from magnetar.actors.topics import producer, topic
+from magnetar.actors.topics import producer, subscription, topic
 from magnetar.actors.topics.producer import Session
+from magnetar.actors.topics.subscription import SubscriptionState
 from magnetar.actors.topics.topic import State
 from magnetar.runtime.transitions import check_transition
 
 
 @pytest.mark.parametrize(
-    ("table", "final"), [(topic.TRANSITIONS, State.CLOSED), (producer.TRANSITIONS, Session.CLOSED)]
+    ("table", "final"),
+    [
+        (topic.TRANSITIONS, State.CLOSED),
+        (producer.TRANSITIONS, Session.CLOSED),
+        (subscription.TRANSITIONS, SubscriptionState.CLOSED),
+    ],
 )
 def test_every_state_has_a_row_and_only_closed_is_final(table, final):
     assert list(table) == list(type(final))

@@ -1,0 +1,197 @@
+"""The loop of one subscription that reads entries and hands them to its consumers.
+
+At most one loop runs. `wake` starts it (new entries, permits, a writable socket, a redelivery, an unblocked consumer).
+It reads and distributes until there is nothing to read or no consumer that may get entries, and ends. Nothing runs
+while the subscription has no dispatcher. A read that fails is tried again with a back-off; on a Shared subscription the
+loop goes on without an entry that cannot be read.
+
+Left to others: what to read and who gets it (dispatcher), who is attached (subscription).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from ...protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
+from ...protocol.message_id import Position
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...storage.managed.managed_ledger import ManagedLedger
+from ..dispatch.dispatcher import Dispatcher, Entry, ReadPlan
+from ..dispatch.shared import SharedDispatcher
+
+logger = logging.getLogger(__name__)
+
+ROUNDS_BEFORE_YIELD = 4
+RUN_GAP_MAX = 8  # unwanted entries that one range read may include to reach the next wanted one
+READ_RETRY_INITIAL_S = 0.05
+READ_RETRY_MAXIMUM_S = 5.0
+PASSED_OVER_MAX = 8  # unreadable entries in a row, after which a Shared subscription pauses as the others do
+RECALL_INTERVAL_S = 5.0
+RECALL_ENTRIES_MAX = 4  # entries set aside that are tried again at a time
+UNREADABLE = (EntryCorrupt, EntryUnknown, NoSuchEntry)
+
+
+class PumpHost(Protocol):
+    """What the loop needs of the topic."""
+
+    env: Environment
+    ledger: ManagedLedger
+    dispatch_bytes_max: int
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None: ...
+
+
+class Pump:
+    """See the module. The subscription sets `dispatcher`. `describe(now_s)` says how the subscription stands, for the
+    log."""
+
+    def __init__(self, host: PumpHost, name: str, describe: Callable[[float], object]) -> None:
+        self.dispatcher: Dispatcher | None = None
+        self._host = host
+        self._name = name
+        self._describe = describe
+        self._running = False
+        self._stopped = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._recall: asyncio.TimerHandle | None = None
+        self._passed_over = 0
+        self._backoff = Backoff(host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
+        self._loop = asyncio.get_running_loop()
+
+    def wake(self) -> None:
+        """Something changed that may allow dispatch. Cheap, and callable from anywhere."""
+        if self._running or self.dispatcher is None or self._retry is not None:
+            return
+        if self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None:
+            self._running = True
+            self._host.spawn(self._run(), "dispatch")
+
+    async def _run(self) -> None:
+        rounds = 0
+        try:
+            while (dispatcher := self.dispatcher) is not None:
+                plan = dispatcher.next_read(self._host.ledger.last_confirmed)
+                if plan is None:
+                    return
+                try:
+                    entries = await self._read(plan)
+                except UNREADABLE as error:
+                    if dispatcher is self.dispatcher and not self._pass_over(dispatcher, plan, error):
+                        raise
+                    continue
+                if dispatcher is not self.dispatcher:
+                    continue
+                self._passed_over = 0
+                if not entries and not plan.positions and plan.generation == dispatcher.generation:
+                    return  # nothing behind the read position after all; the next append wakes us
+                now_ms = self._host.env.clock.now_ms()
+                for delivery in dispatcher.distribute(plan, entries):
+                    delivery.consumer.deliver(delivery, now_ms)
+                self._backoff.reset()
+                rounds += 1
+                if rounds % ROUNDS_BEFORE_YIELD == 0:
+                    await asyncio.sleep(0)  # other subscriptions and sockets want their turn
+        except MagnetarError as error:
+            self._retry_later(error)
+        finally:
+            self._running = False
+
+    async def _read(self, plan: ReadPlan) -> list[Entry]:
+        read, bytes_max = self._host.ledger.read, self._host.dispatch_bytes_max
+        if not plan.positions:
+            return await read(plan.start, plan.entries_max, bytes_max)
+        found: list[Entry] = []
+        wanted = dict.fromkeys(plan.positions)
+        gone: list[Position] = []
+        for first, last in runs(plan.positions):
+            try:
+                entries = await read(first, last[1] - first[1] + 1, bytes_max, upto=last)
+            except UNREADABLE:
+                if not found:
+                    raise
+                break
+            reached = entries[-1][0] if entries else last
+            found += [entry for entry in entries if entry[0] in wanted]
+            read_now = {position for position, _ in entries}
+            gone += [position for position in wanted if first <= position <= reached and position not in read_now]
+            bytes_max -= sum(len(body) for _, body in entries)
+            if bytes_max <= 0:
+                break
+        if gone and isinstance(self.dispatcher, SharedDispatcher):
+            self.dispatcher.forget(gone)  # trimmed meanwhile
+        return found
+
+    def _pass_over(self, dispatcher: Dispatcher, plan: ReadPlan, error: MagnetarError) -> bool:
+        """The first entry of a plan cannot be read. A Shared subscription goes on with the others, and tries it again
+        from time to time. Returns whether it does: not when many in a row cannot be read, for then it is not the
+        entries' fault."""
+        if not isinstance(dispatcher, SharedDispatcher) or self._passed_over >= PASSED_OVER_MAX:
+            return False
+        if plan.positions:
+            position = plan.positions[0]
+        else:
+            position = self._host.ledger.next_position((plan.start[0], plan.start[1] - 1))
+        if position > self._host.ledger.last_confirmed or not dispatcher.set_aside(plan, position):
+            return False
+        self._passed_over += 1
+        logger.warning("subscription %s goes on without %s, which cannot be read: %s", self._name, position, error)
+        if self._recall is None and dispatcher.set_aside_size:
+            self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
+        return True
+
+    def _recall_some(self) -> None:
+        self._recall = None
+        if isinstance(self.dispatcher, SharedDispatcher):
+            if self.dispatcher.recall(RECALL_ENTRIES_MAX):
+                self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
+            self.wake()
+
+    def _retry_later(self, error: MagnetarError) -> None:
+        delay_s = self._backoff.next_delay_s() or READ_RETRY_MAXIMUM_S
+        if not self._stopped:
+            logger.warning("subscription %s cannot read, next try in %.2f s: %s", self._name, delay_s, error)
+            self._retry = self._loop.call_later(delay_s, self._retry_now)
+
+    def _retry_now(self) -> None:
+        self._retry = None
+        self._passed_over = 0
+        self.wake()
+
+    def check(self) -> None:
+        """Look for dispatch that could go on but does not: that is a defect. Say so, and set it going.
+
+        The look comes behind what the loop has already in hand: the news of an append may be on its way.
+        """
+        self._loop.call_soon(self._check_now)
+
+    def _check_now(self) -> None:
+        if self.dispatcher is None or self._running or self._retry is not None or self._stopped:
+            return
+        if self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None:
+            logger.error("dispatch of subscription %s had stalled: %s", self._name, self._describe(self._loop.time()))
+            self.wake()
+
+    def stop(self) -> None:
+        """End for good: nothing is tried again."""
+        self._stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._recall is not None:
+            self._recall.cancel()
+            self._recall = None
+
+
+def runs(positions: Any) -> list[tuple[Position, Position]]:
+    """Ascending positions as ranges within one ledger, (first, last) inclusive; small gaps are bridged."""
+    ranges: list[tuple[Position, Position]] = []
+    for position in positions:
+        if ranges:
+            first, last = ranges[-1]
+            if position[0] == last[0] and position[1] - last[1] <= RUN_GAP_MAX:
+                ranges[-1] = (first, position)
+                continue
+        ranges.append((position, position))
+    return ranges
