@@ -24,7 +24,11 @@ from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata.keys import PRODUCER_COUNTER
 from ..connections.connection import Connection
+from ..connections.consumer_commands import ConsumerCommands
 from ..connections.limits import ConnectionLimits
+from ..connections.link import MakeFamily
+from ..connections.lookup_commands import LookupCommands
+from ..connections.producer_commands import ProducerCommands
 from ..connections.publish_budget import PublishBudget
 from ..members.coordinator_link import CoordinatorClient
 from ..members.topic_lookup import Lookups
@@ -38,6 +42,8 @@ RPC_FRAME_SIZE_MAX = 64 << 20
 SESSION_RETRY_INITIAL_S = 0.1
 SESSION_RETRY_MAXIMUM_S = 5.0
 CLOSE_TIMEOUT_S = 20.0
+COMMAND_FAMILIES: tuple[MakeFamily, ...] = (ProducerCommands, ConsumerCommands, LookupCommands)
+"""What clients may say on a connection, beside CONNECT, PING and PONG."""
 
 
 class BrokerService:
@@ -88,7 +94,9 @@ class BrokerService:
     async def start(self) -> None:
         """Listen, then register, however long the coordinator takes. Raises OSError when the address is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), self._host, self._port, backlog=1024)
+        self._server = await loop.create_server(
+            lambda: Connection(self, COMMAND_FAMILIES), self._host, self._port, backlog=1024
+        )
         self._port = self._server.sockets[0].getsockname()[1]
         identity = Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))
         self._rpc = RpcServer(

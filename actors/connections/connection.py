@@ -9,13 +9,14 @@ Back-pressure: reading pauses while too many publishes of this connection, or to
 are under way, and while the peer does not read its answers. Dispatch to its consumers pauses with a full write buffer
 (`writable`). What is written within one turn of the loop leaves together.
 
-What the commands do lies in `producer_commands`, `consumer_commands` and `lookup_commands`.
+What the commands do lies in families (`link.CommandFamily`), of which the broker's service hands in the list. Only
+SEND is not looked up among them: it has a path of its own.
 """
 
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
@@ -32,11 +33,8 @@ from ...protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected
 from ...runtime.tasks import Tasks
 from ..dispatch.consumer import Consumer
 from ..topics.producer import Producer
-from .consumer_commands import ConsumerCommands
 from .limits import ConnectionLimits
-from .link import LinkHost
-from .lookup_commands import LookupCommands
-from .producer_commands import ProducerCommands
+from .link import LinkHost, MakeFamily
 from .publish_budget import PublishBudget
 
 logger = logging.getLogger(__name__)
@@ -68,7 +66,7 @@ class Pause(enum.Flag):
 class Connection(asyncio.Protocol):
     """See the module. Made by the broker's listening socket."""
 
-    def __init__(self, host: ConnectionHost) -> None:
+    def __init__(self, host: ConnectionHost, families: Sequence[MakeFamily]) -> None:
         self.host = host
         self.closed = False
         self.writable = True
@@ -91,16 +89,16 @@ class Connection(asyncio.Protocol):
         self._silent_ticks = 0
         self._alive: asyncio.Event | None = None
         self._requests = 0
-        self._producers = ProducerCommands(self)
-        self._consumers = ConsumerCommands(self)
+        self._families = tuple(make(self) for make in families)
         self._handlers: dict[int, Callable[[Any], None]] = {
             BaseCommand.CONNECT: self._connect,
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
-            **self._producers.handlers(),
-            **self._consumers.handlers(),
-            **LookupCommands(self).handlers(),
         }
+        self._send: Callable[[Any, bytes], None] = _nobody_sends
+        for family in self._families:
+            self._handlers.update(family.handlers())
+            self._send = family.entry_handlers().get(_SEND, self._send)
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------
 
@@ -129,7 +127,7 @@ class Connection(asyncio.Protocol):
                     return
                 kind = command.type
                 if kind == _SEND and entry is not None and self.connected:
-                    self._producers.send(command.send, entry)
+                    self._send(command.send, entry)
                 else:
                     self._handle(command)
         except ProtocolError as error:
@@ -192,7 +190,8 @@ class Connection(asyncio.Protocol):
     def _become_writable(self) -> None:
         if not self.closed:
             self.writable = True
-            self._consumers.wake()
+            for family in self._families:
+                family.wake()
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -327,18 +326,20 @@ class Connection(asyncio.Protocol):
             del self.host.connections[self]
             self.host.connection_limits.leave(self._ip)
         self.host.publish_budget.forget(self)
-        self._producers.connection_closed()
-        self._consumers.connection_closed()
+        for family in self._families:
+            family.connection_closed()
 
     # -- what topics say -----------------------------------------------------------------------------------------
 
     def producer_closed(self, producer: Producer) -> None:
         """The topic has sent a producer away."""
-        self._producers.sent_away(producer)
+        for family in self._families:
+            family.producer_closed(producer)
 
     def consumer_closed(self, consumer: Consumer) -> None:
         """The topic has sent a consumer away."""
-        self._consumers.sent_away(consumer)
+        for family in self._families:
+            family.consumer_closed(consumer)
 
     # -- commands ------------------------------------------------------------------------------------------------
 
@@ -383,3 +384,7 @@ class Connection(asyncio.Protocol):
 
 # What peers answer to questions of ours (CLOSE_PRODUCER, CLOSE_CONSUMER): of no consequence.
 _ANSWERS = frozenset({"success", "error"})
+
+
+def _nobody_sends(command: Any, entry: bytes) -> None:
+    raise ProtocolError("a message, but no producer can be created here")

@@ -46,7 +46,7 @@ from ...runtime.meter import time_text
 from ..dispatch.consumer import Consumer
 from ..topics.subscription import DISPATCHERS, Subscription
 from ..topics.topic import SubscriptionStart
-from .link import ClientLink
+from .link import ClientLink, CommandFamily
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Attached(NamedTuple):
     subscription: Subscription
 
 
-class ConsumerCommands:
+class ConsumerCommands(CommandFamily):
     """The consumers of one connection, by consumer id."""
 
     def __init__(self, connection: ClientLink) -> None:
@@ -302,7 +302,7 @@ class ConsumerCommands:
         # One that is not known was perhaps closed by the broker while this was on its way: what is wanted is so.
         self._connection.write(encode(CommandSuccess(request_id=command.request_id)))
 
-    def sent_away(self, consumer: Consumer) -> None:
+    def consumer_closed(self, consumer: Consumer) -> None:
         """The topic has closed it: tell its client, which will look up again."""
         if self._drop(consumer):
             self._tell_closed(consumer.consumer_id)

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from ...protocol.errors import MagnetarError
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
+from ..dispatch.consumer import Consumer
 from ..members.topic_lookup import Lookups
 from ..topics.loaded_topics import Topics
-from ..topics.producer import PublishOutlet
+from ..topics.producer import Producer, PublishOutlet
 
 
 class LinkHost(Protocol):
@@ -45,3 +46,33 @@ class ClientLink(PublishOutlet, Protocol):
     ) -> None:
         """Serve a request that has to wait: the coroutine's result is written, what it raises goes to `on_error`."""
         ...
+
+
+class CommandFamily:
+    """The commands of one subject on one connection. A family overrides what concerns it.
+
+    The broker's service lists the families that its connections have.
+    """
+
+    def handlers(self) -> dict[int, Callable[[Any], None]]:
+        """The type of a command → what handles its content. Raises ProtocolError there to end the connection."""
+        return {}
+
+    def entry_handlers(self) -> dict[int, Callable[[Any, bytes], None]]:
+        """The same for commands that carry an entry. SEND is the only one; the connection calls it directly."""
+        return {}
+
+    def wake(self) -> None:
+        """The connection can be written to again."""
+
+    def producer_closed(self, producer: Producer) -> None:
+        """A topic has sent a producer away."""
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        """A topic has sent a consumer away."""
+
+    def connection_closed(self) -> None:
+        """Let go of everything: the connection has ended."""
+
+
+MakeFamily = Callable[[ClientLink], CommandFamily]

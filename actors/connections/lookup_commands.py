@@ -31,13 +31,13 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ..members.topic_lookup import check_listener
-from .link import ClientLink
+from .link import ClientLink, CommandFamily
 
 BYTES_SCHEMA_VERSION = bytes(8)
 """What Pulsar calls the schema of a topic whose only schema is that of bytes."""
 
 
-class LookupCommands:
+class LookupCommands(CommandFamily):
     """Stateless but for its connection."""
 
     def __init__(self, connection: ClientLink) -> None:

@@ -28,14 +28,14 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ..topics.producer import Producer
 from ..topics.topic import SubscriptionStart
-from .link import ClientLink
+from .link import ClientLink, CommandFamily
 from .lookup_commands import BYTES_SCHEMA_VERSION
 
 DEPARTED_MAX = 10_000
 LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously
 
 
-class ProducerCommands:
+class ProducerCommands(CommandFamily):
     """The producers of one connection, by producer id."""
 
     def __init__(self, connection: ClientLink) -> None:
@@ -46,8 +46,10 @@ class ProducerCommands:
         self._entry_size_max = connection.host.settings.bookie_frame_size_max_bytes - LEDGER_FRAME_OVERHEAD_BYTES
 
     def handlers(self) -> dict[int, Callable[[Any], None]]:
-        """SEND is not among them: the connection calls `send` directly."""
         return {BaseCommand.PRODUCER: self.create, BaseCommand.CLOSE_PRODUCER: self.close}
+
+    def entry_handlers(self) -> dict[int, Callable[[Any, bytes], None]]:
+        return {BaseCommand.SEND: self.send}
 
     # -- PRODUCER ------------------------------------------------------------------------------------------------
 
@@ -152,7 +154,7 @@ class ProducerCommands:
         producer.publishing.remove_producer(producer)
         return encode(CommandSuccess(request_id=request_id))
 
-    def sent_away(self, producer: Producer) -> None:
+    def producer_closed(self, producer: Producer) -> None:
         """The topic has closed it: tell its client, which will look up again."""
         if self.producers.get(producer.producer_id) is not producer:
             return

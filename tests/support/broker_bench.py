@@ -9,6 +9,7 @@ from typing import Any
 from memory_managed_ledger import MemoryManagedLedger
 from wire_peer import WirePeer, entry
 
+from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import Connection
 from magnetar.actors.connections.limits import ConnectionLimits
 from magnetar.actors.connections.publish_budget import PublishBudget
@@ -66,6 +67,7 @@ class BrokerFront:
     def __init__(self, settings: Settings) -> None:
         self.env = Environment.real(1)
         self.settings = settings
+        self.families = COMMAND_FAMILIES
         self.ledgers: dict[str, MemoryManagedLedger] = {}
         self.lookups = FixedLookups()
         ledgers = (self._open_ledger, self._delete_ledger)
@@ -111,7 +113,7 @@ class BrokerFront:
 async def broker_front(**changes: Any) -> AsyncIterator[BrokerFront]:
     """A listening front that owns TOPIC; `changes` are settings."""
     front = BrokerFront(dataclasses.replace(Settings(), **changes))
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(front), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(front, front.families), "127.0.0.1", 0)
     front.port = server.sockets[0].getsockname()[1]
     front.lookups.url = f"pulsar://127.0.0.1:{front.port}"
     front.topics.assign(TOPIC, 1, load=False)

@@ -6,6 +6,8 @@ import pytest
 from broker_bench import TOPIC, broker_front, until
 from wire_peer import WirePeer, entry
 
+from magnetar.actors.broker.service import COMMAND_FAMILIES
+from magnetar.actors.connections.link import CommandFamily
 from magnetar.protocol.commands import encode, send_header
 from magnetar.protocol.errors import BrokerPersistenceError
 from magnetar.protocol.pulsar_pb2 import (
@@ -419,3 +421,41 @@ async def test_a_consumer_that_does_not_read_stalls_only_itself():
         assert len(await healthy.messages(before)) == before  # what the stuck one held
         for peer in (writer, healthy):
             await peer.close()
+
+
+# -- families of commands ------------------------------------------------------------------------------------------
+
+
+async def test_a_family_that_is_handed_in_serves_its_command_and_hears_of_the_end():
+    ended = []
+
+    class Coordination(CommandFamily):
+        def __init__(self, connection):
+            self.connection = connection
+
+        def handlers(self):
+            return {BaseCommand.TC_CLIENT_CONNECT_REQUEST: self.connect}
+
+        def connect(self, command):
+            self.connection.write(encode(CommandSuccess(request_id=command.request_id)))
+
+        def connection_closed(self):
+            ended.append(self)
+
+    async with broker_front() as front:
+        front.families = (*COMMAND_FAMILIES, Coordination)
+        peer = await front.peer()
+        peer.send(CommandTcClientConnectRequest(request_id=7, tc_id=1))
+        await peer.expect(BaseCommand.SUCCESS, request_id=7)
+        assert not ended
+        await peer.close()
+        await until(lambda: len(ended) == 1)
+
+
+async def test_a_message_ends_a_connection_that_has_no_family_for_producers():
+    async with broker_front() as front:
+        front.families = ()
+        peer = await front.peer()
+        peer.send_entry(entry(b"x", sequence_id=0), 0)
+        await until(lambda: not front.connections)
+        await peer.close()
