@@ -1,6 +1,8 @@
 """A broker's connections, frame by frame: what well-behaved and other clients get."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from broker_bench import TOPIC, broker_front, until
@@ -433,7 +435,7 @@ async def test_a_family_that_is_handed_in_serves_its_command_and_hears_of_the_en
         def __init__(self, connection):
             self.connection = connection
 
-        def handlers(self):
+        def handlers(self) -> dict[int, Callable[[Any], None]]:
             return {BaseCommand.TC_CLIENT_CONNECT_REQUEST: self.connect}
 
         def connect(self, command):
