@@ -14,6 +14,7 @@ from fuzz_wire import FROM_CLIENTS, make_stream
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import Connection
 from magnetar.actors.topics.loaded_topics import Topics
+from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.commands import encode
 from magnetar.protocol.frames import FrameDecoder
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandFlow, CommandProducer, CommandSubscribe
@@ -99,6 +100,7 @@ async def _main(data: bytes) -> None:
     try:
         await _speak(front, data[0] if data else 0, data[1:])
         topic = front.topics.loaded.get(TOPIC)
+        assert topic is None or isinstance(topic, PersistentTopic)
         if topic is not None and (topic.publishing.producers or any(s.consumers for s in topic.subscriptions.values())):
             raise Wrong("producers or consumers are left")
         if front.publish_budget.used_bytes:

@@ -21,6 +21,7 @@ from fuzz_wire import make_entry
 
 from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.topics.loaded_topics import Topics
+from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.message_id import EARLIEST_POSITION
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
@@ -68,6 +69,7 @@ class _Broker:
         self.topics.assign(_TOPIC.full, 1, load=False)
         self.topics.assign(_OTHER, 1, load=False)
         topic = await self.topics.get(_TOPIC)
+        assert isinstance(topic, PersistentTopic)
         adds = Adds()
         for body in _BODIES:
             topic.ledger.append(body, adds.callback)
@@ -79,6 +81,7 @@ class _Broker:
         """Of the topic, as its next owner finds it."""
         self.topics.assign(_TOPIC.full, 2, load=False)
         topic = await self.topics.get(_TOPIC)
+        assert isinstance(topic, PersistentTopic)
         found = [body for _, body in await topic.ledger.read(EARLIEST_POSITION, 100, 1 << 24)]
         if found != _BODIES:
             raise Wrong(f"{len(found)} of {len(_BODIES)} entries are what they were")

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.topics import loaded_topics as topics
+from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.metadata import keys as metadata_keys
@@ -212,6 +213,7 @@ class Scenario:
         for node in brokers:
             assert isinstance(node.service, BrokerService)
             for topic in node.service.topics.loaded.values():
+                assert isinstance(topic, PersistentTopic)
                 cursors |= {(topic.name.full, name): cursor for name, cursor in topic.ledger.cursors.items()}
             await self._cluster.restart_in_order(node)
         for consumer in self._consumers:

@@ -23,28 +23,23 @@ PARAMETERS_MAX = 8
 METHODS: dict[str, int] = {
     "actors/bookie/service.py:BookieService": 26,
     "actors/connections/connection.py:Connection": 29,
-    "actors/coordinator/service.py:CoordinatorService": 41,
-    "actors/coordinator/topic_methods.py:TopicsRpc": 26,
     "actors/coordinator/topic_registry.py:TopicRegistry": 30,
-    "actors/topics/subscription.py:Subscription": 31,
-    "actors/topics/topic.py:Topic": 33,
     "client/consuming/ack_sender.py:ConsumerAcks": 29,
     "client/consuming/partition_consumer.py:PartitionConsumer": 30,
     "client/producing/partition_producer.py:PartitionProducer": 27,
+    "runtime/rpc/connection.py:RpcConnection": 26,
     "storage/bookie/entry_store.py:EntryStore": 31,
     "storage/ledger/writer.py:LedgerWriter": 26,
-    "storage/managed/chain_writer.py:ChainWriter": 30,
+    "storage/managed/chain_writer.py:ChainWriter": 29,
     "storage/managed/cursor.py:Cursor": 41,
-    "storage/managed/managed_ledger.py:ManagedLedger": 42,
+    "storage/managed/managed_ledger.py:ManagedLedger": 44,
 }
 ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 22,
     "actors/bookie/service.py:BookieService": 22,
     "actors/broker/service.py:BrokerService": 24,
     "actors/connections/connection.py:Connection": 25,
-    "actors/coordinator/service.py:CoordinatorService": 29,
-    "actors/members/coordinator_link.py:CoordinatorClient": 26,
-    "actors/topics/topic.py:Topic": 22,
+    "actors/members/coordinator_link.py:CoordinatorClient": 27,
     "client/consuming/partition_consumer.py:PartitionConsumer": 29,
     "client/producing/outbox.py:Outbox": 26,
     "client/producing/partition_producer.py:PartitionProducer": 21,
@@ -58,7 +53,7 @@ PARAMETERS: dict[str, int] = {
     "actors/bookie/service.py:__init__": 12,
     "actors/broker/service.py:__init__": 9,
     "actors/dispatch/consumer.py:__init__": 9,
-    "actors/topics/producer.py:__init__": 9,
+    "actors/topics/producer.py:__init__": 10,
     "client/consuming/message.py:__init__": 10,
     "runtime/rpc/connection.py:__init__": 10,
     "runtime/rpc/connection.py:rpc_connect": 9,
@@ -66,7 +61,7 @@ PARAMETERS: dict[str, int] = {
     "spark/reading/frame.py:read_topic": 9,
     "storage/bookie/journal.py:__init__": 12,
 }
-ANY_USES = 349
+ANY_USES = 326
 
 PUBLIC_FACES = ("client/aio/", "client/blocking/", "cluster/starting.py", "cluster/command_line.py")
 """Their calls keep the official client's parameters, and the command line's options are its parameters."""
