@@ -13,7 +13,8 @@ What has to hold:
 
 - I1: what was acknowledged stands in its topic, if its ledger and the topic's chain with it are in the backup, it was
   not deleted since, and the fragment that holds it did not move: its ledger was OPEN or IN_RECOVERY in the backup, or
-  it has the record that it had then. A topic that cannot be opened is judged only if every bookie can answer.
+  it has the record that it had then. A topic that cannot be opened is counted and not
+  judged.
 
 - I2: no ledger id is given out that a bookie had heard of before the restore, and no topic delivers the message of
   another one.

@@ -134,12 +134,16 @@ def uses_of_any() -> int:
     return sum(isinstance(node, ast.Name) and node.id == "Any" for _, tree in trees() for node in ast.walk(tree))
 
 
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring, which may explain every parameter."""
+    lines = (function.end_lineno or 0) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        lines -= (function.body[0].end_lineno or 0) - function.body[0].lineno + 1
+    return lines
+
+
 def test_functions_stay_short() -> None:
-    sizes = (
-        (f"{file}:{one.name}", (one.end_lineno or 0) - one.lineno + 1)
-        for file, tree in trees()
-        for one in functions(tree)
-    )
+    sizes = ((f"{file}:{one.name}", lines_of(one)) for file, tree in trees() for one in functions(tree))
     assert over(FUNCTION_LINES_MAX, sizes) == {}
 
 
