@@ -8,7 +8,7 @@ ROUNDS ?= 10
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check everything in Spark
-	@$(ENVIRONMENT) python -P -m magnetar.cluster.demo --output build/demo.program
+	@$(ENVIRONMENT) python -P -m magnetar.cluster.demo --output build/demo
 
 test: ## all tests: unit, simulation, service, integration (Ray, Spark, the official Pulsar client); under 10 minutes
 	@$(ENVIRONMENT) .ci/test
