@@ -88,7 +88,13 @@ def test_ctrl_c_stops_a_foreground_cluster_cleanly(environment: dict[str, str]) 
     options = ("--bookies", "2", "--brokers", "1", "--ensemble", "2/2/2", "--port", "0", "--admin-port", "0")
     command = [*COMMAND, "start", *options]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell without job control starts what it puts into the background, these tests too, with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             assert process.stdout is not None
