@@ -310,7 +310,7 @@ class Journal:
             self._submit_next()
         elif isinstance(error, DiskFull):
             self.out_of_space = True
-            if segment.state is not SegmentState.PREPARED:
+            if segment.state not in (SegmentState.PREPARED, SegmentState.REMOVED):  # removed: abandoned with another
                 self._abandon([segment, *self._preparing])
             self._on_out_of_space()
         elif error is not None:
