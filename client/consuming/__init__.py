@@ -1,4 +1,4 @@
 """Messages in: the receive queue, acknowledgements, redelivery, seeks.
 
-Left to others: connections (`client.core`) and the public faces (`client.aio`, `client.blocking.client`).
+Left to others: connections (`client.core`) and the public faces (`client.aio`, `client.blocking`).
 """

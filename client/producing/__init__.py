@@ -1,4 +1,4 @@
 """Messages out: batches, encoding, routing to partitions, receipts.
 
-Left to others: connections (`client.core`) and the public faces (`client.aio`, `client.blocking.client`).
+Left to others: connections (`client.core`) and the public faces (`client.aio`, `client.blocking`).
 """
