@@ -9,10 +9,10 @@ from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..runtime.settings.declarations import Settings
 from ..storage.bookie.cookie import cookie_of_record
-from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id
 from ..storage.metadata.ledger_ids import mark_restored
-from ..storage.metadata.store import MetadataStore, list_all
+from ..storage.metadata.registered_bookies import registered_bookies
+from ..storage.metadata.store import MetadataStore
 from .directory import ClusterDirectory, ClusterIdentity
 from .planning import Machine, Wanted, check_accepted, check_size, is_wildcard, place_bookies, plan_nodes
 from .ports import check_free, free_ports
@@ -63,7 +63,8 @@ async def prepare(
         await _check_or_create_cluster(store, directory, identity)
         if options.metadata_restored:
             await mark_restored(env, store)
-        registered = await _registered_bookies(store)
+        cookies = await registered_bookies(store)
+        registered = {bookie: cookie_of_record(packed).instance for bookie, packed in cookies.items()}
     finally:
         await store.close()
     accepted = options.accept_lost_disk
@@ -121,9 +122,3 @@ async def _check_or_create_cluster(
             f"{directory.path} belongs to cluster {identity.cluster_id}, but its metadata store holds "
             f"{f'cluster {found}' if found else 'no cluster'}: restore the right one"
         )
-
-
-async def _registered_bookies(store: MetadataStore) -> dict[str, str]:
-    """The bookies that have a cookie in the metadata, and its instance."""
-    records = await list_all(store, metadata_keys.BOOKIES_PREFIX)
-    return {metadata_keys.bookie_id_of(key): cookie_of_record(value).instance for key, (value, _) in records}

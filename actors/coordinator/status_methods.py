@@ -5,8 +5,7 @@ from typing import Any
 from ...protocol.names import ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
-from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.store import list_all
+from ...storage.metadata.registered_bookies import registered_bookies
 from ..members.disk_report import disk_report
 from .office import Office
 from .session_methods import SessionMethods
@@ -28,7 +27,7 @@ class StatusMethods:
 
     async def rpc_registered_bookies(self, connection: RpcConnection) -> list[str]:
         """Ids of all bookies that have a cookie, alive or not."""
-        return await self._registered_bookies()
+        return list(await registered_bookies(self._office.store))
 
     async def rpc_status(self, connection: RpcConnection) -> dict[str, Any]:
         """See `status`."""
@@ -64,7 +63,7 @@ class StatusMethods:
                 "disk": await disk_report(office.env, self._directory),
             },
             "members": members,
-            "registered_bookies": await self._registered_bookies(),
+            "registered_bookies": list(await registered_bookies(office.store)),
             "topics": office.registry.topic_count,
             "assignments": len(table),
             "deleting": office.deletions.under_way,
@@ -72,8 +71,3 @@ class StatusMethods:
             "auditor": office.auditor.status(),
             "restored_ledgers": [list(one) for one in office.ledger_ids.restored.ranges],
         }
-
-    async def _registered_bookies(self) -> list[str]:
-        """Ids of all bookies that have a cookie, alive or not."""
-        records = await list_all(self._office.store, metadata_keys.BOOKIES_PREFIX)
-        return [metadata_keys.bookie_id_of(key) for key, _ in records]

@@ -8,7 +8,8 @@ from ...runtime.environment import Environment
 from . import keys as metadata_keys
 from .certain_writes import SETTLE_LIMIT_S, delete_certain, put_certain
 from .ledger_metadata import LedgerMetadata
-from .store import MetadataStore, list_all, no_such_key
+from .registered_bookies import registered_bookies
+from .store import MetadataStore, no_such_key
 
 
 async def renew(store: MetadataStore, ledger_id: int, version: int) -> int:
@@ -56,8 +57,7 @@ class LedgerRecords:
 
     async def registered_bookies(self) -> list[str]:
         """Ids of all bookies that have a cookie, alive or not."""
-        records = await list_all(self._store, metadata_keys.BOOKIES_PREFIX)
-        return [metadata_keys.bookie_id_of(key) for key, _ in records]
+        return list(await registered_bookies(self._store))
 
     async def replace(
         self, metadata: LedgerMetadata, expected_version: int, *, settle_limit_s: float = SETTLE_LIMIT_S
