@@ -1,10 +1,11 @@
-"""Try again until it works: without an end, while it is still wanted, or for a limited time.
+"""Try again until it works: without an end, or for a limited time.
 
-Rules of the three:
+Rules of both:
 - an attempt that returns ends the loop, and its result is returned;
 - an error that is not `retriable` leaves at once, without a delay; so does a cancellation, in an attempt or a delay;
 - `on_retry` is called with the error and the delay before each delay, within the `except` block: it may log the
   traceback. What it raises ends the loop;
+- an attempt that is not wanted any more returns, for instance None;
 - the caller makes the back-off, and resets it when an attempt has done some good before it failed.
 """
 
@@ -25,39 +26,7 @@ async def forever(
     backoff: Backoff, attempt: Callable[[], Awaitable[T]], *, retriable: Retriable, on_retry: OnRetry
 ) -> T:
     """The result of `attempt`, however often it has to be repeated. Raises what is not `retriable`."""
-    while True:
-        try:
-            return await attempt()
-        except Exception as error:
-            if not retriable(error):
-                raise
-            delay_s = backoff.next_delay_s()
-            on_retry(error, delay_s)
-        await asyncio.sleep(delay_s)
-
-
-async def while_wanted(
-    backoff: Backoff,
-    wanted: Callable[[], bool],
-    attempt: Callable[[], Awaitable[T]],
-    *,
-    retriable: Retriable,
-    on_retry: OnRetry,
-) -> T | None:
-    """The result of `attempt`, or None when it was not `wanted` any more, which is asked before each attempt.
-
-    Raises what is not `retriable`.
-    """
-    while wanted():
-        try:
-            return await attempt()
-        except Exception as error:
-            if not retriable(error):
-                raise
-            delay_s = backoff.next_delay_s()
-            on_retry(error, delay_s)
-        await asyncio.sleep(delay_s)
-    return None
+    return await _until_it_works(backoff, attempt, retriable, on_retry)
 
 
 async def limited(
@@ -67,6 +36,12 @@ async def limited(
 
     Raises what is not `retriable`, and the last error when the limit is used up.
     """
+    return await _until_it_works(backoff, attempt, retriable, on_retry)
+
+
+async def _until_it_works(
+    backoff: Backoff | LimitedBackoff, attempt: Callable[[], Awaitable[T]], retriable: Retriable, on_retry: OnRetry
+) -> T:
     while True:
         try:
             return await attempt()

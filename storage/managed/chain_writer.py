@@ -443,15 +443,16 @@ class ChainWriter:
         """The next ledger, however long the metadata store stays away; None when the need for it has gone."""
 
         async def create() -> tuple[LedgerWriter, LedgerInfo] | None:
+            if self.state is not ChainWriterState.WRITING or self._rollover_due_in_s() != 0:
+                return None
             try:
                 return await self._create_next()
             except (StaleEpoch, LedgerFenced) as error:
                 self.fence(error)
                 return None
 
-        return await retry.while_wanted(
+        return await retry.forever(
             Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),
-            lambda: self.state is ChainWriterState.WRITING and self._rollover_due_in_s() == 0,
             create,
             retriable=retry.our_error,
             on_retry=lambda error, _: logger.info("%s waits with the rollover: %s", self._owned.name, error),
@@ -464,6 +465,8 @@ class ChainWriter:
         """
 
         async def close() -> None:
+            if self._ended is not None:
+                return
             try:
                 async with self._settling:
                     if info.closed or self.state in (ChainWriterState.FAILED, ChainWriterState.STARTING):
@@ -473,9 +476,8 @@ class ChainWriter:
             except LedgerFenced as error:
                 self.fence(error)
 
-        await retry.while_wanted(
+        await retry.forever(
             Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),
-            lambda: self._ended is None,
             close,
             retriable=retry.our_error,
             on_retry=lambda error, _: logger.info("ledger %d stays open for now: %s", old.ledger_id, error),

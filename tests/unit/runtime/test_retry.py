@@ -148,27 +148,6 @@ async def test_on_retry_runs_within_the_except_block_so_that_it_can_log(slept, c
     assert "the disk is away" in caplog.text
 
 
-async def test_while_wanted_asks_before_each_attempt_and_returns_none(slept):
-    attempts, retries = Attempts(*[MetadataUnavailable("away")] * 9), Retries()
-    result = await retry.while_wanted(
-        backoff(), lambda: attempts.made < 3, attempts, retriable=unavailable, on_retry=retries
-    )
-    assert result is None and attempts.made == 3 and len(slept) == 3
-    assert await retry.while_wanted(backoff(), lambda: False, attempts, retriable=unavailable, on_retry=retries) is None
-    assert attempts.made == 3
-
-
-async def test_while_wanted_returns_the_result_and_raises_other_errors(slept):
-    attempts = Attempts(MetadataUnavailable("away"))
-    assert (
-        await retry.while_wanted(backoff(), lambda: True, attempts, retriable=unavailable, on_retry=retry.silently) == 2
-    )
-    with pytest.raises(NoSuchKey):
-        await retry.while_wanted(
-            backoff(), lambda: True, Attempts(NoSuchKey("gone")), retriable=unavailable, on_retry=retry.silently
-        )
-
-
 async def test_limited_raises_the_last_error_when_its_time_is_used_up(slept):
     errors = [MetadataUnavailable(str(number)) for number in range(50)]
     attempts = Attempts(*errors)
