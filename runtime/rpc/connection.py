@@ -41,7 +41,7 @@ from ...protocol.rpc_frames import (
 from ..environment import Environment
 from ..tasks import Tasks
 from . import handshake
-from .contract import Contract, Method
+from .contract import HANDLER_PREFIX, Contract, Method
 from .handshake import Handshake
 from .keys import Identity, Keys
 from .messages import decode_call, decode_error, pack, unpack
@@ -78,16 +78,15 @@ class RpcService:
 
     def handler(self, method: str) -> "Handler | None":
         """What serves a method, or None. A service whose methods lie in several objects looks it up among them."""
-        return getattr(self, f"rpc_{method}", None)
+        return getattr(self, HANDLER_PREFIX + method, None)
 
     def declared(self, method: str) -> Method | None:
         """The declaration of a method, None when there is none."""
         return self.contract.methods.get(method)
 
-    def may_call(self, role: str, method: str) -> bool:
+    def may_call(self, role: str, declared: Method) -> bool:
         """Whether nodes of that role may call the method."""
-        declared = self.declared(method)
-        return declared is not None and role in declared.roles
+        return role in declared.roles
 
     def operations_of(self, role: str) -> Container[int]:
         """The data operations that nodes of that role may ask for."""
@@ -381,7 +380,7 @@ class RpcConnection(asyncio.Protocol):
             if request_id is not None:
                 self.respond_error(request_id, RpcError(f"{self.identity.role} has no method {method[:100]}"))
             return
-        if not self._service.may_call(self.peer.role, method):
+        if not self._service.may_call(self.peer.role, declared):
             self._refuse_call(request_id, self._refusal(f"call {method}"))
             return
         try:

@@ -29,6 +29,7 @@ Roles = frozenset[str]
 Declared = TypeVar("Declared", bound=Callable[..., object])
 
 _METHOD = "__rpc_method__"
+HANDLER_PREFIX = "rpc_"
 
 
 class Method:
@@ -134,14 +135,19 @@ def method(roles: Roles, *, timeout_s: float | None = None) -> Callable[[Declare
     return declare
 
 
-def disagreements(contract: type[Contract], *groups: type) -> list[str]:
-    """Where the handlers of these classes are not what the contract declares: a line each, none if all agree."""
-    handlers = {
-        name.removeprefix("rpc_"): getattr(group, name)
+def handlers_in(*groups: type) -> dict[str, Callable[..., object]]:
+    """The handlers of these classes by the name of their method, without `rpc_`, sorted within each class."""
+    return {
+        name.removeprefix(HANDLER_PREFIX): getattr(group, name)
         for group in groups
         for name in dir(group)
-        if name.startswith("rpc_")
+        if name.startswith(HANDLER_PREFIX)
     }
+
+
+def disagreements(contract: type[Contract], *groups: type) -> list[str]:
+    """Where the handlers of these classes are not what the contract declares: a line each, none if all agree."""
+    handlers = handlers_in(*groups)
     methods = contract.methods
     found = [f"rpc_{name} is not declared" for name in handlers if name not in methods]
     found += [f"{name} has no handler" for name in methods if name not in handlers]

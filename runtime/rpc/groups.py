@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from .connection import Handler
-
-PREFIX = "rpc_"
+from .contract import HANDLER_PREFIX, handlers_in
 
 
 def handlers_of(*groups: object) -> Mapping[str, Handler]:
@@ -15,13 +14,8 @@ def handlers_of(*groups: object) -> Mapping[str, Handler]:
     """
     handlers: dict[str, Handler] = {}
     for group in groups:
-        for name in method_names(type(group)):
+        for name in handlers_in(type(group)):
             if name in handlers:
                 raise ValueError(f"method {name} is in {type(group).__name__} and in another group")
-            handlers[name] = cast(Handler, getattr(group, PREFIX + name))
+            handlers[name] = cast(Handler, getattr(group, HANDLER_PREFIX + name))
     return handlers
-
-
-def method_names(*groups: type) -> list[str]:
-    """The names of the methods that these classes have handlers for, sorted within each class."""
-    return [name.removeprefix(PREFIX) for group in groups for name in dir(group) if name.startswith(PREFIX)]

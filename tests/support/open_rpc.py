@@ -19,7 +19,7 @@ class OpenService(RpcService):
     def declared(self, method: str) -> Method | None:
         return super().declared(method) or Undeclared()
 
-    def may_call(self, role: str, method: str) -> bool:
+    def may_call(self, role: str, declared: Method) -> bool:
         return True
 
     def operations_of(self, role: str) -> Container[int]:

@@ -10,7 +10,7 @@ from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.protocol.errors import KeyExists, MetadataUnavailable, ServiceUnitNotReady
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc.groups import handlers_of, method_names
+from magnetar.runtime.rpc.groups import handlers_of
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
@@ -136,7 +136,7 @@ class Three(One):
 
 async def test_handlers_of_several_groups_are_found_by_name() -> None:
     handlers = handlers_of(One(), Two())
-    assert list(handlers) == ["ask", "tell"] == method_names(One, Two)
+    assert list(handlers) == ["ask", "tell"]
     assert (await handlers["ask"](), await handlers["tell"]()) == ("one", "two")
 
 
