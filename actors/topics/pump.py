@@ -149,7 +149,7 @@ class Pump:
             self.wake()
 
     def _retry_later(self, error: MagnetarError) -> None:
-        delay_s = self._backoff.next_delay_s() or READ_RETRY_MAXIMUM_S
+        delay_s = self._backoff.next_delay_s()
         if not self._stopped:
             logger.warning("subscription %s cannot read, next try in %.2f s: %s", self._name, delay_s, error)
             self._retry = self._loop.call_later(delay_s, self._retry_now)

@@ -46,6 +46,8 @@ RECONNECT_INITIAL_S = 0.05
 RECONNECT_MAX_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 WAITING_REQUESTS_MAX = 100_000
+OVERLOADED_RETRY_S = 0.05
+"""A bookie that answers OVERLOADED gets the entry again after this time."""
 
 
 class BookieConnection(Protocol):

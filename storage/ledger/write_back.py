@@ -9,11 +9,10 @@ from ...protocol.rpc_frames import STATUS_DISCONNECTED
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..metadata.ledger_metadata import LedgerMetadata
-from .bookie_client import BookieClient
+from .bookie_client import OVERLOADED_RETRY_S, BookieClient
 from .ensemble import replace_slots
 from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
-OVERLOADED_RETRY_S = 0.05
 PATIENCE_MAX = 4
 """How many times the usual time-out bookies get at most, once they have been late again and again."""
 LATE_ROUNDS_MAX = 6

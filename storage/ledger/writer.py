@@ -41,7 +41,7 @@ from ..metadata import keys as metadata_keys
 from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from ..metadata.store import Guard
-from .bookie_client import BookieClient
+from .bookie_client import OVERLOADED_RETRY_S, BookieClient
 from .ensemble import replace_slots, should_move
 from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
@@ -53,7 +53,6 @@ ENTRY_OVERHEAD_MAX_BYTES = 256
 """Room for the entry's header, the ADD's flags and the RPC frame around a body."""
 ENSEMBLE_CHANGE_SETTLE_S = 1.0
 CLOSE_SETTLE_S = 2.0
-OVERLOADED_RETRY_S = 0.05
 
 _FATAL_STATUSES = frozenset({BookieStatus.CONFLICT, BookieStatus.BAD_REQUEST, BookieStatus.TOO_LARGE})
 _REFUSALS = frozenset({BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR, BookieStatus.FOREIGN})
