@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..protocol.errors import ClusterError, DirectoryLocked
-from ..runtime.files import Lock, RealFiles, make_private_directory
+from ..runtime.files import FileLock, RealFiles, make_private_directory
 
 IDENTITY_FILE = "cluster.json"
 RUN_FILE = "run.json"
@@ -67,7 +67,7 @@ class ClusterDirectory:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()
         self._files = RealFiles()
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
 
     @property
     def coordinator_directory(self) -> str:

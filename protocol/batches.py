@@ -26,7 +26,7 @@ _PAYLOAD_SIZE_TAG = 3 << 3
 # The shortest message: its metadata's size, and metadata with a payload size of one byte.
 MESSAGE_SIZE_MIN_BYTES = _SIZE.size + 2
 
-Messages = list[tuple[SingleMessageMetadata | None, bytes]]
+MessagesOfBatch = list[tuple[SingleMessageMetadata | None, bytes]]
 
 
 @lru_cache(maxsize=4096)
@@ -77,7 +77,7 @@ def encode_single(
     return b"%b%b%b" % (_SIZE.pack(len(body)), body, payload)
 
 
-def decode_batch(payload: bytes | bytearray | memoryview, count: int) -> Messages:
+def decode_batch(payload: bytes | bytearray | memoryview, count: int) -> MessagesOfBatch:
     """The `count` messages of a batch as `(metadata, payload)`, the metadata None for plain messages.
 
     ProtocolError unless exactly that many whole messages are there.
@@ -122,9 +122,9 @@ def decode_uniform(data: bytes, count: int) -> list[bytes] | None:
     return payloads if header + header.join(payloads) == data else None
 
 
-def _decode_any(data: bytes, count: int) -> Messages:
+def _decode_any(data: bytes, count: int) -> MessagesOfBatch:
     """The messages of a batch whatever they are; `count` was held against the size."""
-    messages: Messages = []
+    messages: MessagesOfBatch = []
     # Headers of plain messages seen so far → payload size.
     sizes: dict[bytes, int] = {}
     unpack_size = _SIZE.unpack_from

@@ -17,6 +17,8 @@ from .errors import FrameTooLarge, ProtocolError
 _SIZE = Struct(">I")
 _SIZE_BYTES = _SIZE.size
 
+Buffer = bytes | bytearray | memoryview
+
 
 class FrameCutter:
     """Cuts `[u32 size][size bytes]` frames out of chunks. `frame_size_max` bounds the size field, in bytes."""

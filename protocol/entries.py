@@ -12,6 +12,7 @@ from struct import Struct
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from .byte_stream import Buffer
 from .errors import ChecksumError, ProtocolError
 from .frames import MAGIC_BROKER_METADATA, MAGIC_CHECKSUM
 from .pulsar_pb2 import BrokerEntryMetadata, MessageMetadata
@@ -20,8 +21,6 @@ _SIZE = Struct(">I")
 _CRC_AND_SIZE = Struct(">II")
 _MAGIC_SIZE_BYTES = 2
 _CRC_SIZE_BYTES = 4
-
-Buffer = bytes | bytearray | memoryview
 
 
 def build_entry(metadata: bytes | MessageMetadata, payload: bytes | bytearray | memoryview) -> bytes:

@@ -12,11 +12,10 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
+from ..protocol.byte_stream import Buffer
 from ..protocol.errors import DirectoryLocked, DiskFull
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -63,7 +62,7 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class Lock(Protocol):
+class FileLock(Protocol):
     """A lock on a path, held until released or until the process ends, however it ends."""
 
     def release(self) -> None: ...
@@ -99,7 +98,7 @@ class Files(Protocol):
 
     def disk_usage(self, path: str) -> DiskUsage: ...
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> FileLock:
         """Take the lock file at `path`. Raises DirectoryLocked when another process holds it."""
         ...
 
@@ -232,7 +231,7 @@ class RealFiles:
         total = stat.f_blocks * stat.f_frsize
         return DiskUsage(total - stat.f_bfree * stat.f_frsize, total, stat.f_bavail * stat.f_frsize)
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> FileLock:
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

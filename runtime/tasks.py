@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class Tasks:
@@ -57,7 +57,7 @@ class Tasks:
                 self._on_error(error)
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all at once; their results in the order given.
 
     When one fails, or the caller is cancelled, the others are cancelled, and have ended when this raises (what

@@ -38,10 +38,11 @@ from ...protocol.errors import (
 from ...protocol.names import ADMIN_ID, ROLE_ADMIN
 from ...runtime.environment import Environment
 from ...runtime.metrics import Metrics
+from ...runtime.rpc.connection import Locate
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ..members.contracts_broker import BrokerContract
-from ..members.coordinator_link import CoordinatorClient, Locate
+from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 from .cluster_routes import ClusterRoutes
 from .guard import RequestGuard

@@ -21,7 +21,7 @@ from ...protocol.bookie_wire import BookieOp, decode_read
 from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
-from ...runtime.files import DiskUsage, Lock
+from ...runtime.files import DiskUsage, FileLock
 from ...runtime.rpc.connection import RpcConnection, RpcService
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
@@ -99,7 +99,7 @@ class BookieService(RpcService):
         self._server = RpcServer(
             env, self.identity, keys, self, frame_size_max=settings.bookie_frame_size_max_bytes + 1024
         )
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
         self._cookie: Cookie | None = None
         self._store: BookieStore | None = None
         self._compactor: Compactor | None = None

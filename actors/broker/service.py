@@ -23,7 +23,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata.keys import PRODUCER_COUNTER
-from ..connections.connection import Connection
+from ..connections.connection import ServerConnection
 from ..connections.consumer_commands import ConsumerCommands
 from ..connections.limits import ConnectionLimits
 from ..connections.link import MakeFamily
@@ -72,7 +72,7 @@ class BrokerService:
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[ServerConnection, None] = {}
         self._cluster_id = cluster_id
         self._keys = keys
         self._host = host
@@ -95,7 +95,7 @@ class BrokerService:
         """Listen, then register, however long the coordinator takes. Raises OSError when the address is taken."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self, COMMAND_FAMILIES), self._host, self._port, backlog=1024
+            lambda: ServerConnection(self, COMMAND_FAMILIES), self._host, self._port, backlog=1024
         )
         self._port = self._server.sockets[0].getsockname()[1]
         identity = Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))

@@ -31,8 +31,8 @@ from ...protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, FrameDecoder
 from ...protocol.names import PROTOCOL_VERSION, SERVER_VERSION
 from ...protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected, CommandError, FeatureFlags
 from ...runtime.tasks import Tasks
-from ..dispatch.consumer import Consumer
-from ..topics.producer import Producer
+from ..dispatch.consumer import AttachedConsumer
+from ..topics.producer import AttachedProducer
 from .limits import ConnectionLimits
 from .link import LinkHost, MakeFamily
 from .publish_budget import PublishBudget
@@ -51,7 +51,7 @@ class ConnectionHost(LinkHost, Protocol):
     publish_budget: PublishBudget
     connection_limits: ConnectionLimits
     requests: Tasks
-    connections: "dict[Connection, None]"
+    connections: "dict[ServerConnection, None]"
 
 
 class Pause(enum.Flag):
@@ -63,7 +63,7 @@ class Pause(enum.Flag):
     WRITES = enum.auto()
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """See the module. Made by the broker's listening socket."""
 
     def __init__(self, host: ConnectionHost, families: Sequence[MakeFamily]) -> None:
@@ -331,12 +331,12 @@ class Connection(asyncio.Protocol):
 
     # -- what topics say -----------------------------------------------------------------------------------------
 
-    def producer_closed(self, producer: Producer) -> None:
+    def producer_closed(self, producer: AttachedProducer) -> None:
         """The topic has sent a producer away."""
         for family in self._families:
             family.producer_closed(producer)
 
-    def consumer_closed(self, consumer: Consumer) -> None:
+    def consumer_closed(self, consumer: AttachedConsumer) -> None:
         """The topic has sent a consumer away."""
         for family in self._families:
             family.consumer_closed(consumer)

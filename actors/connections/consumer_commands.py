@@ -43,7 +43,7 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
-from ..dispatch.consumer import Consumer
+from ..dispatch.consumer import AttachedConsumer
 from ..topics.subscription import DISPATCHERS, Subscription
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily
@@ -58,7 +58,7 @@ SUBSCRIPTION_PROPERTIES_MAX_BYTES = 16 << 10
 class Attached(NamedTuple):
     """A consumer and the subscription it is attached to."""
 
-    consumer: Consumer
+    consumer: AttachedConsumer
     subscription: Subscription
 
 
@@ -121,7 +121,7 @@ class ConsumerCommands(CommandFamily):
             properties={item.key: item.value for item in command.subscription_properties},
             create=not command.durable or host.settings.allow_auto_subscription_creation,
         )
-        consumer = Consumer(
+        consumer = AttachedConsumer(
             connection,
             command.consumer_id,
             command.consumer_name or host.env.random.hex(5),
@@ -302,7 +302,7 @@ class ConsumerCommands(CommandFamily):
         # One that is not known was perhaps closed by the broker while this was on its way: what is wanted is so.
         self._connection.write(encode(CommandSuccess(request_id=command.request_id)))
 
-    def consumer_closed(self, consumer: Consumer) -> None:
+    def consumer_closed(self, consumer: AttachedConsumer) -> None:
         """The topic has closed it: tell its client, which will look up again."""
         if self._drop(consumer):
             self._tell_closed(consumer.consumer_id)
@@ -331,7 +331,7 @@ class ConsumerCommands(CommandFamily):
     def _tell_closed(self, consumer_id: int) -> None:
         self._connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=BROKER_REQUEST_ID)))
 
-    def _drop(self, consumer: Consumer) -> bool:
+    def _drop(self, consumer: AttachedConsumer) -> bool:
         """Forget it; answers whether it was known. Its id may stand for another one by now."""
         attached = self.consumers.get(consumer.consumer_id)
         if attached is None or attached.consumer is not consumer:

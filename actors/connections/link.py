@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from ...protocol.errors import MagnetarError
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
-from ..dispatch.consumer import Consumer
+from ..dispatch.consumer import AttachedConsumer
 from ..members.topic_lookup import Lookups
 from ..topics.loaded_topics import Topics
-from ..topics.producer import Producer, PublishOutlet
+from ..topics.producer import AttachedProducer, PublishOutlet
 
 
 class LinkHost(Protocol):
@@ -65,10 +65,10 @@ class CommandFamily:
     def wake(self) -> None:
         """The connection can be written to again."""
 
-    def producer_closed(self, producer: Producer) -> None:
+    def producer_closed(self, producer: AttachedProducer) -> None:
         """A topic has sent a producer away."""
 
-    def consumer_closed(self, consumer: Consumer) -> None:
+    def consumer_closed(self, consumer: AttachedConsumer) -> None:
         """A topic has sent a consumer away."""
 
     def connection_closed(self) -> None:

@@ -26,7 +26,7 @@ from ...protocol.pulsar_pb2 import (
     Shared,
 )
 from ...protocol.topics import TopicName
-from ..topics.producer import Producer
+from ..topics.producer import AttachedProducer
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily
 from .lookup_commands import BYTES_SCHEMA_VERSION
@@ -39,7 +39,7 @@ class ProducerCommands(CommandFamily):
     """The producers of one connection, by producer id."""
 
     def __init__(self, connection: ClientLink) -> None:
-        self.producers: dict[int, Producer] = {}
+        self.producers: dict[int, AttachedProducer] = {}
         self._connection = connection
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
         self._departed: dict[int, None] = {}  # sent away by the broker: their clients may have more on the way
@@ -77,7 +77,7 @@ class ProducerCommands(CommandFamily):
         if command.txn_enabled:
             raise NotAllowedError("transactions are not supported")
         topic = await connection.host.topics.get(TopicName.parse(command.topic), create=True)
-        producer = Producer(
+        producer = AttachedProducer(
             topic.publishing,
             connection,
             producer_id,
@@ -140,7 +140,7 @@ class ProducerCommands(CommandFamily):
         # One that is not known was perhaps closed by the broker while this was on its way: what is wanted is so.
         connection.write(encode(CommandSuccess(request_id=command.request_id)))
 
-    def _close_refused(self, producer: Producer, command: CommandCloseProducer, error: MagnetarError) -> None:
+    def _close_refused(self, producer: AttachedProducer, command: CommandCloseProducer, error: MagnetarError) -> None:
         """It stays, for its client to try again, and ends with the connection at the latest."""
         if self._connection.closed:
             producer.publishing.remove_producer(producer)
@@ -148,13 +148,13 @@ class ProducerCommands(CommandFamily):
             self.producers.setdefault(command.producer_id, producer)
             self._connection.error(command.request_id, error)
 
-    async def _close(self, producer: Producer, request_id: int) -> bytes:
+    async def _close(self, producer: AttachedProducer, request_id: int) -> bytes:
         """Its last receipts go first."""
         await producer.drained()
         producer.publishing.remove_producer(producer)
         return encode(CommandSuccess(request_id=request_id))
 
-    def producer_closed(self, producer: Producer) -> None:
+    def producer_closed(self, producer: AttachedProducer) -> None:
         """The topic has closed it: tell its client, which will look up again."""
         if self.producers.get(producer.producer_id) is not producer:
             return
@@ -172,7 +172,7 @@ class ProducerCommands(CommandFamily):
             producer.publishing.remove_producer(producer)
 
 
-def _success(command: CommandProducer, producer: Producer) -> bytes:
+def _success(command: CommandProducer, producer: AttachedProducer) -> bytes:
     """A producer that names the schema of bytes gets the version that Pulsar gives to it: the Go client sends nothing
     without one. For any other schema there is no version, since none is kept."""
     of_bytes = command.HasField("schema") and command.schema.type == Schema.NoSchema

@@ -20,7 +20,7 @@ Delivered = tuple[Position, bytes, int, int]
 class Delivery(NamedTuple):
     """Entries that one consumer is to be sent, and the messages in them."""
 
-    consumer: "Consumer"
+    consumer: "AttachedConsumer"
     entries: list[Delivered]
     messages: int
 
@@ -35,11 +35,11 @@ class Outlet(Protocol):
 
     def write(self, data: bytes) -> None: ...
     def write_all(self, parts: list[bytes], size: int) -> None: ...
-    def consumer_closed(self, consumer: "Consumer") -> None: ...
+    def consumer_closed(self, consumer: "AttachedConsumer") -> None: ...
     async def check_alive(self) -> bool: ...
 
 
-class Consumer:
+class AttachedConsumer:
     """One consumer. `permits`, `pending` and `unacked_messages` are changed by the dispatcher."""
 
     def __init__(

@@ -26,7 +26,7 @@ from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
 
 from ...protocol.message_id import Position
-from .consumer import Consumer, Delivery
+from .consumer import AttachedConsumer, Delivery
 
 Entry = tuple[Position, bytes]
 
@@ -80,7 +80,7 @@ class Dispatcher:
     """Whether each consumer's unacknowledged entries are tracked, so that they can be delivered again one by one."""
 
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
-        self.consumers: list[Consumer] = []
+        self.consumers: list[AttachedConsumer] = []
         self.generation = 0
         self.blocked = False
         """Whether too much is unacknowledged; see the module. Kept by `next_read`."""
@@ -92,11 +92,11 @@ class Dispatcher:
 
     # -- consumers -----------------------------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         """Take a consumer in. Raises ConsumerBusy if the type allows no further one."""
         raise NotImplementedError
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         """A consumer left: what it had and did not acknowledge goes to the others, in order."""
         raise NotImplementedError
 
@@ -112,11 +112,11 @@ class Dispatcher:
 
     # -- acknowledgement and redelivery --------------------------------------------------------------------------
 
-    def acknowledged(self, consumer: Consumer, positions: list[Position]) -> bool:
+    def acknowledged(self, consumer: AttachedConsumer, positions: list[Position]) -> bool:
         """Entries were acknowledged one by one. Returns whether a blocked consumer may go on."""
         raise NotImplementedError
 
-    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """Deliver again: these entries, or (None) all that the consumer has not acknowledged."""
         raise NotImplementedError
 

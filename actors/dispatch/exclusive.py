@@ -3,7 +3,7 @@
 from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
-from .consumer import Consumer, Delivered, Delivery
+from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import Dispatcher, Entry, ReadPlan
 
 
@@ -13,14 +13,14 @@ class ExclusiveDispatcher(Dispatcher):
 
     subscription_type = CommandSubscribe.Exclusive
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         """Raises ConsumerBusy while there is one already."""
         if self.consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")
         self.consumers.append(consumer)
         self.rewind()
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             self.rewind()
@@ -59,8 +59,8 @@ class ExclusiveDispatcher(Dispatcher):
         consumer.permits = permits
         return [Delivery(consumer, out, messages)]
 
-    def acknowledged(self, consumer: Consumer, positions: list[Position]) -> bool:
+    def acknowledged(self, consumer: AttachedConsumer, positions: list[Position]) -> bool:
         return False
 
-    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         self.rewind()

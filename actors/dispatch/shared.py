@@ -17,7 +17,7 @@ from sortedcontainers import SortedSet
 
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
-from .consumer import Consumer, Delivered, Delivery
+from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
 
 SET_ASIDE_MAX = 1000
@@ -39,13 +39,13 @@ class SharedDispatcher(Dispatcher):
 
     # -- consumers -----------------------------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         index = len(self.consumers)
         while index and self.consumers[index - 1].priority_level > consumer.priority_level:
             index -= 1
         self.consumers.insert(index, consumer)
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -153,7 +153,7 @@ class SharedDispatcher(Dispatcher):
     def _unacked_messages(self) -> int:
         return sum(consumer.unacked_messages for consumer in self.consumers)
 
-    def _take_turn(self) -> Consumer | None:
+    def _take_turn(self) -> AttachedConsumer | None:
         """The next consumer in the round robin of the best priority level that has an able one."""
         consumers = self.consumers
         size = len(consumers)
@@ -173,7 +173,7 @@ class SharedDispatcher(Dispatcher):
 
     # -- acknowledgement and redelivery --------------------------------------------------------------------------
 
-    def acknowledged(self, consumer: Consumer, positions: list[Position]) -> bool:
+    def acknowledged(self, consumer: AttachedConsumer, positions: list[Position]) -> bool:
         unblocked = False
         for position in positions:
             owner = consumer
@@ -193,7 +193,7 @@ class SharedDispatcher(Dispatcher):
                 self._redeliveries.pop(position, None)
         return unblocked
 
-    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         if positions is None:
             back = consumer.take_pending()
         else:

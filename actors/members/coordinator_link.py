@@ -14,7 +14,7 @@ Assignments are taken over only with a greater epoch of their own, so pushes and
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...protocol.errors import (
@@ -30,7 +30,7 @@ from ...protocol.names import COORDINATOR_ID
 from ...protocol.topics import group_of
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.rpc.connection import CALL_TIMEOUT_S, RpcConnection, RpcService, rpc_connect
+from ...runtime.rpc.connection import CALL_TIMEOUT_S, Locate, RpcConnection, RpcService, rpc_connect
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.messages import pack
 from ...runtime.settings.declarations import Settings
@@ -51,10 +51,6 @@ CALLS_UNDER_WAY_MAX = 512
 the coordinator stops reading from a connection, so that metadata and heartbeats always get through.
 """
 
-Locate = Callable[[], Awaitable[tuple[str, int]]]
-"""Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
-
-
 Description = dict[str, Any] | Callable[[], dict[str, Any]]
 """What a member says of itself as it registers, or what gives it."""
 
@@ -74,7 +70,10 @@ class _Registration(NamedTuple):
 
 
 class CoordinatorClient:
-    """See the module. Node id, role and incarnation are those of `identity`."""
+    """See the module. Node id, role and incarnation are those of `identity`.
+
+    `locate` finds the coordinator and raises CoordinatorUnavailable.
+    """
 
     def __init__(
         self,

@@ -5,20 +5,18 @@ started, except that opening the metadata store touches its database. Each servi
 process of one role then neither waits for nor holds in memory what only the others need.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ...protocol.errors import ClusterError
 from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.environment import Environment
+from ...runtime.rpc.connection import Locate
 from ...storage.metadata.store import MetadataStore
 from .plan import ClusterPlan, MemberPlan
 
 if TYPE_CHECKING:
     from ..coordinator.service import CoordinatorService
-
-Locate = Callable[[], Awaitable[tuple[str, int]]]
-"""Where the coordinator is now: (host, port). Raises CoordinatorUnavailable."""
 
 OnFatal = Callable[[BaseException], None]
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from ...runtime.environment import Environment
-from .assembly import Locate
+from ...runtime.rpc.connection import Locate
 from .node import Member
 from .plan import ClusterPlan, NodePlan
 

@@ -7,7 +7,8 @@ only end when they are closed. `ended` carries the reason, once, and a superviso
 import asyncio
 
 from ...runtime.environment import Environment
-from .assembly import Locate, MemberService, build_member
+from ...runtime.rpc.connection import Locate
+from .assembly import MemberService, build_member
 from .plan import MemberPlan
 
 

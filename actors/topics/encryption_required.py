@@ -9,7 +9,7 @@ covers both, so that no plain text is stored.
 from ...protocol.errors import BrokerMetadataError
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
-from .producer import Producer, Publish
+from .producer import AttachedProducer, Publish
 from .publishing import PublishStage, Refusal
 
 
@@ -19,7 +19,7 @@ class EncryptionRequired(PublishStage):
     def __init__(self, name: TopicName) -> None:
         self._name = name
 
-    def check_producer(self, producer: Producer) -> None:
+    def check_producer(self, producer: AttachedProducer) -> None:
         """Raises BrokerMetadataError for a producer that does not encrypt."""
         if not producer.encrypted:
             raise BrokerMetadataError(f"Encryption is required in {self._name.full}")

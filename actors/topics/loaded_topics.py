@@ -25,7 +25,7 @@ from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from .message_counts import MessageCounts
 from .persistent import PersistentTopic
-from .topic import State, Topic
+from .topic import Topic, TopicState
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Topics:
             raise _not_ours(full_name)
         epoch = self.owned[full_name]
         topic = self.loaded.get(full_name)
-        if topic is not None and topic.epoch == epoch and topic.state in (State.OPEN, State.FENCED):
+        if topic is not None and topic.epoch == epoch and topic.state in (TopicState.OPEN, TopicState.FENCED):
             return topic
         return await asyncio.shield(self._request(full_name, urgent=True))
 

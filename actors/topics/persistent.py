@@ -28,14 +28,14 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ...storage.managed.managed_ledger import ManagedLedger
-from ..dispatch.consumer import Consumer
+from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
 from .message_counts import MessageCounts
 from .positions import resolve, start_position
 from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
 from .subscription import Subscription
-from .topic import DRAIN_TIMEOUT_S, TRANSITIONS, State, SubscriptionStart
+from .topic import DRAIN_TIMEOUT_S, TRANSITIONS, SubscriptionStart, TopicState
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class PersistentTopic:
         )
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
-        self.state = State.OPEN
+        self.state = TopicState.OPEN
         self.publishing = Publishing(
             self,
             ledger,
@@ -96,30 +96,30 @@ class PersistentTopic:
 
     def check_open(self) -> None:
         """Raise ServiceUnitNotReady unless the topic takes clients."""
-        if self.state is not State.OPEN:
+        if self.state is not TopicState.OPEN:
             raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
 
     def publish_failed(self, error: BaseException) -> None:
         """An entry was not stored."""
-        if self.state is State.OPEN:
+        if self.state is TopicState.OPEN:
             logger.warning("a publish to %s failed, its producers start anew: %s", self.name.full, error)
-            self._become(State.FENCED)
+            self._become(TopicState.FENCED)
         if isinstance(error, TERMINAL_ERRORS):
             self._ledger_fenced(error)
 
     def nothing_pending(self) -> None:
         """The last publish under way was completed, and the topic is not open."""
-        if self.state is State.FENCED:
+        if self.state is TopicState.FENCED:
             self.publishing.disconnect_all()
-            self._become(State.OPEN)
+            self._become(TopicState.OPEN)
 
     def _ledger_fenced(self, error: BaseException) -> None:
         """Another owner has taken the ledger over."""
-        if self.state in (State.OPEN, State.FENCED):
-            self._become(State.CLOSING)
+        if self.state in (TopicState.OPEN, TopicState.FENCED):
+            self._become(TopicState.CLOSING)
             self._on_terminal(self, error)
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: TopicState) -> None:
         check_transition(TRANSITIONS, self.name.full, self.state, state)
         self.state = state
 
@@ -177,7 +177,9 @@ class PersistentTopic:
         subscription = await self.subscription(name, durable=True, start=SubscriptionStart(), create=False)
         await self.unsubscribe(subscription, None, force=force)
 
-    async def unsubscribe(self, subscription: Subscription, consumer: Consumer | None, *, force: bool = False) -> None:
+    async def unsubscribe(
+        self, subscription: Subscription, consumer: AttachedConsumer | None, *, force: bool = False
+    ) -> None:
         """End a subscription for good, on behalf of `consumer`. Raises BrokerMetadataError while others use it."""
 
         async def delete() -> None:
@@ -215,7 +217,7 @@ class PersistentTopic:
 
     def cursor_moved(self) -> None:
         """A cursor left a ledger: perhaps something can be trimmed."""
-        if not self._trimming and self.state is State.OPEN:
+        if not self._trimming and self.state is TopicState.OPEN:
             self._trimming = True
             self.spawn(self._trim(), "trim")
 
@@ -297,12 +299,12 @@ class PersistentTopic:
     async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
         """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, write the
         cursors, close the ledger. Concurrent callers wait for the first one."""
-        if self.state is State.CLOSED or self._closing:
+        if self.state is TopicState.CLOSED or self._closing:
             await self._closed.wait()
             return
         self._closing = True
-        if self.state is not State.CLOSING:
-            self._become(State.CLOSING)
+        if self.state is not TopicState.CLOSING:
+            self._become(TopicState.CLOSING)
         try:
             try:
                 async with asyncio.timeout(drain_s):
@@ -317,7 +319,7 @@ class PersistentTopic:
                 # Whoever loads the topic next recovers the ledger; cursors go back to what was last written.
                 logger.warning("%s did not close cleanly: %s", self.name.full, error)
         finally:
-            self._become(State.CLOSED)
+            self._become(TopicState.CLOSED)
             self._closed.set()
 
     def _send_clients_away(self) -> None:

@@ -23,7 +23,7 @@ from ...runtime.transitions import check_transition
 from ..dispatch.consumer import Outlet
 
 
-class Session(enum.Enum):
+class ProducerState(enum.Enum):
     """The state of a producer's session; see the module."""
 
     OPEN = "open"
@@ -33,17 +33,17 @@ class Session(enum.Enum):
 
 
 TRANSITIONS = {
-    Session.OPEN: frozenset({Session.REFUSED, Session.FAILED, Session.CLOSED}),
-    Session.REFUSED: frozenset({Session.FAILED, Session.CLOSED}),
-    Session.FAILED: frozenset({Session.CLOSED}),
-    Session.CLOSED: frozenset[Session](),
+    ProducerState.OPEN: frozenset({ProducerState.REFUSED, ProducerState.FAILED, ProducerState.CLOSED}),
+    ProducerState.REFUSED: frozenset({ProducerState.FAILED, ProducerState.CLOSED}),
+    ProducerState.FAILED: frozenset({ProducerState.CLOSED}),
+    ProducerState.CLOSED: frozenset[ProducerState](),
 }
 
 
 class PublishOutlet(Outlet, Protocol):
     """A connection, as a producer sees it: it also bounds the publishes under way."""
 
-    def producer_closed(self, producer: "Producer") -> None: ...
+    def producer_closed(self, producer: "AttachedProducer") -> None: ...
     def publish_began(self, size_bytes: int) -> None: ...
     def publish_ended(self, size_bytes: int) -> None: ...
 
@@ -51,29 +51,29 @@ class PublishOutlet(Outlet, Protocol):
 class PublishTarget(Protocol):
     """The publishing of a topic, as its producers and their connections see it."""
 
-    def check(self, producer: "Producer") -> None:
+    def check(self, producer: "AttachedProducer") -> None:
         """Raise the MagnetarError that the topic has against a producer, before anything is done for that producer."""
         ...
 
-    async def add_producer(self, producer: "Producer") -> None:
+    async def add_producer(self, producer: "AttachedProducer") -> None:
         """Admit a producer that `check` let pass. Raises ProducerBusy, ServiceUnitNotReady."""
         ...
 
     def publish(
         self,
-        producer: "Producer",
+        producer: "AttachedProducer",
         sequence_id: int,
         highest_sequence_id: int,
         messages: int,
         entry: bytes,
         metadata: MessageMetadata,
     ) -> None: ...
-    def refuse(self, producer: "Producer", sequence_id: int, error: MagnetarError) -> None: ...
+    def refuse(self, producer: "AttachedProducer", sequence_id: int, error: MagnetarError) -> None: ...
     def publish_completed(self, publish: "Publish", position: Position | None, error: BaseException | None) -> None: ...
-    def remove_producer(self, producer: "Producer") -> None: ...
+    def remove_producer(self, producer: "AttachedProducer") -> None: ...
 
 
-class Producer:
+class AttachedProducer:
     """One producer session."""
 
     def __init__(
@@ -101,13 +101,13 @@ class Producer:
         self.metadata = dict(metadata or {})
         self.connected_since_ms = connected_since_ms
         self.pending = 0
-        self.state = Session.OPEN
+        self.state = ProducerState.OPEN
         self.refusal: tuple[int, MagnetarError] | None = None
         """Sequence id and error of the entry that cannot be stored."""
         self.published = Meter(now_s)
         self._drained: asyncio.Event | None = None
 
-    def may_replace(self, other: "Producer") -> bool:
+    def may_replace(self, other: "AttachedProducer") -> bool:
         """Whether this is the other one come back: the same client's next epoch. A generated name belongs to one
         client; of a chosen name it is known only within one connection."""
         if self.epoch <= other.epoch:
@@ -118,19 +118,19 @@ class Producer:
 
     def refuse(self, sequence_id: int, error: MagnetarError) -> None:
         """An entry of an open session cannot be stored."""
-        self._become(Session.REFUSED)
+        self._become(ProducerState.REFUSED)
         self.refusal = (sequence_id, error)
 
     def fail(self) -> None:
         """An entry was not stored."""
-        self._become(Session.FAILED)
+        self._become(ProducerState.FAILED)
 
     def end(self) -> None:
         """It leaves, or has left."""
-        if self.state is not Session.CLOSED:
-            self._become(Session.CLOSED)
+        if self.state is not ProducerState.CLOSED:
+            self._become(ProducerState.CLOSED)
 
-    def _become(self, state: Session) -> None:
+    def _become(self, state: ProducerState) -> None:
         check_transition(TRANSITIONS, f"the session of producer {self.name}", self.state, state)
         self.state = state
 
@@ -170,7 +170,7 @@ class Publish:
     __slots__ = ("highest_sequence_id", "messages", "producer", "sequence_id", "size_bytes")
 
     def __init__(
-        self, producer: Producer, sequence_id: int, highest_sequence_id: int, messages: int, size_bytes: int
+        self, producer: AttachedProducer, sequence_id: int, highest_sequence_id: int, messages: int, size_bytes: int
     ) -> None:
         self.producer = producer
         self.sequence_id = sequence_id

@@ -35,14 +35,14 @@ from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
 from ...runtime.meter import Meter
-from .producer import Producer, Publish, Session
-from .topic import State
+from .producer import AttachedProducer, ProducerState, Publish
+from .topic import TopicState
 
 TERMINAL_ERRORS = (LedgerFenced, StaleEpoch)
 """The topic ends here with them: another owner writes it now."""
 
-OPEN = State.OPEN
-SESSION_OPEN, SESSION_REFUSED = Session.OPEN, Session.REFUSED
+OPEN = TopicState.OPEN
+PRODUCER_OPEN, PRODUCER_REFUSED = ProducerState.OPEN, ProducerState.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Refusal:
 class PublishStage:
     """One condition on what a topic stores. Nothing here may block, wait or raise, but for `check_producer`."""
 
-    def check_producer(self, producer: Producer) -> None:
+    def check_producer(self, producer: AttachedProducer) -> None:
         """A producer wants to attach. Raises the MagnetarError that PRODUCER is answered with."""
 
     def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
@@ -94,7 +94,7 @@ class PublishHost(Protocol):
     """The topic, as publishing sees it."""
 
     name: TopicName
-    state: State
+    state: TopicState
 
     def check_open(self) -> None: ...
     def publish_failed(self, error: BaseException) -> None: ...
@@ -116,7 +116,7 @@ class Publishing:
         stages: tuple[PublishStage, ...],
         producers_max: int,
     ) -> None:
-        self.producers: dict[str, Producer] = {}
+        self.producers: dict[str, AttachedProducer] = {}
         self.pending = 0
         self.published = Meter(asyncio.get_running_loop().time())
         self._host = host
@@ -129,12 +129,12 @@ class Publishing:
 
     # -- producers -----------------------------------------------------------------------------------------------
 
-    def check(self, producer: Producer) -> None:
+    def check(self, producer: AttachedProducer) -> None:
         """Raise what a stage has against a producer."""
         for stage in self._stages:
             stage.check_producer(producer)
 
-    async def add_producer(self, producer: Producer) -> None:
+    async def add_producer(self, producer: AttachedProducer) -> None:
         """Admit a producer. Raises ProducerBusy when its name is taken by a live one, ServiceUnitNotReady, and what a
         stage has against it."""
         self._host.check_open()
@@ -155,7 +155,7 @@ class Publishing:
             raise ProducerBusy(f"Topic '{self._host.name.full}' reached max producers limit")
         self.producers[producer.name] = producer
 
-    def remove_producer(self, producer: Producer) -> None:
+    def remove_producer(self, producer: AttachedProducer) -> None:
         """A producer left; what it has under way is completed without it."""
         producer.end()
         if self.producers.get(producer.name) is producer:
@@ -166,7 +166,7 @@ class Publishing:
         for producer in list(self.producers.values()):
             self._disconnect(producer)
 
-    def _disconnect(self, producer: Producer) -> None:
+    def _disconnect(self, producer: AttachedProducer) -> None:
         self.remove_producer(producer)
         producer.connection.producer_closed(producer)
 
@@ -174,7 +174,7 @@ class Publishing:
 
     def publish(
         self,
-        producer: Producer,
+        producer: AttachedProducer,
         sequence_id: int,
         highest_sequence_id: int,
         messages: int,
@@ -186,7 +186,7 @@ class Publishing:
         Nothing is answered while the topic is not open or after a failure: the producer is being sent away and its
         client resends.
         """
-        if self._host.state is not OPEN or producer.state is not SESSION_OPEN:
+        if self._host.state is not OPEN or producer.state is not PRODUCER_OPEN:
             return
         size = len(entry)
         if self._stages:
@@ -214,16 +214,16 @@ class Publishing:
                 return False
         return True
 
-    def refuse(self, producer: Producer, sequence_id: int, error: MagnetarError) -> None:
+    def refuse(self, producer: AttachedProducer, sequence_id: int, error: MagnetarError) -> None:
         """Answer an entry that cannot be stored with SEND_ERROR, behind the receipts of those before it, and end the
         session: what came after it must not overtake it."""
-        if producer.state is Session.OPEN:
+        if producer.state is ProducerState.OPEN:
             producer.refuse(sequence_id, error)
             if not producer.pending:
                 self._finish_refusal(producer)
 
-    def _finish_refusal(self, producer: Producer) -> None:
-        if producer.refusal is not None and producer.state is not Session.CLOSED:
+    def _finish_refusal(self, producer: AttachedProducer) -> None:
+        if producer.refusal is not None and producer.state is not ProducerState.CLOSED:
             sequence_id, error = producer.refusal
             producer.connection.write(
                 send_error(producer.producer_id, sequence_id, server_error_code(error), str(error))
@@ -240,7 +240,7 @@ class Publishing:
             self._remember(position, publish.messages)
             producer.published.add(publish.messages, publish.size_bytes)
             self.published.add(publish.messages, publish.size_bytes)
-            if session is SESSION_OPEN or session is SESSION_REFUSED:
+            if session is PRODUCER_OPEN or session is PRODUCER_REFUSED:
                 producer.connection.write(
                     send_receipt(
                         producer.producer_id,
@@ -262,7 +262,7 @@ class Publishing:
 
     def _not_stored(self, publish: Publish, error: BaseException) -> None:
         producer = publish.producer
-        if producer.state in (Session.OPEN, Session.REFUSED):
+        if producer.state in (ProducerState.OPEN, ProducerState.REFUSED):
             if not isinstance(error, TERMINAL_ERRORS):
                 # As in Pulsar: the cause goes out before the producer is sent away, so that its client can tell it.
                 code = server_error_code(BrokerPersistenceError(str(error)))

@@ -32,7 +32,7 @@ from ...runtime.meter import Meter
 from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
-from ..dispatch.consumer import Consumer
+from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher, Limits
 from ..dispatch.exclusive import ExclusiveDispatcher
 from ..dispatch.shared import SharedDispatcher
@@ -73,7 +73,7 @@ class SubscriptionHost(Protocol):
         self, subscription: "Subscription", *, position: Position | None = None, publish_time_ms: int | None = None
     ) -> None: ...
     async def unsubscribe(
-        self, subscription: "Subscription", consumer: Consumer | None, *, force: bool = False
+        self, subscription: "Subscription", consumer: AttachedConsumer | None, *, force: bool = False
     ) -> None: ...
     async def last_message_id(self) -> WireMessageId: ...
     def check_consumers(self, subscription: "Subscription") -> None: ...
@@ -115,10 +115,10 @@ class Subscription:
         return self._pump.dispatcher
 
     @property
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> list[AttachedConsumer]:
         return list(self._dispatcher.consumers) if self._dispatcher is not None else []
 
-    async def attach(self, consumer: Consumer, subscription_type: int) -> None:
+    async def attach(self, consumer: AttachedConsumer, subscription_type: int) -> None:
         """Add a consumer; the first one sets the type.
 
         Raises ConsumerBusy (other type, or Exclusive and taken by a live consumer), NotAllowedError (unknown type),
@@ -136,7 +136,9 @@ class Subscription:
             self._attaching -= 1
             self._end_if_unused()
 
-    async def _attach(self, consumer: Consumer, subscription_type: int, dispatcher_class: type[Dispatcher]) -> None:
+    async def _attach(
+        self, consumer: AttachedConsumer, subscription_type: int, dispatcher_class: type[Dispatcher]
+    ) -> None:
         self._check_open()
         for incumbent in self.consumers:
             if self._admits(subscription_type):
@@ -169,7 +171,7 @@ class Subscription:
             return True
         return dispatcher.subscription_type == subscription_type == CommandSubscribe.Shared
 
-    def detach(self, consumer: Consumer, *, for_reset: bool = False) -> None:
+    def detach(self, consumer: AttachedConsumer, *, for_reset: bool = False) -> None:
         """A consumer is gone: what it held goes to the others. A subscription that is not durable ends with its last
         consumer, unless that one was sent away to come back after a seek."""
         dispatcher = self._pump.dispatcher
@@ -203,13 +205,13 @@ class Subscription:
 
     # -- what consumers ask for ----------------------------------------------------------------------------------
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
+    def flow(self, consumer: AttachedConsumer, permits: int) -> None:
         """The consumer takes so many messages more."""
         consumer.permits += permits
         consumer.last_flow_ms = self.host.env.clock.now_ms()
         self.wake()
 
-    def acknowledge(self, consumer: Consumer, positions: list[Position]) -> None:
+    def acknowledge(self, consumer: AttachedConsumer, positions: list[Position]) -> None:
         """Individual acknowledgement of entries. What was never written is left out."""
         dispatcher = self._pump.dispatcher
         if dispatcher is None or self.closed:
@@ -223,7 +225,7 @@ class Subscription:
         if unblocked or dispatcher.blocked:
             self.wake()
 
-    def acknowledge_cumulative(self, consumer: Consumer, position: Position) -> None:
+    def acknowledge_cumulative(self, consumer: AttachedConsumer, position: Position) -> None:
         """Everything up to and including `position` is done.
 
         Raises CumulativeAcknowledgementNotAllowedError on Shared, NotAllowedError for a position never written.
@@ -241,13 +243,13 @@ class Subscription:
         if dispatcher.blocked:
             self.wake()
 
-    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """Deliver again what the consumer has not acknowledged: these entries, or (None) all of them."""
         if self._dispatcher is not None:
             self._dispatcher.redeliver(consumer, positions if self._dispatcher.tracks_pending else None)
             self.wake()
 
-    def _note_acknowledged(self, consumer: Consumer, entries: int) -> None:
+    def _note_acknowledged(self, consumer: AttachedConsumer, entries: int) -> None:
         consumer.acknowledged.add(entries, 0)
         consumer.last_acknowledged_ms = self.host.env.clock.now_ms()
         ledger_id = self.cursor.first_unacknowledged[0]
@@ -270,7 +272,7 @@ class Subscription:
             self.host.cursor_moved()
 
     async def unsubscribe(
-        self, consumer: Consumer | None, delete: Callable[[], Coroutine[Any, Any, None]], *, force: bool = False
+        self, consumer: AttachedConsumer | None, delete: Callable[[], Coroutine[Any, Any, None]], *, force: bool = False
     ) -> None:
         """End the subscription for good; `delete` removes its cursor.
 

@@ -27,7 +27,7 @@ from .subscription import Subscription
 DRAIN_TIMEOUT_S = 3.0
 
 
-class State(enum.Enum):
+class TopicState(enum.Enum):
     """See the module."""
 
     OPEN = "open"
@@ -37,10 +37,10 @@ class State(enum.Enum):
 
 
 TRANSITIONS = {
-    State.OPEN: frozenset({State.FENCED, State.CLOSING}),
-    State.FENCED: frozenset({State.OPEN, State.CLOSING}),
-    State.CLOSING: frozenset({State.CLOSED}),
-    State.CLOSED: frozenset[State](),
+    TopicState.OPEN: frozenset({TopicState.FENCED, TopicState.CLOSING}),
+    TopicState.FENCED: frozenset({TopicState.OPEN, TopicState.CLOSING}),
+    TopicState.CLOSING: frozenset({TopicState.CLOSED}),
+    TopicState.CLOSED: frozenset[TopicState](),
 }
 
 
@@ -75,7 +75,7 @@ class Topic(Protocol):
         ...
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> TopicState: ...
 
     @property
     def in_use(self) -> bool:

@@ -11,7 +11,7 @@ from ..core.results import Result
 from ..core.threading_bridge import LoopSignal
 from ..producing.outbox import Outbox, SendCallback, ignore
 from ..producing.partition_producer import Failing
-from ..producing.send_outcome import Outcome
+from ..producing.send_outcome import SendOutcome
 from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes
 from .facts import ProducerFacts
 
@@ -187,7 +187,7 @@ class AsyncProducer(ProducerFacts):
         self._closed = True
         await self._producer.close()
 
-    def _outcome(self, expected: int) -> tuple[Outcome, "asyncio.Future[None]"]:
+    def _outcome(self, expected: int) -> tuple[SendOutcome, "asyncio.Future[None]"]:
         future: asyncio.Future[None] = self._core.loop.create_future()
 
         def done() -> None:
@@ -198,7 +198,7 @@ class AsyncProducer(ProducerFacts):
             else:
                 future.set_result(None)
 
-        outcome = Outcome(expected, done)
+        outcome = SendOutcome(expected, done)
         return outcome, future
 
     def _outbox(

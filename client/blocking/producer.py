@@ -13,7 +13,7 @@ from ..aio.producer import queue_is_full, report
 from ..core.message_id import MessageId
 from ..core.refusals import refuse
 from ..producing.outbox import Outbox, SendCallback, ignore
-from ..producing.send_outcome import Outcome
+from ..producing.send_outcome import SendOutcome
 from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes
 from .pickling import Opener, OpensLater
 
@@ -98,7 +98,7 @@ class Producer(ProducerFacts, OpensLater):
         data = b"" if content is None else as_bytes(content)
         attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
         done = _Gate()
-        outcome = Outcome(1, done.open)
+        outcome = SendOutcome(1, done.open)
         while True:
             outbox = self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
             if attributes is None:
@@ -233,7 +233,7 @@ class Producer(ProducerFacts, OpensLater):
                 return []
         count = len(payloads)
         done = _Gate()
-        outcome = Outcome(count, done.open)
+        outcome = SendOutcome(count, done.open)
         start = 0
         while start < count:
             accepted, outbox = self._producer.extend(payloads, start, callback or outcome)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ...protocol.errors import MagnetarError
 
 
-class Lock(Protocol):
+class ThreadLock(Protocol):
     """A context manager that excludes other threads, if there are any."""
 
     def __enter__(self) -> Any: ...
@@ -32,7 +32,7 @@ class Signal(Protocol):
 class Handover(Protocol):
     """The meeting of one client's callers with its loop."""
 
-    def lock(self) -> Lock: ...
+    def lock(self) -> ThreadLock: ...
     def signal(self, lock: Any) -> Signal: ...
     def inherited(self, error: MagnetarError) -> None:
         """This is the child of a fork (`forking`): from now on `wake` raises `error`."""
@@ -85,7 +85,7 @@ class SameThread:
         self._loop = asyncio.get_running_loop()
         self._error: MagnetarError | None = None
 
-    def lock(self) -> Lock:
+    def lock(self) -> ThreadLock:
         return NoLock()
 
     def signal(self, lock: Any) -> LoopSignal:

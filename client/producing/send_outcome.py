@@ -8,7 +8,7 @@ from ..core.results import Result
 from .partition_producer import Failing
 
 
-class Outcome(Failing):
+class SendOutcome(Failing):
     """Gathers the outcome of `expected` messages, then calls `done` (on the loop)."""
 
     def __init__(self, expected: int, done: Callable[[], object]) -> None:

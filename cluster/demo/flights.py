@@ -23,7 +23,7 @@ FLIGHTS = 336_776
 NO_TAIL_NUMBER = "unknown"
 HASH_DIGITS = 24
 
-Identity = tuple[str, int, str]
+FlightIdentity = tuple[str, int, str]
 """(key, sequence, hash of the value)."""
 
 
@@ -35,11 +35,11 @@ class Flight(NamedTuple):
     value: bytes
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> FlightIdentity:
         return identify(self.key, self.sequence, self.value)
 
 
-def identify(key: str, sequence: int, value: bytes) -> Identity:
+def identify(key: str, sequence: int, value: bytes) -> FlightIdentity:
     """The hash is the beginning of SHA-256, in hexadecimal, which Spark can compute as well."""
     return key, sequence, hashlib.sha256(value).hexdigest()[:HASH_DIGITS]
 

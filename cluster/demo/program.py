@@ -44,7 +44,7 @@ from ..ray_calls import ask, remote
 from ..ray_cluster import RayCluster, start_on_ray
 from . import picture
 from . import tasks as demo_tasks
-from .flights import FLIGHTS, Identity, flights
+from .flights import FLIGHTS, FlightIdentity, flights
 from .picture import Published
 from .quiet import quiet
 
@@ -63,7 +63,7 @@ PICTURE_NAME = "demo.png"
 
 
 @dataclass
-class Outcome:
+class DemoOutcome:
     """What was measured and what was wrong. Each step is shown on the console when it is done."""
 
     console: Console
@@ -93,7 +93,7 @@ def main() -> int:
     log = output / LOG_NAME
     with quiet(log) as console:
         console.print(f"the logs of Ray, Spark and Java go to {log}", highlight=False)
-        outcome = Outcome(console)
+        outcome = DemoOutcome(console)
         with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
             with console.status("starting Ray, 3 bookies, 2 brokers …"):
                 cluster = start_on_ray(directory, StartOptions(_settings(), port=0, admin_port=0), detach=False)
@@ -114,7 +114,7 @@ def _settings() -> Any:
     return load_settings()
 
 
-def _run(cluster: RayCluster, outcome: Outcome) -> None:
+def _run(cluster: RayCluster, outcome: DemoOutcome) -> None:
     expected = Counter(flight.identity for flight in flights())
     outcome.check(len(expected) == FLIGHTS, f"the file holds {len(expected)} flights, not {FLIGHTS}")
     _admin(cluster, f"persistent/public/default/{TOPIC}/partitions", PARTITIONS)
@@ -137,7 +137,7 @@ def _run(cluster: RayCluster, outcome: Outcome) -> None:
 # -- publishing and the kill ---------------------------------------------------------------------------------------
 
 
-def _publish(cluster: RayCluster, shown: Progress, outcome: Outcome) -> None:
+def _publish(cluster: RayCluster, shown: Progress, outcome: DemoOutcome) -> None:
     import ray
 
     bar = shown.add_task("publish from Ray tasks", total=FLIGHTS, note="")
@@ -185,7 +185,7 @@ def _kill_an_owner(cluster: RayCluster) -> str:
 # -- consuming -----------------------------------------------------------------------------------------------------
 
 
-def _consume(expected: "Counter[Identity]", shown: Progress, outcome: Outcome) -> None:
+def _consume(expected: "Counter[FlightIdentity]", shown: Progress, outcome: DemoOutcome) -> None:
     import ray
 
     bar = shown.add_task("consume, Shared, in Ray tasks", total=FLIGHTS, note="")
@@ -201,7 +201,7 @@ def _consume(expected: "Counter[Identity]", shown: Progress, outcome: Outcome) -
         if done >= FLIGHTS and not seconds:
             seconds = time.perf_counter() - begin
         _update(shown, bar, done)
-    arrived: Counter[Identity] = Counter()
+    arrived: Counter[FlightIdentity] = Counter()
     for seen in ask(running):
         arrived.update(seen)
     repeats = _compare(expected, arrived, "the consumers", outcome)
@@ -213,7 +213,9 @@ def _update(shown: Progress, bar: TaskID, done: int) -> None:
     shown.update(bar, completed=min(done, FLIGHTS))
 
 
-def _compare(expected: "Counter[Identity]", arrived: "Counter[Identity]", where: str, outcome: Outcome) -> int:
+def _compare(
+    expected: "Counter[FlightIdentity]", arrived: "Counter[FlightIdentity]", where: str, outcome: DemoOutcome
+) -> int:
     """Check that all of `expected` and nothing else arrived; returns how many arrived more than once."""
     missing = expected - arrived
     strangers = arrived.keys() - expected.keys()
@@ -225,7 +227,7 @@ def _compare(expected: "Counter[Identity]", arrived: "Counter[Identity]", where:
 # -- Spark ---------------------------------------------------------------------------------------------------------
 
 
-def _spark(expected: "Counter[Identity]", outcome: Outcome) -> None:
+def _spark(expected: "Counter[FlightIdentity]", outcome: DemoOutcome) -> None:
     from ...spark import read_topic, session
 
     pandas = subprocess.Popen(PANDAS, stdout=subprocess.PIPE, text=True, cwd="/")
@@ -258,7 +260,7 @@ def _spark(expected: "Counter[Identity]", outcome: Outcome) -> None:
         outcome.check(same, f"{carrier}: {ours[carrier]} in Spark, {theirs[carrier]} in pandas")
 
 
-def _spark_delays(frame: "DataFrame") -> "tuple[dict[str, float], Counter[Identity]]":
+def _spark_delays(frame: "DataFrame") -> "tuple[dict[str, float], Counter[FlightIdentity]]":
     """Mean delay by carrier, computed by Spark without repeats; and which messages Spark holds."""
     from pyspark.sql import functions as F
 
@@ -308,7 +310,7 @@ def _rate(count: int, seconds: float) -> str:
     return f"{count / seconds:,.0f}/s" if seconds else ""
 
 
-def _show(outcome: Outcome, image: Path) -> None:
+def _show(outcome: DemoOutcome, image: Path) -> None:
     console = outcome.console
     steps = Table(title=f"{FLIGHTS:,} flights", title_justify="left")
     for column in ("step", "what", "rate"):

@@ -7,7 +7,7 @@ from typing import Any
 from ...client.core.configuration import ConsumerType, InitialPosition
 from ...protocol.errors import Timeout
 from ..ray_calls import ask
-from .flights import Identity, flights, identify
+from .flights import FlightIdentity, flights, identify
 
 REPORT_EVERY_S = 0.1
 RECEIVE_MAX = 2000
@@ -76,7 +76,7 @@ def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     return {"sent": sent, "received": received, "seconds": seconds, "failures": failures[:5]}
 
 
-def consume(topic: str, subscription: str, number: int, expected: int, progress: Any) -> list[Identity]:
+def consume(topic: str, subscription: str, number: int, expected: int, progress: Any) -> list[FlightIdentity]:
     """Consume until all consumers together have seen `expected` different messages and nothing more comes."""
     from ...client.blocking.client import Client
 
@@ -90,7 +90,7 @@ def consume(topic: str, subscription: str, number: int, expected: int, progress:
         receiver_queue_size=4000,
     )
     name = f"consume-{number}"
-    seen: Counter[Identity] = Counter()
+    seen: Counter[FlightIdentity] = Counter()
     total = 0
     last = time.monotonic()
     while True:

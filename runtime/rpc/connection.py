@@ -22,6 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any
 
+from ...protocol.byte_stream import Buffer
 from ...protocol.errors import (
     AuthorizationError,
     HandshakeRefused,
@@ -45,7 +46,7 @@ from .contract import HANDLER_PREFIX, Contract, Method
 from .handshake import Handshake
 from .keys import Identity, Keys
 from .messages import decode_call, decode_error, pack, unpack
-from .writes import WRITE_BUFFER_MAX_BYTES, Bytes, FrameWriter
+from .writes import WRITE_BUFFER_MAX_BYTES, FrameWriter
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,9 @@ CALL_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 5.0
 HANDSHAKE_FRAME_SIZE_MAX = 4096
 CALLS_UNDER_WAY_MAX = 1024
+
+Locate = Callable[[], Awaitable[tuple[str, int]]]
+"""Where a server listens now: (host, port)."""
 
 ResponseCallback = Callable[[int, bytes], None]
 Handler = Callable[..., Awaitable[Any]]
@@ -148,7 +152,7 @@ class RpcConnection(asyncio.Protocol):
 
     # -- asking ------------------------------------------------------------------------------------------------
 
-    def request(self, op: int, parts: Sequence[Bytes], callback: ResponseCallback) -> None:
+    def request(self, op: int, parts: Sequence[Buffer], callback: ResponseCallback) -> None:
         """Send a data request. `callback(status, payload)` is called once, on the loop, never from within this call.
 
         On a closed connection it gets STATUS_DISCONNECTED.
@@ -196,7 +200,7 @@ class RpcConnection(asyncio.Protocol):
 
     # -- answering -----------------------------------------------------------------------------------------------
 
-    def respond(self, request_id: int, status: int, parts: Sequence[Bytes] = ()) -> None:
+    def respond(self, request_id: int, status: int, parts: Sequence[Buffer] = ()) -> None:
         """Answer a data request. Nothing happens when the connection has ended."""
         if not self.closed:
             self._send(KIND_RESPONSE, status, request_id, parts)

@@ -8,6 +8,7 @@ passed, and the connection then ends.
 import asyncio
 from collections.abc import Callable, Sequence
 
+from ...protocol.byte_stream import Buffer
 from ...protocol.rpc_frames import encode_empty_responses, encode_frame_header
 
 WRITE_BUFFER_HIGH_BYTES = 4 << 20
@@ -18,8 +19,6 @@ FLUSH_AT_FRAMES = 32
 """So many frames do not wait for the end of the turn: the peer begins with them while this end makes the next ones.
 Else both ends work in turns, and one of two processors has nothing to do."""
 
-Bytes = bytes | bytearray | memoryview
-
 
 class FrameWriter:
     """See the module. Before `open` frames wait; after `close` they are dropped."""
@@ -29,7 +28,7 @@ class FrameWriter:
         self._on_too_slow = on_too_slow
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
-        self._outgoing: list[Bytes] = []
+        self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._outgoing_frames = 0
         self._flush_scheduled = False
@@ -46,7 +45,7 @@ class FrameWriter:
         self._transport = None
         self._outgoing.clear()
 
-    def send(self, kind: int, code: int, request_id: int, parts: Sequence[Bytes]) -> None:
+    def send(self, kind: int, code: int, request_id: int, parts: Sequence[Buffer]) -> None:
         """Write a frame at the end of this turn of the loop."""
         if self._closed:
             return

@@ -6,7 +6,7 @@ from .text import setting
 
 
 @dataclass(frozen=True)
-class Bookie:
+class BookieSettings:
     """See the module."""
 
     journal_sync_data: bool = setting(

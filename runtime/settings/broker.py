@@ -6,7 +6,7 @@ from .text import setting
 
 
 @dataclass(frozen=True)
-class Broker:
+class BrokerSettings:
     """See the module."""
 
     unacked_messages_max_per_consumer: int = setting(

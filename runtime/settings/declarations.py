@@ -13,19 +13,27 @@ from typing import Any
 from ...protocol.errors import InvalidTopicName, SettingError
 from ...protocol.topics import check_named_entity
 from . import text as setting_text
-from .bookie import Bookie
-from .broker import Broker
-from .limits import ClientLimits
-from .managed_ledgers import ManagedLedgers
-from .membership import Membership
-from .repair import Repair
-from .replication import Replication
+from .bookie import BookieSettings
+from .broker import BrokerSettings
+from .limits import ClientLimitSettings
+from .managed_ledgers import ManagedLedgerSettings
+from .membership import MembershipSettings
+from .repair import RepairSettings
+from .replication import ReplicationSettings
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
 
 @dataclass(frozen=True)
-class Settings(Repair, Bookie, Membership, Broker, ManagedLedgers, Replication, ClientLimits):
+class Settings(
+    RepairSettings,
+    BookieSettings,
+    MembershipSettings,
+    BrokerSettings,
+    ManagedLedgerSettings,
+    ReplicationSettings,
+    ClientLimitSettings,
+):
     """The settings of a cluster. Instances are always valid: `__post_init__` raises SettingError otherwise.
 
     The fields stand in the reverse order of the groups above.

@@ -11,7 +11,7 @@ def _bound(name: str, doc: str) -> Any:
 
 
 @dataclass(frozen=True)
-class ClientLimits:
+class ClientLimitSettings:
     """The settings that bound what clients may open and create. What exists when a bound is lowered stays."""
 
     connections_max: int = _bound("brokerMaxConnections", "Connections of clients that one broker takes")

@@ -6,7 +6,7 @@ from .text import setting
 
 
 @dataclass(frozen=True)
-class ManagedLedgers:
+class ManagedLedgerSettings:
     """See the module."""
 
     ledger_entries_max: int = setting(

@@ -6,7 +6,7 @@ from .text import setting
 
 
 @dataclass(frozen=True)
-class Membership:
+class MembershipSettings:
     """See the module."""
 
     heartbeat_interval_s: float = setting(

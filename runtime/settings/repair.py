@@ -6,7 +6,7 @@ from .text import setting
 
 
 @dataclass(frozen=True)
-class Repair:
+class RepairSettings:
     """See the module."""
 
     auditor_interval_s: float = setting(

@@ -6,7 +6,7 @@ from .text import setting
 
 
 @dataclass(frozen=True)
-class Replication:
+class ReplicationSettings:
     """See the module."""
 
     max_message_size_bytes: int = setting(

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...protocol.byte_stream import Buffer
 from ...protocol.commands import varint
 from ...protocol.errors import ProtocolError
 
@@ -55,13 +56,11 @@ _BATCH_SIZE_TAG = b"\x30"
 ROW_SIZE_BYTES = 80
 """About what a row takes besides its value and its names."""
 
-Bytes = bytes | bytearray | memoryview
-
 
 class Values(NamedTuple):
     """Payloads of consecutive messages: their bytes end to end, the size of each (a number: of all), whose is null."""
 
-    data: Bytes
+    data: Buffer
     sizes: int | Sequence[int]
     nulls: Sequence[int] = ()
 
@@ -110,7 +109,7 @@ class MessageTable:
         self._value_sizes: list[int] = []
         self._value_repeats: list[int] = []
         # Bytes of the columns:
-        self._value_data: list[Bytes] = []
+        self._value_data: list[Buffer] = []
         self._id_data: list[bytes] = []
         # What is not as usual, with the row where it begins:
         self._null_values: list[int] = []

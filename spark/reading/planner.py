@@ -36,7 +36,7 @@ from ...protocol.topics import TopicName
 from ...runtime import retry
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
-from ...runtime.rpc.connection import RpcConnection, rpc_connect
+from ...runtime.rpc.connection import Locate, RpcConnection, rpc_connect
 from ...runtime.rpc.keys import Identity
 from ...runtime.tasks import Tasks
 from ...storage.ledger.bookie_directory import BookieInfo
@@ -60,8 +60,6 @@ RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 1.0
 MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
 """What a broker says that has just lost the topic; the next owner knows more."""
-
-Locate = Callable[[], Awaitable[tuple[str, int]]]
 
 
 async def cluster_access() -> ClusterAccess:

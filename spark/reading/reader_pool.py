@@ -34,11 +34,11 @@ RETRY_MAX_S = 2.0
 RETRY_LIMIT_S = 30.0
 LOCAL_SEARCH_MAX = 64
 
-Locate = Callable[[], Awaitable[Sequence[BookieInfo]]]
+LocateBookies = Callable[[], Awaitable[Sequence[BookieInfo]]]
 """Where the bookies listen now; the last known addresses if nobody can tell."""
 
 
-class Reader:
+class PlacedReader:
     """One actor and the address of its node."""
 
     def __init__(self, handle: Any, host: str) -> None:
@@ -62,7 +62,7 @@ class Reader:
 class ReaderPool:
     """The readers of one application."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+    def __init__(self, readers: Sequence[PlacedReader]) -> None:
         self.readers = list(readers)
 
     @classmethod
@@ -71,7 +71,7 @@ class ReaderPool:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        readers: list[Reader] = []
+        readers: list[PlacedReader] = []
         for node in ray.nodes():
             cpus = int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
             count = min(cpus, READERS_PER_NODE_MAX) if readers_per_node is None else min(cpus, 1) * readers_per_node
@@ -83,20 +83,20 @@ class ReaderPool:
                     "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
                 }
                 handle = ray.remote(RangeReaderActor).options(**options).remote(access)
-                readers.append(Reader(handle, node["NodeManagerAddress"]))
+                readers.append(PlacedReader(handle, node["NodeManagerAddress"]))
         if not readers:
             raise ClusterError("no node of Ray has a CPU to read with")
         return cls(readers)
 
     async def read(
-        self, env: Environment, splits: Sequence[ReadSplit], locate: Locate, progress: ReadProgress
+        self, env: Environment, splits: Sequence[ReadSplit], locate: LocateBookies, progress: ReadProgress
     ) -> list[Block]:
         """All blocks of the splits, in their order. Raises the first error that lasts; then nothing is kept."""
         waiting = deque(enumerate(splits))
         results: list[list[Block]] = [[] for _ in splits]
         bookies = list(await locate())
 
-        async def work(reader: Reader) -> None:
+        async def work(reader: PlacedReader) -> None:
             nonlocal bookies
             backoff = LimitedBackoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, RETRY_LIMIT_S)
             while waiting:

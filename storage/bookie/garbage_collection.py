@@ -69,7 +69,7 @@ class Collected:
 
 
 @dataclass
-class _Verdicts:
+class _LedgerVerdicts:
     """What the answers about a page of ledgers mean."""
 
     doomed: list[int] = field(default_factory=list[int])
@@ -124,8 +124,8 @@ def _judge(
     restored: RestoredIds,
     ledgers_end: int,
     bookie_id: str,
-) -> _Verdicts:
-    found = _Verdicts()
+) -> _LedgerVerdicts:
+    found = _LedgerVerdicts()
     newer_here = ledgers_end > counter
     for ledger_id, answer in answers.items():
         state = ledgers.get(ledger_id)

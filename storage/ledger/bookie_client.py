@@ -30,7 +30,7 @@ from ...protocol.errors import BookieUnavailable, EntryUnknown, MagnetarError
 from ...protocol.rpc_frames import STATUS_DISCONNECTED
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.rpc.connection import rpc_connect
+from ...runtime.rpc.connection import ResponseCallback, rpc_connect
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
@@ -39,8 +39,6 @@ from .bookie_directory import BookieDirectory, BookieInfo
 from .lost_bookies import LostBookies
 
 logger = logging.getLogger(__name__)
-
-ResponseCallback = Callable[[int, bytes], None]
 
 RECONNECT_INITIAL_S = 0.05
 RECONNECT_MAX_S = 5.0

@@ -109,7 +109,7 @@ class ReadingPhase(enum.Enum):
     GIVEN_UP = enum.auto()
 
 
-class _Verdicts(NamedTuple):
+class _EntryVerdicts(NamedTuple):
     """What the write set said about one entry."""
 
     denied: dict[str, None]
@@ -132,7 +132,7 @@ class ReadingState:
         self._asked = len(everyone) or metadata.write_quorum
         self._denials_needed = self._asked - metadata.ack_quorum + 1
         self._found: dict[int, LedgerEntry] = {}
-        self._verdicts: dict[int, _Verdicts] = {}
+        self._verdicts: dict[int, _EntryVerdicts] = {}
         self._recoverable: list[LedgerEntry] = []
 
     def write_set(self, entry_id: int) -> tuple[str, ...]:
@@ -188,8 +188,8 @@ class ReadingState:
         recoverable, self._recoverable = self._recoverable, []
         return recoverable
 
-    def _of(self, entry_id: int) -> _Verdicts:
+    def _of(self, entry_id: int) -> _EntryVerdicts:
         verdicts = self._verdicts.get(entry_id)
         if verdicts is None:
-            verdicts = self._verdicts[entry_id] = _Verdicts({}, {})
+            verdicts = self._verdicts[entry_id] = _EntryVerdicts({}, {})
         return verdicts

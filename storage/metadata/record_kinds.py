@@ -20,7 +20,7 @@ from .ledger_metadata import LedgerMetadata
 from .schema_record import SchemaRecord
 from .store import unpack
 
-Record = TypeVar("Record")
+Kept = TypeVar("Kept")
 
 
 class NamesNoLedgers(enum.Enum):
@@ -34,7 +34,7 @@ NAMES_NO_LEDGERS = NamesNoLedgers.NAMES_NO_LEDGERS
 
 
 @dataclass(frozen=True)
-class RecordKind(Generic[Record]):
+class RecordKind(Generic[Kept]):
     """One kind of record.
 
     `prefix` is the beginning of its keys, or the whole key where there is one record only. `decode` reads a record and
@@ -43,8 +43,8 @@ class RecordKind(Generic[Record]):
     """
 
     prefix: str
-    decode: Callable[[bytes], Record]
-    ledgers_of: Callable[[Record], Iterable[int]] | NamesNoLedgers
+    decode: Callable[[bytes], Kept]
+    ledgers_of: Callable[[Kept], Iterable[int]] | NamesNoLedgers
     brokers_write: bool = False
 
     @property

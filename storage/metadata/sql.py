@@ -28,7 +28,7 @@ from sqlalchemy.engine import URL, make_url
 
 from ...protocol.errors import ClusterError, MetadataError, MetadataUnavailable, SettingError
 from ...runtime.environment import Environment
-from ...runtime.files import Files, Lock
+from ...runtime.files import FileLock, Files
 from ...runtime.offload import Lane
 from . import keys as metadata_keys
 from .sql_database import Database
@@ -63,7 +63,7 @@ def sqlite_url(path: str) -> str:
 class SqlMetadataStore:
     """A `MetadataStore` in an SQL database. Made by `open`."""
 
-    def __init__(self, lane: Lane, database: Database, lock: Lock | None) -> None:
+    def __init__(self, lane: Lane, database: Database, lock: FileLock | None) -> None:
         self._lane = lane
         self._database = database
         self._lock = lock
@@ -84,7 +84,7 @@ class SqlMetadataStore:
         `create` is false, MetadataUnavailable when the database cannot be reached.
         """
         parsed = _parse_url(url)
-        lock: Lock | None = None
+        lock: FileLock | None = None
         is_new = False
         path = parsed.database or ""
         if parsed.get_backend_name() == "sqlite":

@@ -12,7 +12,7 @@ from fuzz_target import Target, Wrong
 from fuzz_wire import FROM_CLIENTS, make_stream
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
-from magnetar.actors.connections.connection import Connection
+from magnetar.actors.connections.connection import ServerConnection
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.commands import encode
@@ -60,7 +60,7 @@ async def _until_idle(front: BrokerFront) -> None:
 
 
 async def _speak(front: BrokerFront, mode: int, stream: bytes) -> None:
-    connection = Connection(front, COMMAND_FAMILIES)
+    connection = ServerConnection(front, COMMAND_FAMILIES)
     transport = MemoryTransport(connection)
     transport.feed(_PREFACES[(mode & 3) % len(_PREFACES)])
     await turns(20)
@@ -83,7 +83,7 @@ async def _speak(front: BrokerFront, mode: int, stream: bytes) -> None:
 async def _serve_next(front: BrokerFront) -> None:
     """A well-behaved client gets all its answers."""
     decoder, answers = FrameDecoder(1 << 24), []
-    connection = Connection(front, COMMAND_FAMILIES)
+    connection = ServerConnection(front, COMMAND_FAMILIES)
     transport = MemoryTransport(connection, lambda data: answers.extend(decoder.feed(data)))
     transport.feed(_GREETING)
     transport.feed(encode(CommandSubscribe(topic=TOPIC, subscription="after", subType=1, consumer_id=1, request_id=9)))  # type: ignore[arg-type]

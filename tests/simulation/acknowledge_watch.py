@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.dispatch.consumer import Consumer
+from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.topics.subscription import Subscription
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.ack_sender import ConsumerAcks
@@ -50,11 +50,11 @@ class AcknowledgeWatch:
             self.gave_up(consumer.topic.full, consumer._configuration.subscription_name, position)
             leave_out(acks, position)
 
-        def acknowledging(subscription: Subscription, consumer: Consumer, positions: list[Position]) -> None:
+        def acknowledging(subscription: Subscription, consumer: AttachedConsumer, positions: list[Position]) -> None:
             self._check(subscription, positions)
             acknowledge(subscription, consumer, positions)
 
-        def acknowledging_up_to(subscription: Subscription, consumer: Consumer, position: Position) -> None:
+        def acknowledging_up_to(subscription: Subscription, consumer: AttachedConsumer, position: Position) -> None:
             covered: list[Position] = []
             following = subscription.cursor.first_unacknowledged
             while following <= min(position, subscription.host.ledger.last_confirmed):

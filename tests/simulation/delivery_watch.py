@@ -1,8 +1,8 @@
 """I6, seen where a broker hands entries to its connections: who holds what, within one incarnation of a topic.
 
 A model of its own, fed by the calls that connections make (acknowledge, redeliver, detach) and by what goes out
-(`Consumer.deliver`); it never looks at the dispatcher's books. A `Subscription` object belongs to one epoch of its
-topic on one broker, so everything here begins anew with each incarnation.
+(`AttachedConsumer.deliver`); it never looks at the dispatcher's books. A `Subscription` object belongs to one epoch
+of its topic on one broker, so everything here begins anew with each incarnation.
 
 - I6: an entry that a consumer holds goes out to nobody, not even to that consumer again, before it was acknowledged,
   asked for again, or its consumer left. (Keys belong to Key_Shared subscriptions, which the product does not have; what
@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.dispatch.consumer import Consumer, Delivery
+from magnetar.actors.dispatch.consumer import AttachedConsumer, Delivery
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics.subscription import Subscription
 from magnetar.protocol.message_id import Position
@@ -28,10 +28,10 @@ class _Held:
     """What one subscription has out. `last`: what went to its Exclusive consumer last, None after a rewind."""
 
     def __init__(self) -> None:
-        self.holders: dict[Position, Consumer] = {}
+        self.holders: dict[Position, AttachedConsumer] = {}
         self.last: Position | None = None
 
-    def let_go(self, consumer: Consumer) -> None:
+    def let_go(self, consumer: AttachedConsumer) -> None:
         self.holders = {position: one for position, one in self.holders.items() if one is not consumer}
         self.last = None
 
@@ -42,44 +42,46 @@ class DeliveryWatch:
     def __init__(self, history: History) -> None:
         self._history = history
         self._held: dict[Subscription, _Held] = {}
-        self._attached: dict[Consumer, Subscription] = {}
+        self._attached: dict[AttachedConsumer, Subscription] = {}
 
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
-        deliver = Consumer.deliver
+        deliver = AttachedConsumer.deliver
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
         redeliver, attach, detach = Subscription.redeliver, Subscription.attach, Subscription.detach
 
-        def delivering(consumer: Consumer, delivery: Delivery, now_ms: int) -> None:
+        def delivering(consumer: AttachedConsumer, delivery: Delivery, now_ms: int) -> None:
             self._goes_out(consumer, delivery)
             deliver(consumer, delivery, now_ms)
 
-        def acknowledging(subscription: Subscription, consumer: Consumer, positions: list[Position]) -> None:
+        def acknowledging(subscription: Subscription, consumer: AttachedConsumer, positions: list[Position]) -> None:
             acknowledge(subscription, consumer, positions)
             holders = self._of(subscription).holders
             for position in positions:
                 holders.pop(position, None)
 
-        def acknowledging_up_to(subscription: Subscription, consumer: Consumer, position: Position) -> None:
+        def acknowledging_up_to(subscription: Subscription, consumer: AttachedConsumer, position: Position) -> None:
             cumulative(subscription, consumer, position)
             held = self._of(subscription)
             held.holders = {one: holder for one, holder in held.holders.items() if one > position}
 
-        def redelivering(subscription: Subscription, consumer: Consumer, positions: list[Position] | None) -> None:
+        def redelivering(
+            subscription: Subscription, consumer: AttachedConsumer, positions: list[Position] | None
+        ) -> None:
             self._asked_again(subscription, consumer, positions)
             redeliver(subscription, consumer, positions)
 
-        async def attaching(subscription: Subscription, consumer: Consumer, subscription_type: int) -> None:
+        async def attaching(subscription: Subscription, consumer: AttachedConsumer, subscription_type: int) -> None:
             self._attached[consumer] = subscription
             await attach(subscription, consumer, subscription_type)
 
-        def detaching(subscription: Subscription, consumer: Consumer, **options: Any) -> None:
+        def detaching(subscription: Subscription, consumer: AttachedConsumer, **options: Any) -> None:
             self._of(subscription).let_go(consumer)
             self._attached.pop(consumer, None)
             detach(subscription, consumer, **options)
 
         for owner, name, wrapper in (
-            (Consumer, "deliver", delivering),
+            (AttachedConsumer, "deliver", delivering),
             (Subscription, "acknowledge", acknowledging),
             (Subscription, "acknowledge_cumulative", acknowledging_up_to),
             (Subscription, "redeliver", redelivering),
@@ -94,7 +96,9 @@ class DeliveryWatch:
             held = self._held[subscription] = _Held()
         return held
 
-    def _asked_again(self, subscription: Subscription, consumer: Consumer, positions: list[Position] | None) -> None:
+    def _asked_again(
+        self, subscription: Subscription, consumer: AttachedConsumer, positions: list[Position] | None
+    ) -> None:
         held = self._of(subscription)
         if positions is None or not isinstance(subscription._dispatcher, SharedDispatcher):
             held.let_go(consumer)
@@ -103,7 +107,7 @@ class DeliveryWatch:
             if held.holders.get(position) is consumer:
                 del held.holders[position]
 
-    def _goes_out(self, consumer: Consumer, delivery: Delivery) -> None:
+    def _goes_out(self, consumer: AttachedConsumer, delivery: Delivery) -> None:
         subscription = self._attached.get(consumer)
         if is_dead():
             return

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from faulty_files import FaultyFiles
 
 from magnetar.runtime.environment import Environment, SeededChance
-from magnetar.runtime.files import DiskUsage, File, Lock
+from magnetar.runtime.files import DiskUsage, File, FileLock
 from magnetar.runtime.offload import Lane, LaneCallback
 
 from .loop import PROCESS, TASKS_SWEPT_MIN, SimHandle, SimLoop
@@ -247,12 +247,12 @@ class AttachedFiles:
     def disk_usage(self, path: str) -> DiskUsage:
         return self._check().disk_usage(path)
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> FileLock:
         return _AttachedLock(self, self._check().lock(path))
 
 
 class _AttachedLock:
-    def __init__(self, files: AttachedFiles, lock: Lock) -> None:
+    def __init__(self, files: AttachedFiles, lock: FileLock) -> None:
         self._files = files
         self._lock = lock
 

@@ -12,7 +12,7 @@ from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics.persistent import PersistentTopic
-from magnetar.actors.topics.producer import Session
+from magnetar.actors.topics.producer import ProducerState
 from magnetar.actors.topics.subscription import Subscription, SubscriptionState
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
@@ -50,7 +50,7 @@ def validate_topic(topic: PersistentTopic, records: MemoryRecords) -> Iterator[s
     if min(pending, default=0) < 0 or sum(pending) > publishing.pending:
         yield f"{name}: {publishing.pending} publishes are under way, by producer {pending}"
     for key, producer in publishing.producers.items():
-        if producer.name != key or producer.state is Session.CLOSED:
+        if producer.name != key or producer.state is ProducerState.CLOSED:
             yield f"{name}: producer {key} is {producer.name}, {producer.state.value}"
     yield from validate_managed_ledger(topic.ledger, records)
     for subscription in topic.subscriptions.values():

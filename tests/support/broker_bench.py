@@ -10,7 +10,7 @@ from memory_managed_ledger import MemoryManagedLedger
 from wire_peer import WirePeer, entry
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
-from magnetar.actors.connections.connection import Connection
+from magnetar.actors.connections.connection import ServerConnection
 from magnetar.actors.connections.limits import ConnectionLimits
 from magnetar.actors.connections.publish_budget import PublishBudget
 from magnetar.actors.topics.loaded_topics import Topics
@@ -75,7 +75,7 @@ class BrokerFront:
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[ServerConnection, None] = {}
         self.port = 0
         self.open_gate = asyncio.Event()
         self.open_gate.set()
@@ -113,7 +113,9 @@ class BrokerFront:
 async def broker_front(**changes: Any) -> AsyncIterator[BrokerFront]:
     """A listening front that owns TOPIC; `changes` are settings."""
     front = BrokerFront(dataclasses.replace(Settings(), **changes))
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(front, front.families), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: ServerConnection(front, front.families), "127.0.0.1", 0
+    )
     front.port = server.sockets[0].getsockname()[1]
     front.lookups.url = f"pulsar://127.0.0.1:{front.port}"
     front.topics.assign(TOPIC, 1, load=False)

@@ -20,8 +20,9 @@ from random import Random
 
 from faulty_inode import Content, Inode
 
+from magnetar.protocol.byte_stream import Buffer
 from magnetar.protocol.errors import DirectoryLocked, DiskFull
-from magnetar.runtime.files import Buffer, DiskUsage, File, Lock
+from magnetar.runtime.files import DiskUsage, File, FileLock
 
 
 class PowerLost(OSError):
@@ -186,7 +187,7 @@ class FaultyFiles:
             used = self._used_bytes()
             return self.usage or DiskUsage(used, self.capacity_bytes, max(0, self.capacity_bytes - used))
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> FileLock:
         with self._mutex:
             self._check("lock", path)
             if path in self._locks:

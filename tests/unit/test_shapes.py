@@ -22,7 +22,7 @@ PARAMETERS_MAX = 8
 
 METHODS: dict[str, int] = {
     "actors/bookie/service.py:BookieService": 26,
-    "actors/connections/connection.py:Connection": 29,
+    "actors/connections/connection.py:ServerConnection": 29,
     "actors/coordinator/topic_registry.py:TopicRegistry": 30,
     "client/consuming/ack_sender.py:ConsumerAcks": 29,
     "client/consuming/partition_consumer.py:PartitionConsumer": 30,
@@ -38,7 +38,7 @@ ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 22,
     "actors/bookie/service.py:BookieService": 22,
     "actors/broker/service.py:BrokerService": 24,
-    "actors/connections/connection.py:Connection": 25,
+    "actors/connections/connection.py:ServerConnection": 25,
     "actors/members/coordinator_link.py:CoordinatorClient": 27,
     "client/consuming/partition_consumer.py:PartitionConsumer": 29,
     "client/producing/outbox.py:Outbox": 26,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.actors.dispatch.consumer import Consumer
+from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.dispatcher import Limits
 from magnetar.actors.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
@@ -55,7 +55,7 @@ class View:
 
 
 def consumer(name="c", permits=0, **options):
-    made = Consumer(Outlet(), 1, name, **options)
+    made = AttachedConsumer(Outlet(), 1, name, **options)
     made.permits = permits
     return made
 

@@ -3,10 +3,10 @@
 import pytest
 
 from magnetar.actors.topics.encryption_required import EncryptionRequired
-from magnetar.actors.topics.producer import Producer, Publish, Session
+from magnetar.actors.topics.producer import AttachedProducer, ProducerState, Publish
 from magnetar.actors.topics.publishing import Publishing, PublishStage, Refusal
 from magnetar.actors.topics.stages import publish_stages
-from magnetar.actors.topics.topic import State
+from magnetar.actors.topics.topic import TopicState
 from magnetar.protocol.commands import send_error, send_receipt
 from magnetar.protocol.errors import BookieUnavailable, BrokerMetadataError, NotAllowedError
 from magnetar.protocol.pulsar_pb2 import EncryptionKeys, MessageMetadata, ServerError
@@ -70,13 +70,13 @@ class Host:
 
     def __init__(self):
         self.name = NAME
-        self.state = State.OPEN
+        self.state = TopicState.OPEN
 
     def check_open(self):
         pass
 
     def publish_failed(self, error):
-        self.state = State.FENCED
+        self.state = TopicState.FENCED
 
     def nothing_pending(self):
         pass
@@ -108,7 +108,7 @@ class Bench:
         self.log, self.host = Log(), Host()
         self.outlet = Outlet(events if events is not None else [])
         self.publishing = Publishing(self.host, self.log, lambda *_: None, stages=stages, producers_max=0)
-        self.producer = Producer(self.publishing, self.outlet, 1, "p", user_provided_name=True, encrypted=True)
+        self.producer = AttachedProducer(self.publishing, self.outlet, 1, "p", user_provided_name=True, encrypted=True)
         self.publishing.producers["p"] = self.producer
 
     def publish(self, sequence_id, metadata=PLAIN):
@@ -153,7 +153,7 @@ async def test_a_plain_message_is_refused_behind_the_receipt_of_an_encrypted_one
     bench.log.store()
     refused = send_error(1, 2, ServerError.MetadataError, "Messages must be encrypted")
     assert bench.outlet.written == [send_receipt(1, 1, 0, 7, 0, -1), refused]
-    assert bench.outlet.sent_away == [bench.producer] and bench.producer.state is Session.CLOSED
+    assert bench.outlet.sent_away == [bench.producer] and bench.producer.state is ProducerState.CLOSED
     assert (bench.outlet.under_way, bench.publishing.pending, bench.producer.pending) == (0, 0, 0)
 
 
@@ -189,4 +189,4 @@ async def test_every_stage_hears_once_of_an_entry_that_was_not_stored():
     events.clear()
     bench.log.fail(BookieUnavailable("no bookies"))
     assert events == ["a failed 1: no bookies", "b failed 1: no bookies", "answer"]
-    assert bench.producer.state is Session.FAILED and bench.host.state is State.FENCED
+    assert bench.producer.state is ProducerState.FAILED and bench.host.state is TopicState.FENCED

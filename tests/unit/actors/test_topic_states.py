@@ -3,17 +3,17 @@
 import pytest
 
 from magnetar.actors.topics import producer, subscription, topic
-from magnetar.actors.topics.producer import Session
+from magnetar.actors.topics.producer import ProducerState
 from magnetar.actors.topics.subscription import SubscriptionState
-from magnetar.actors.topics.topic import State
+from magnetar.actors.topics.topic import TopicState
 from magnetar.runtime.transitions import check_transition
 
 
 @pytest.mark.parametrize(
     ("table", "final"),
     [
-        (topic.TRANSITIONS, State.CLOSED),
-        (producer.TRANSITIONS, Session.CLOSED),
+        (topic.TRANSITIONS, TopicState.CLOSED),
+        (producer.TRANSITIONS, ProducerState.CLOSED),
         (subscription.TRANSITIONS, SubscriptionState.CLOSED),
     ],
 )
@@ -24,18 +24,18 @@ def test_every_state_has_a_row_and_only_closed_is_final(table, final):
 
 def test_a_closed_topic_cannot_be_opened_again():
     with pytest.raises(RuntimeError, match="t cannot go from closed to open"):
-        check_transition(topic.TRANSITIONS, "t", State.CLOSED, State.OPEN)
+        check_transition(topic.TRANSITIONS, "t", TopicState.CLOSED, TopicState.OPEN)
 
 
 def test_a_failed_session_cannot_be_refused_any_more():
-    session = producer.Producer(None, None, 1, "p", user_provided_name=True)  # type: ignore[arg-type]
+    session = producer.AttachedProducer(None, None, 1, "p", user_provided_name=True)  # type: ignore[arg-type]
     session.fail()
     with pytest.raises(RuntimeError, match="the session of producer p cannot go from failed to refused"):
         session.refuse(1, None)  # type: ignore[arg-type]
 
 
 def test_ending_a_session_twice_changes_nothing():
-    session = producer.Producer(None, None, 1, "p", user_provided_name=True)  # type: ignore[arg-type]
+    session = producer.AttachedProducer(None, None, 1, "p", user_provided_name=True)  # type: ignore[arg-type]
     session.end()
     session.end()
-    assert session.state is Session.CLOSED
+    assert session.state is ProducerState.CLOSED

@@ -11,7 +11,7 @@ from magnetar.spark.reading import frame
 from magnetar.spark.reading.progress import ReadProgress
 from magnetar.spark.reading.range_reader import Block, ClusterAccess
 from magnetar.spark.reading.read_plan import PartitionPlan, ReadSplit
-from magnetar.spark.reading.reader_pool import Locate, Reader, ReaderPool
+from magnetar.spark.reading.reader_pool import LocateBookies, PlacedReader, ReaderPool
 
 ACCESS = ClusterAccess("cluster", b"", ("127.0.0.1", 1))
 events: list[str] = []
@@ -57,7 +57,7 @@ class FakePool(ReaderPool):
     error: Exception | None = None
 
     async def read(
-        self, env: Environment, splits: Sequence[ReadSplit], locate: Locate, progress: ReadProgress
+        self, env: Environment, splits: Sequence[ReadSplit], locate: LocateBookies, progress: ReadProgress
     ) -> list[Block]:
         events.append("read")
         if self.error is not None:
@@ -75,7 +75,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakePool]]:
 
     def start(access: ClusterAccess, readers_per_node: int | None) -> FakePool:
         assert access == ACCESS
-        started.append(FakePool([Reader(None, "host")]))
+        started.append(FakePool([PlacedReader(None, "host")]))
         return started[-1]
 
     async def access() -> ClusterAccess:

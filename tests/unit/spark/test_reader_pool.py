@@ -12,7 +12,7 @@ from magnetar.spark.reading.arrow_decoding import TimeWindow
 from magnetar.spark.reading.progress import ReadProgress
 from magnetar.spark.reading.range_reader import Block
 from magnetar.spark.reading.read_plan import LedgerRange, ReadSplit
-from magnetar.spark.reading.reader_pool import Reader, ReaderPool
+from magnetar.spark.reading.reader_pool import PlacedReader, ReaderPool
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
@@ -27,7 +27,7 @@ def splits(count: int, bookie: str = "bookie-1") -> list[ReadSplit]:
     return made
 
 
-class FakeReader(Reader):
+class FakeReader(PlacedReader):
     """Gives one block a split, named by its ledger; `failures` come first."""
 
     def __init__(self, host: str = "host-1", failures: Sequence[Exception] = ()) -> None:
@@ -64,7 +64,7 @@ async def located() -> Sequence[BookieInfo]:
     return BOOKIES
 
 
-async def read(env: Environment, readers: Sequence[Reader], wanted: Sequence[ReadSplit]) -> list[Block]:
+async def read(env: Environment, readers: Sequence[PlacedReader], wanted: Sequence[ReadSplit]) -> list[Block]:
     with ReadProgress("t", 0, shown=False) as progress:
         blocks = await ReaderPool(readers).read(env, wanted, located, progress)
         assert progress.rows == sum(block.rows for block in blocks)
