@@ -1,6 +1,6 @@
 """What a bookie may store, as pure decisions: the fence check of an ADD. `BookieStore` carries them out.
 
-They are plain functions of what the bookie knows, so that the exhaustive explorer (tests/simulation/explorer.py) takes
+They are plain functions of what the bookie knows, so that the exhaustive explorer (tests/simulation/explorer) takes
 the very decisions that run in production. The order of the checks is the table in `bookie`.
 """
 

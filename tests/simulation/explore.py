@@ -1,10 +1,11 @@
-"""`make explore`: explore fencing and recovery exhaustively, then show that known bugs are found. See `explorer`.
+"""`make explore`: explore fencing and recovery exhaustively, then show that known bugs are found.
 
     python tests/simulation/explore.py            all configurations, then the mutants
     python tests/simulation/explore.py --mutants  the mutants only
 
-Two processes work at a time: one with reductions, one without. Exit status 1 when an invariant is broken, a
-configuration is not explored to its end, the reductions lose an outcome, or a mutant is not found.
+`explorer.reduced` says how. Two processes work at a time: one with reductions, one without. Exit status 1 when an
+invariant is broken, a configuration is not explored to its end, the reductions lose an outcome, or a mutant is not
+found.
 """
 
 import multiprocessing
@@ -17,10 +18,10 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from simulation import mutants
-from simulation.explorer import Explorer
-from simulation.explorer_plain import PlainExplorer
-from simulation.explorer_report import Options, Report
+from simulation.explorer.plain import PlainExplorer
+from simulation.explorer.reduced import Explorer
+from simulation.explorer.report import Options, Report
+from simulation.mutants import catalog
 
 CONFIGURATIONS = (
     Options(bookies=4, recoverers=2, entries=2, breaks=True, store_timeouts=True),
@@ -65,7 +66,7 @@ def wander(options: Options) -> set[Any]:
 
 def hunt(name: str) -> Report:
     """Explore with a mutant switched on."""
-    with mutants.active(name):
+    with catalog.active(name):
         return explore(HUNTS[name])
 
 
@@ -74,8 +75,8 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as processes:
         sound = "--mutants" in arguments or _explore_all(processes)
-        for name, report in zip(mutants.EXPLORED, processes.map(hunt, mutants.EXPLORED), strict=True):
-            print(f"\nmutant {name}, {mutants.MUTANTS[name].bug}: {'found' if report.violation else 'NOT FOUND'}")
+        for name, report in zip(catalog.EXPLORED, processes.map(hunt, catalog.EXPLORED), strict=True):
+            print(f"\nmutant {name}, {catalog.MUTANTS[name].bug}: {'found' if report.violation else 'NOT FOUND'}")
             print(f"    {HUNTS[name]}: after {report.states:,} states, {report.seconds:.1f} s")
             sound = sound and bool(report.violation)
             show(report)

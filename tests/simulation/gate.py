@@ -7,7 +7,7 @@
 
 Each mutant names the scenario that hunts it: ledgers alone, or a whole cluster (`run.SCENARIOS`).
 
-A mutant is caught by a seed whose run breaks the invariant that was named beforehand (`mutants.MUTANTS`); breaking
+A mutant is caught by a seed whose run breaks the invariant that was named beforehand (`catalog.MUTANTS`); breaking
 another one does not count. Exit status 1 when one is not caught within --seeds-max seeds, or when the unmutated build
 breaks anything in any of the seeds that were needed, in the scenarios that were needed.
 """
@@ -25,9 +25,9 @@ from typing import NamedTuple
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "support")]
 
-from simulation import mutants
+from simulation.mutants import catalog
 from simulation.run import SCENARIOS
-from simulation.transcript import Transcript
+from simulation.world.transcript import Transcript
 
 SEEDS_MAX = 10_000
 SEEDS_PER_TASK = 4
@@ -53,7 +53,7 @@ class Shot(NamedTuple):
 
 def scenario_of(name: str, chosen: str | None) -> str:
     """The scenario that a mutant is hunted in."""
-    return chosen or mutants.MUTANTS[name].scenario
+    return chosen or catalog.MUTANTS[name].scenario
 
 
 def shoot(name: str, seeds: range, chosen: str | None = None) -> Shot:
@@ -61,7 +61,7 @@ def shoot(name: str, seeds: range, chosen: str | None = None) -> Shot:
     others = 0
     simulate = SCENARIOS[scenario_of(name, chosen)]
     for seed in seeds:
-        with mutants.active(name) as mutant:
+        with catalog.active(name) as mutant:
             violations = simulate(seed).violations
         for sentence in violations:
             if sentence.startswith(f"{mutant.invariant}:"):
@@ -112,7 +112,7 @@ def run_gate(names: list[str], chosen: str | None, first: int, seeds_max: int, w
     print(f"{'mutant':17} {'bug':68} {'in':7} {'named':6} {'seeds':>6} {'s':>6}  caught by", flush=True)
     with ProcessPoolExecutor(workers) as pool:
         for name in names:
-            mutant, scenario = mutants.MUTANTS[name], scenario_of(name, chosen)
+            mutant, scenario = catalog.MUTANTS[name], scenario_of(name, chosen)
             found = hunt(pool, name, chosen, range(first, first + seeds_max), workers)
             needed[scenario] = max(needed.get(scenario, 0), found.seeds)
             holds = holds and bool(found.sentence)
@@ -134,7 +134,7 @@ def run_gate(names: list[str], chosen: str | None, first: int, seeds_max: int, w
 
 def replay(name: str, chosen: str | None, seed: int) -> int:
     """One run with its transcript."""
-    with mutants.active(name):
+    with catalog.active(name):
         outcome = SCENARIOS[scenario_of(name, chosen)](seed, transcript=Transcript(sys.stdout))
     for violation in outcome.violations:
         print(f"VIOLATION {violation}")
@@ -144,7 +144,7 @@ def replay(name: str, chosen: str | None, seed: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--mutant", action="append", choices=list(mutants.MUTANTS), help="only this one; may be repeated"
+        "--mutant", action="append", choices=list(catalog.MUTANTS), help="only this one; may be repeated"
     )
     parser.add_argument("--seed", type=int, help="with one --mutant: run this seed and print its transcript")
     parser.add_argument("--scenario", choices=list(SCENARIOS), help="hunt in this one, whatever the mutant names")
@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--seeds-max", type=int, default=SEEDS_MAX, help="a mutant has to be caught within so many")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    names = options.mutant or list(mutants.MUTANTS)
+    names = options.mutant or list(catalog.MUTANTS)
     if options.seed is not None:
         return replay(names[0], options.scenario, options.seed)
     holds = run_gate(names, options.scenario, options.first, options.seeds_max, options.workers)

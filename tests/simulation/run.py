@@ -1,7 +1,7 @@
 """Runs simulations: `python tests/simulation/run.py --seeds 1000`, or `--seed 7` for one transcript.
 
-There are two scenarios: a whole cluster (`scenario`), and ledgers without brokers (`ledger_scenario`), which costs a
-sixth of it. An even seed is one of the first, an odd one of the second, unless `--scenario` says which.
+There are two scenarios: a whole cluster (`scenarios.cluster`), and ledgers without brokers (`scenarios.ledgers`),
+which costs a sixth of it. An even seed is one of the first, an odd one of the second, unless `--scenario` says which.
 
 A run prints an *unseed*, drawn from all that happened: two runs of a seed that differ in it were not deterministic.
 """
@@ -20,11 +20,11 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "support")]
 
-from simulation import ledger_scenario, scenario
-from simulation.harness import Outcome
-from simulation.transcript import Transcript
+from simulation.scenarios import cluster, ledgers
+from simulation.world.harness import Outcome
+from simulation.world.transcript import Transcript
 
-SCENARIOS = {"cluster": scenario.simulate, "ledgers": ledger_scenario.simulate}
+SCENARIOS = {"cluster": cluster.simulate, "ledgers": ledgers.simulate}
 
 
 def scenario_of(seed: int, chosen: str | None) -> str:

@@ -9,9 +9,11 @@ import pytest
 
 from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.ledger.recovery import LedgerRecovery
-from simulation import gate, ledger_scenario, mutants
-from simulation.mutant import Mutant
+from simulation import gate
+from simulation.mutants import catalog
+from simulation.mutants.mutant import Mutant
 from simulation.run import SCENARIOS
+from simulation.scenarios import ledgers
 
 GATE = Path(gate.__file__)
 QUICK = ("#1067", "#4668", "last sent")
@@ -35,13 +37,13 @@ def test_the_gate_finds_what_is_switched_on_and_nothing_else() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     table = result.stdout.splitlines()
     for name, line in zip(QUICK, table[1:], strict=False):
-        assert line.startswith(name) and f"{mutants.MUTANTS[name].invariant}:" in line
+        assert line.startswith(name) and f"{catalog.MUTANTS[name].invariant}:" in line
     assert table[-1].endswith("none of them with a violation")
 
 
 def test_a_mutant_that_is_not_caught_fails_the_gate(monkeypatch, capsys) -> None:
     harmless = Mutant("harmless", "none", "I1", lambda stack: None)
-    monkeypatch.setitem(mutants.MUTANTS, harmless.name, harmless)
+    monkeypatch.setitem(catalog.MUTANTS, harmless.name, harmless)
     assert not gate.run_gate([harmless.name], None, 0, 2, 1)
     assert "NOT CAUGHT, in 0 seeds by other invariants only" in capsys.readouterr().out
 
@@ -61,20 +63,20 @@ def test_a_mutant_can_be_hunted_in_whole_clusters() -> None:
     assert "seeds of cluster" in last and last.endswith("none of them with a violation")
 
 
-@pytest.mark.parametrize("name", mutants.MUTANTS)
+@pytest.mark.parametrize("name", catalog.MUTANTS)
 def test_every_mutant_names_a_scenario(name: str) -> None:
-    assert mutants.MUTANTS[name].scenario in SCENARIOS
+    assert catalog.MUTANTS[name].scenario in SCENARIOS
 
 
-@pytest.mark.parametrize("name", mutants.MUTANTS)
+@pytest.mark.parametrize("name", catalog.MUTANTS)
 def test_a_mutant_goes_away_again(name: str) -> None:
     before = LedgerRecovery._take, BookieStore._fence
-    with mutants.active(name) as mutant:
+    with catalog.active(name) as mutant:
         assert mutant.invariant[0] == "I"
     assert (LedgerRecovery._take, BookieStore._fence) == before
 
 
 def test_without_faults_nothing_fails() -> None:
-    outcome = ledger_scenario.simulate(11, with_faults=False)
+    outcome = ledgers.simulate(11, with_faults=False)
     assert outcome.violations == []
     assert outcome.counts["acknowledged"] > 0

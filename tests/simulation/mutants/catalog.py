@@ -1,0 +1,29 @@
+"""All mutants by name, and how one is switched on for a while.
+
+    with catalog.active("#2614"):
+        …run something that must notice…
+
+Production code has no hooks for this: each mutant replaces class members or module functions and puts them back.
+`MUTANTS` names, for each, the invariant that must break. `EXPLORED` are those that the exhaustive explorer finds; the
+others need disks, garbage collection or time, which only the simulator has.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from .mutant import Mutant
+from .original import ORIGINAL
+from .own import OWN
+from .repair import REPAIR
+
+MUTANTS = {mutant.name: mutant for mutant in (*ORIGINAL, *OWN, *REPAIR)}
+EXPLORED = ("#2614", "#2615", "#1591")
+
+
+@contextmanager
+def active(name: str) -> Iterator[Mutant]:
+    """Switch one mutant on for a while. Raises KeyError for an unknown name."""
+    mutant = MUTANTS[name]
+    with ExitStack() as stack:
+        mutant.switch_on(stack)
+        yield mutant

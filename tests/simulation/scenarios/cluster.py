@@ -1,0 +1,324 @@
+"""A whole cluster under simulation, from one seed: workloads composed with faults, and every checker beside them.
+
+A run: start → set up → workloads under faults (safety) → heal → everything outstanding is done (liveness, I8) → read
+the logs and compare → drain what is owed → restart the brokers in order, in some runs → collect garbage everywhere and
+count copies → restore older metadata, in some runs → close. Each run draws a few of the workloads and of the faults, so
+that some runs are crowded and some are about one thing only.
+"""
+
+import asyncio
+import warnings
+from contextlib import ExitStack
+from functools import partial
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.actors.broker.service import BrokerService
+from magnetar.actors.topics import loaded_topics as topics
+from magnetar.actors.topics.persistent import PersistentTopic
+from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
+from magnetar.storage.managed.cursor import Cursor
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.store import Versioned
+
+from ..checkers import publish_watch
+from ..checkers.acknowledge_watch import AcknowledgeWatch
+from ..checkers.delivery_watch import DeliveryWatch
+from ..checkers.history import History
+from ..checkers.metadata_watch import MetadataWatch
+from ..checkers.store_watch import StoreWatch, missing_copies
+from ..checkers.validation import Validation
+from ..faults.cluster import ClusterFaults
+from ..workloads.asking import Asking
+from ..workloads.consuming import Consuming
+from ..workloads.foreign_reading import ForeignReading
+from ..workloads.publishing import Publishing
+from ..workloads.reading import LogReading, Reading
+from ..workloads.recreating import Recreating
+from ..workloads.restoring import Restoring
+from ..workloads.unopenable import Unopenable
+from ..workloads.workload import Workload
+from ..world.cluster import Node, SimCluster, draw_settings
+from ..world.harness import Outcome, Prepared, run_seed
+from ..world.loop import SimLoop
+from ..world.transcript import Transcript
+
+SAFETY_S = 8.0
+REPAIR_LIMIT_S = 90.0
+"""I8: a bookie lost for good is in no record any more so long after its grace."""
+COLLECT_LIMIT_S = 30.0
+LOOK_AGAIN_S = 1.0
+DELETION_DELAY_MAX_S = 3.0
+"""So long a deletion may take in some runs: longer than brokers refuse a topic that they released, in some of these."""
+
+
+class Scenario:
+    """See the module."""
+
+    def __init__(self, cluster: SimCluster, history: History, random: Random, faults: ClusterFaults | None) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._random = random
+        self._faults = faults
+        topics = [f"topic-{number}" for number in range(random.randint(1, 2))]
+        self._log_reading = LogReading(cluster, history, self._chance(), "reader", topics)
+        self._publishers: list[Publishing] = []
+        self._consumers: list[Consuming] = []
+        self._readers: list[Reading | ForeignReading] = []
+        self._recreating: list[Recreating] = []
+        for topic in topics:
+            mark = topic[-1]
+            for number in range(random.randint(1, 2)):
+                name = f"publisher-{mark}{number}"
+                self._publishers.append(Publishing(cluster, history, self._chance(), name, topic))
+            for number in range(random.randint(1, 2)):
+                name = f"consumer-{mark}{number}"
+                self._consumers.append(Consuming(cluster, history, self._chance(), name, topic))
+            if random.random() < 0.3:
+                self._readers.append(Reading(cluster, history, self._chance(), f"along-{mark}", topic))
+            if random.random() < 0.4:
+                self._readers.append(ForeignReading(cluster, history, self._chance(), f"foreign-{mark}", topic))
+        if random.random() < 0.2:
+            self._recreating.append(Recreating(cluster, history, self._chance(), "recreator", "fleeting"))
+        self._acknowledges_all = random.random() < 0.5
+        self._restarts = random.random() < 0.3
+        self._unopenable: list[Unopenable] = []
+        if random.random() < 0.25:
+            self._unopenable.append(Unopenable(cluster, history, self._chance(), "foreigner", "foreign"))
+        self._restoring: Restoring | None = None
+        if random.random() < 0.3:
+            self._restoring = Restoring(cluster, history, self._chance(), "restorer", topics)
+        self._asking: list[Asking] = []
+        if random.random() < 0.3:
+            self._asking.append(Asking(cluster, history, self._chance(), "asker"))
+        self._workloads: list[Workload] = [
+            *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
+            *self._asking,
+        ]  # fmt: skip
+        if faults is not None:
+            faults.workloads = self._workloads
+
+    def _chance(self) -> Random:
+        return Random(self._random.getrandbits(64))
+
+    async def run(self) -> None:
+        """From start to end. Raises AssertionError, beginning with the invariant, where a wait is in vain."""
+        await self._cluster.start()
+        await self._safety()
+        await self._quiet()
+        self._compare()
+        if self._history.violations:
+            return
+        await self._drain()
+        if self._history.violations:
+            return
+        if self._restarts:
+            await self._restart()
+        await self._count_copies()
+        for workload in (self._log_reading, *self._workloads):
+            await workload.run(workload.close)
+        await self._cluster.until(self._no_reader_left, 60.0, "I8: a reader's subscription outlives its client")
+        if self._restoring is not None:
+            await self._restore(self._restoring)
+        self._history.counts["messages"] = len(self._history.sent)
+        self._history.counts["acknowledged"] = len(self._history.acknowledged)
+        await self._cluster.close()
+
+    async def _restore(self, restoring: Restoring) -> None:
+        self._history.protected = restoring.protected
+        await restoring.restore()
+        for node in self._cluster.bookies:
+            if node.ready:
+                await self._collect(node)
+
+    def _no_reader_left(self) -> bool:
+        brokers = [node.service for node in self._cluster.brokers if node.ready]
+        topics = [topic for broker in brokers for topic in broker.topics.loaded.values()]
+        return all(durable for topic in topics for _, durable in topic.subscriptions)
+
+    async def _safety(self) -> None:
+        faults = self._faults
+        early = faults is not None and self._random.random() < 0.3
+        if early and faults is not None:
+            faults.start()
+        limit_s = 120.0 if early else 60.0
+        await self._log_reading.run(self._log_reading.setup, limit_s)
+        for workload in self._workloads:
+            if workload.process.alive:  # else it was crashed before it began, and does this when it is revived
+                await self._unless_killed(workload, workload.setup, limit_s)
+        for workload in self._workloads:
+            if workload.process.alive:
+                await self._unless_killed(workload, workload.start, limit_s)
+        if faults is not None and not early:
+            faults.start()
+        if self._restoring is not None:
+            self._restoring.back_up_within(SAFETY_S)
+        await asyncio.sleep(SAFETY_S)
+        if faults is not None:
+            await faults.heal()
+        for workload in self._workloads:
+            await workload.run(workload.revived)
+
+    async def _unless_killed(self, workload: Workload, step: Any, limit_s: float) -> None:
+        process = workload.process
+        try:
+            await workload.run(step, limit_s)
+        except asyncio.CancelledError:
+            if process.alive:
+                raise
+
+    async def _quiet(self) -> None:
+        """I8: everything outstanding is done in time."""
+        for workload in (*self._publishers, *self._recreating, *self._readers, *self._unopenable, *self._asking):
+            await workload.run(workload.stop)
+        await self._log_reading.run(self._log_reading.read)
+        for consumer in self._consumers:
+            await consumer.run(consumer.stop)
+
+    def _compare(self) -> None:
+        logs = self._log_reading.logs
+        for partitions in logs.values():
+            for partition, log in partitions.items():
+                self._history.check_log(partition, log)
+        for consumer in self._consumers:
+            consumer.check_seeks(logs[consumer.topic])
+        for reader in self._readers:
+            reader.check(logs[reader.topic][reader.partition])
+
+    async def _drain(self) -> None:
+        """I7: what no consumer acknowledged is given to another one."""
+        self._history.begin_again()
+        for consumer in self._consumers:
+            logs = self._log_reading.logs[consumer.topic]
+            try:
+                await consumer.run(partial(consumer.drain, logs, acknowledge=self._acknowledges_all))
+            except AssertionError:
+                missing = {
+                    partition: places
+                    for partition, log in logs.items()
+                    if (places := self._history.missing_deliveries(partition, consumer.name, log))
+                }
+                if not missing:
+                    raise
+                places = next(iter(missing.values()))
+                self._history.violated(f"I7: {consumer.name} is not given {places[:3]} of {list(missing)}")
+                return
+
+    async def _restart(self) -> None:
+        """I7: what brokers counted as acknowledged, and wrote when they were closed in order, does not come again."""
+        cursors: dict[tuple[str, str], Cursor] = {}
+        brokers = self._cluster.brokers
+        await self._cluster.until(lambda: all(node.ready for node in brokers), 60.0, "I8: a broker does not start")
+        for node in brokers:
+            assert isinstance(node.service, BrokerService)
+            for topic in node.service.topics.loaded.values():
+                assert isinstance(topic, PersistentTopic)
+                cursors |= {(topic.name.full, name): cursor for name, cursor in topic.ledger.cursors.items()}
+            await self._cluster.restart_in_order(node)
+        for consumer in self._consumers:
+            for place in await consumer.run(partial(consumer.look_again, LOOK_AGAIN_S)):
+                cursor = cursors.get((place[0], consumer.name))
+                if cursor is not None and not cursor._dirty and cursor._ended is None:
+                    if cursor.is_acknowledged((place[1], place[2])):
+                        self._history.violated(f"I7: {consumer.name} is given {place} again, acknowledged and written")
+
+    async def _count_copies(self) -> None:
+        """I9, and I8 for the copies of a bookie that is gone."""
+        cluster, faults = self._cluster, self._faults
+        here = [node for node in cluster.bookies if not node.gone]
+        await cluster.until(lambda: all(node.ready for node in here), 60.0, "I8: a bookie does not start")
+        gone = [node.name for node in cluster.bookies if node.gone]
+        if gone:
+            await self._repaired(gone[0])
+        for node in here:
+            await self._collect(node)
+        ledgers = [
+            LedgerMetadata.unpack(record.value)
+            for key, record in sorted(cluster.records.by_key.items())
+            if key.startswith(metadata_keys.LEDGERS_PREFIX)
+        ]
+        stores = {node.name: node.service.store for node in here}
+        for sentence in await missing_copies(ledgers, stores, faults.harmed if faults is not None else ()):
+            self._history.violated(sentence)
+
+    async def _collect(self, node: Node) -> None:
+        """Let a bookie collect its garbage; the coordinator may just be changing, or an index be built anew."""
+        assert node.process is not None
+        end = self._cluster.loop.now + COLLECT_LIMIT_S
+        while True:
+            try:
+                await node.process.spawn(node.service.collect(True), "collect")
+                return
+            except (MetadataUnavailable, EntryCorrupt) as error:
+                assert self._cluster.loop.now < end, f"I8: {node.name} cannot collect garbage: {error}"
+                await asyncio.sleep(0.1)
+
+    async def _repaired(self, gone: str) -> None:
+        cluster = self._cluster
+        limit_s = cluster.settings.lost_bookie_grace_s * 2 + REPAIR_LIMIT_S
+        end = cluster.loop.now + limit_s
+
+        def names_it() -> list[str]:
+            return [
+                key
+                for key, record in cluster.records.by_key.items()
+                if key.startswith(metadata_keys.LEDGERS_PREFIX)
+                and any(gone in fragment.bookies for fragment in LedgerMetadata.unpack(record.value).fragments)
+            ]
+
+        while names := names_it():
+            if cluster.loop.now > end:
+                self._history.violated(f"I8: {gone} is gone for good, and {names[:5]} name it after {limit_s:.0f} s")
+                return
+            if cluster.coordinator.ready:
+                cluster.coordinator.service.office.auditor.wake()
+            await asyncio.sleep(2.0)
+
+
+def simulate(
+    seed: int, *, with_faults: bool = True, validate_every: int | None = None, transcript: Transcript | None = None
+) -> Outcome:
+    """Run one seed. `validate_every`: see `validation`; drawn if not given."""
+    history = History()
+
+    def prepare(loop: SimLoop, random: Random, stack: ExitStack) -> Prepared:
+        settings = draw_settings(random)
+        cluster = SimCluster(loop, random, settings, random.choice((3, 4)), 2)
+        cluster.deletion_delay_max_s = random.choice((0.0, 0.0, DELETION_DELAY_MAX_S))
+        stack.enter_context(patch.object(topics, "RELEASE_HOLD_S", random.choice((0.2, topics.RELEASE_HOLD_S))))
+        faults = ClusterFaults(cluster, history, Random(random.getrandbits(64))) if with_faults else None
+        validation = Validation(Random(random.getrandbits(64)), cluster.records, validate_every)
+        cluster.on_service = validation.watch
+        watch(cluster, history, faults, stack)
+        scenario = Scenario(cluster, history, random, faults)
+
+        def evidence() -> object:
+            places = (list(history.acknowledged.items()), list(history.places), sorted(history.counts.items()))
+            return cluster.network.random.random(), places
+
+        return scenario.run(), evidence
+
+    return run_seed(seed, history, prepare, transcript)
+
+
+def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, stack: ExitStack) -> None:
+    """Put the checkers beside the nodes until the stack is left."""
+    metadata = MetadataWatch(history, cluster.records, topics=True)
+
+    def changed(key: str, before: Versioned | None, after: Versioned | None) -> None:
+        history.metadata_changed(key, before, after)
+        metadata.changed(key, before, after)
+        for listener in cluster.on_record:
+            listener(key, before, after)
+        if faults is not None:
+            faults.metadata_changed(key, before, after)
+
+    stack.enter_context(warnings.catch_warnings())
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # what a killed process had not begun
+    cluster.records.watcher = changed
+    StoreWatch(history, cluster.records, metadata.deleted).install(stack)
+    DeliveryWatch(history).install(stack)
+    AcknowledgeWatch(history).install(stack)
+    publish_watch.install(history, stack)

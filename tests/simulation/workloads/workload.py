@@ -1,0 +1,104 @@
+"""What clients do to a simulated cluster, as setup / start / stop / close, each client in a process of its own.
+
+Here is what all workloads share. A workload that `may_crash` can be killed at any moment while it runs, and begun anew
+under the same names.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from magnetar.client.aio.client import AsyncClient
+from magnetar.protocol.errors import MagnetarError
+
+from ..checkers.history import History
+from ..world.cluster import SimCluster
+from ..world.process import Process
+
+ANSWER_LIMIT_S = 60.0
+"""I8: after healing, everything asked for happens within this time."""
+
+
+class Workload:
+    """One client in a process of its own."""
+
+    def __init__(self, cluster: SimCluster, history: History, random: Random, name: str) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.history = history
+        self.random = random
+        self.process: Process = cluster.client_process(name)
+        self.client: AsyncClient
+        self.may_crash = False
+        self.stopping = False
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._reviving: asyncio.Task[Any] | None = None
+
+    async def run(self, step: Callable[[], Awaitable[Any]], limit_s: float = ANSWER_LIMIT_S) -> Any:
+        """A step in this workload's process. Raises AssertionError (I8) when it takes longer."""
+
+        async def within() -> Any:
+            async with asyncio.timeout(limit_s):
+                return await step()
+
+        try:
+            return await self.process.spawn(within(), name_of(step))
+        except TimeoutError:
+            raise AssertionError(f"I8: {self.name} {name_of(step)} took over {limit_s:.0f} s") from None
+
+    def begin(self, coroutine: Any, name: str) -> None:
+        self.tasks.append(self.process.spawn(coroutine, name))
+
+    def connect(self) -> None:
+        """Make the client; called in the process."""
+        self.client = self.cluster.client(self.process, operation_timeout_seconds=10)
+
+    async def setup(self) -> None: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    # -- crashing --------------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """Its process is killed. What it had under way may happen or not."""
+        self.process.kill()
+        self.tasks.clear()
+        self._reviving = None
+
+    def revive(self) -> None:
+        """Begin anew in another process, unless one runs or everything is being stopped."""
+        if self.process.alive or self.stopping:
+            return
+        self.process = self.cluster.client_process(self.name)
+        self._reviving = self.process.spawn(self._begin_anew(), "begin anew")
+
+    async def revived(self) -> None:
+        """Wait until it is as far as before."""
+        if self._reviving is not None:
+            await self._reviving
+
+    async def _begin_anew(self) -> None:
+        await self.setup()
+        await self.start()
+
+    # -- for steps ---------------------------------------------------------------------------------------------------
+
+    async def again(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        """Repeat what fails; the limit is the caller's."""
+        while True:
+            try:
+                return await attempt()
+            except (MagnetarError, TimeoutError) as error:
+                self.history.counts[f"{name_of(attempt)} failed: {type(error).__name__}"] += 1
+                await asyncio.sleep(0.5)
+
+
+def name_of(step: Callable[..., Any]) -> str:
+    """What a step is called."""
+    name: str = step.func.__name__ if isinstance(step, partial) else step.__name__
+    return name.strip("_").replace("_", " ")
