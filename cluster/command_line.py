@@ -1,6 +1,6 @@
 """The command `magnetar`: start, status, stop, accept-lost-ledgers, settings.
 
-Every mistake of the operator ends in one clear line and exit status 1, never in a traceback.
+An operator's mistake prints one line and exits with status 1, never with a traceback.
 """
 
 import json
@@ -36,13 +36,15 @@ errors = Console(stderr=True)
 
 DataDirectory = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Where everything lies. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar."),
+    typer.Option(
+        "--data-dir", help="The cluster's data directory. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar."
+    ),
 ]
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Turn what the operator can mend into one line."""
+    """Turn errors that the operator can mend into one line."""
     try:
         yield
     except (MagnetarError, PermissionError) as error:
@@ -55,38 +57,48 @@ def start(
     brokers: Annotated[int, typer.Option(help="Brokers to run.")] = 2,
     bookies: Annotated[int, typer.Option(help="Bookies to run.")] = 3,
     data_dir: DataDirectory = None,
-    host: Annotated[str, typer.Option(help="Address to bind to; 0.0.0.0 uses all nodes of Ray.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Of the first broker; the next ones follow. 0 = any free.")] = 6650,
-    admin_port: Annotated[int, typer.Option(help="Of the admin HTTP. 0 = any free.")] = 8080,
+    host: Annotated[str, typer.Option(help="Address to bind to. 0.0.0.0 uses all nodes of Ray.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port of the first broker; each further broker takes the next port. 0 = any free port.")
+    ] = 6650,
+    admin_port: Annotated[int, typer.Option(help="Port of the admin HTTP. 0 = any free port.")] = 8080,
     ensemble: Annotated[
         str | None, typer.Option(metavar="E/W/A", help="Ensemble size, write quorum, ack quorum. By default 3/3/2.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; see `magnetar settings`.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="One setting; repeat the option for more. `magnetar settings` lists all.",
+        ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A file of NAME=VALUE lines.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A settings file: one NAME=VALUE per line.")] = None,
     metadata: Annotated[
-        str | None, typer.Option(metavar="URL", help="PostgreSQL database for the metadata, instead of SQLite.")
+        str | None,
+        typer.Option(metavar="URL", help="URL of a PostgreSQL database that keeps the metadata, instead of SQLite."),
     ] = None,
     accept_lost_disk: Annotated[
         list[str] | None,
         typer.Option(
             metavar="BOOKIE",
-            help="A bookie, such as bookie-2, whose disk will not come back: it begins anew, empty, and is filled from "
-            "the others. May be given again.",
+            help="A bookie, such as bookie-2, whose disk is lost. It starts again with an empty disk, and the auditor "
+            "copies its entries from other bookies. Repeat the option for more bookies.",
         ),
     ] = None,
     metadata_restored: Annotated[
         bool,
         typer.Option(
             "--metadata-restored",
-            help="Say once after each restore of the metadata from a backup: all bookies are then asked for the end of "
-            "each ledger that was open in it.",
+            help="Pass it once, on the first start after a restore of the metadata from a backup. Recovery then asks "
+            "all bookies for the end of each ledger that was open in the backup.",
         ),
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster runs.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the cluster runs, and leave it running.")
+    ] = False,
 ) -> None:
-    """Start a cluster: joins the Ray at RAY_ADDRESS or starts one. What lies in the data directory comes back."""
+    """Start a cluster on the Ray at RAY_ADDRESS, or on a Ray that it starts. Data in the data directory is kept."""
     from .ray_cluster import start_on_ray
     from .status_table import print_status
 
@@ -111,7 +123,7 @@ def start(
 @app.command()
 def status(
     data_dir: DataDirectory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Plain JSON instead of tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Show the running cluster: actors, addresses, epochs, topics, disks."""
     from .ray_cluster import find_on_ray
@@ -127,7 +139,7 @@ def status(
 
 @app.command()
 def stop(data_dir: DataDirectory = None) -> None:
-    """Stop the running cluster, and Ray if `start` started it; any other Ray goes on."""
+    """Stop the running cluster. Ray stops too if `start` started it; any other Ray keeps running."""
     from .ray_cluster import stop_on_ray
 
     with clear_errors():
@@ -136,7 +148,7 @@ def stop(data_dir: DataDirectory = None) -> None:
 
 @app.command()
 def accept_lost_ledgers(data_dir: DataDirectory = None) -> None:
-    """Give up the ledgers that restored metadata does not know. Bookies then delete them; there is no way back."""
+    """Give up the ledgers that restored metadata does not know. Bookies then delete them. This cannot be undone."""
     from .ray_cluster import find_on_ray
 
     with clear_errors():
@@ -165,15 +177,15 @@ def parse_settings(given: list[str]) -> dict[str, object]:
     for pair in given:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            raise SettingError(f"a setting is given as NAME=VALUE, not {pair!r}")
+            raise SettingError(f"{pair!r} is not a setting: write NAME=VALUE")
         if name.strip() in parsed:
-            raise SettingError(f"{name.strip()} is set twice")
+            raise SettingError(f"{name.strip()} is set twice: give it once")
         parsed[name.strip()] = value.strip()
     return parsed
 
 
 def _stay(cluster: "RayCluster") -> None:
-    """Wait for Ctrl-C, SIGTERM, or for somebody else to stop the cluster; then stop it cleanly."""
+    """Wait for Ctrl-C, SIGTERM, or for another process to stop the cluster; then stop it cleanly."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -199,13 +211,13 @@ def main() -> NoReturn:
 
 
 def _exit(code: str | int | None) -> NoReturn:
-    """End the process. One that used Ray ends at once: Ray's own exit waits over a second, for nothing of ours."""
+    """End the process. A process that used Ray ends at once: Ray's own exit handler waits over a second for nothing."""
     ray = sys.modules.get("ray")
     if ray is None or not isinstance(code, int | None):
         sys.exit(code)
     ray.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # the reader of the pipe is gone
             stream.flush()
     os._exit(code or 0)
 

@@ -91,7 +91,7 @@ class ClusterDirectory:
             self._lock = self._files.lock(str(self.path / LOCK_FILE))
         except DirectoryLocked as error:
             raise ClusterError(
-                f"{self.path} is in use by another Magnetar process: stop that one first, or give another --data-dir"
+                f"{self.path} is in use by another Magnetar process: stop that process, or choose another --data-dir"
             ) from error
 
     def unlock(self) -> None:
@@ -107,7 +107,10 @@ class ClusterDirectory:
         if record is None:
             return None
         if record.get("format") != FORMAT:
-            raise ClusterError(f"{self.path / IDENTITY_FILE} has format {record.get('format')}, not {FORMAT}")
+            raise ClusterError(
+                f"{self.path / IDENTITY_FILE} has format {record.get('format')}, but this version of Magnetar reads "
+                f"format {FORMAT}: use the version that wrote it"
+            )
         try:
             identity = ClusterIdentity(
                 cluster_id=record["cluster_id"],
@@ -117,9 +120,13 @@ class ClusterDirectory:
                 state=record["state"],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ClusterError(f"{self.path / IDENTITY_FILE} is damaged: {error!r}") from error
+            raise ClusterError(
+                f"{self.path / IDENTITY_FILE} is damaged ({error!r}): restore it from a backup"
+            ) from error
         if not _is_whole(identity):
-            raise ClusterError(f"{self.path / IDENTITY_FILE} is damaged: a value is not what `start` writes there")
+            raise ClusterError(
+                f"{self.path / IDENTITY_FILE} is damaged (a value is missing or impossible): restore it from a backup"
+            )
         return identity
 
     def establish_identity(self, metadata_url: str | None, cookies_elsewhere: list[str]) -> ClusterIdentity:
@@ -135,8 +142,8 @@ class ClusterDirectory:
             leftovers = [*cookies, *([str(store)] if store.exists() else [])]
             if leftovers:
                 raise ClusterError(
-                    f"{self.path} has no {IDENTITY_FILE}, but there is data of a cluster: {', '.join(leftovers)}. "
-                    "Restore that file, or give an empty --data-dir"
+                    f"{self.path} has no {IDENTITY_FILE}, but it holds data of a cluster: {', '.join(leftovers)}. "
+                    "Restore that file from a backup, or choose an empty --data-dir"
                 )
             identity = ClusterIdentity(
                 cluster_id=secrets.token_hex(8),
@@ -148,18 +155,22 @@ class ClusterDirectory:
             return identity
         if metadata_url is not None and metadata_url != identity.metadata_url:
             raise ClusterError(
-                f"the cluster in {self.path} keeps its metadata at {identity.metadata_url}, not at {metadata_url}"
+                f"the cluster in {self.path} keeps its metadata at {identity.metadata_url}, not at {metadata_url}: "
+                "leave --metadata out"
             )
         if identity.metadata_url.startswith("sqlite:"):
             # The directory may have been moved as a whole; its store moves along.
             identity = dataclasses.replace(identity, metadata_url=self.sqlite_url)
             if identity.state == "ready" and not store.exists():
                 raise ClusterError(
-                    f"the metadata store {store} of cluster {identity.cluster_id} is missing: restore it. "
-                    "An empty one in its place would lose every topic"
+                    f"the metadata store {store} of cluster {identity.cluster_id} is missing: restore it from a "
+                    "backup. An empty store would lose every topic"
                 )
         if identity.state == "new" and cookies:
-            raise ClusterError(f"the metadata store of {self.path} was never completed, but there are {cookies}")
+            raise ClusterError(
+                f"the metadata store of {self.path} was never completed, but bookies have cookies ({cookies}): choose "
+                "an empty --data-dir"
+            )
         return identity
 
     def save_identity(self, identity: ClusterIdentity) -> None:
@@ -194,9 +205,9 @@ class ClusterDirectory:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            raise ClusterError(f"cannot read {path}: {error}") from error
+            raise ClusterError(f"cannot read {path} ({error}): check that the file belongs to this user") from error
         if not isinstance(record, dict):
-            raise ClusterError(f"{path} is damaged: no JSON object")
+            raise ClusterError(f"{path} is damaged (it holds no JSON object): restore it from a backup")
         return record
 
     def _write(self, name: str, record: dict[str, Any]) -> None:

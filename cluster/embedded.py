@@ -57,7 +57,7 @@ class _Services:
         problems = await self._supervisor.wait_ready(READY_TIMEOUT_S)
         if problems:
             reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
-            raise ClusterError(f"the cluster did not start: {reasons}")
+            raise ClusterError(f"the embedded cluster did not start: {reasons}")
 
     async def status(self) -> dict[str, Any]:
         if self._coordinator is None:
@@ -133,7 +133,12 @@ class EmbeddedCluster(Cluster):
         if prepared.lost_bookies:
             missing = ", ".join(prepared.lost_bookies)
             where = self._directory.path
-            logger.warning("registered, but not in %s: %s (accept_lost_disk lets a bookie begin anew)", where, missing)
+            logger.warning(
+                "these bookies are registered, but %s does not hold their data: %s. If a disk is lost, pass "
+                "accept_lost_disk",
+                where,
+                missing,
+            )
         self._services = _Services(self._env, prepared.plan)
         await self._services.start()
         return prepared.plan
@@ -153,7 +158,7 @@ class EmbeddedCluster(Cluster):
             if future.done():
                 raise
             future.cancel()
-            raise ClusterError(f"the embedded cluster did not answer within {timeout_s:.0f} s") from None
+            raise ClusterError(f"the embedded cluster did not answer within {timeout_s:.0f} s: read its log") from None
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -71,7 +71,7 @@ def load_settings(
         parts = ensemble.split("/")
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
             raise SettingError(
-                f"the ensemble is written as ensemble/write quorum/ack quorum, such as 3/3/2, not {ensemble!r}"
+                f"{ensemble!r} is not an ensemble: write ensemble size/write quorum/ack quorum, such as 3/3/2"
             )
         overrides.update(zip(REPLICATION_NAMES, parts, strict=True))
     return Settings.load(config, environment, overrides)
@@ -80,12 +80,12 @@ def load_settings(
 def check_size(brokers: int, bookies: int, settings: Settings) -> None:
     """Raise ClusterError for a cluster that could not acknowledge anything."""
     if brokers < 1:
-        raise ClusterError(f"a cluster needs at least one broker, not {brokers}")
+        raise ClusterError(f"a cluster needs at least one broker, but {brokers} were asked for: raise --brokers")
     if bookies < settings.ack_quorum:
         raise ClusterError(
-            f"{bookies} bookies cannot acknowledge entries that need {settings.ack_quorum} copies "
+            f"{bookies} bookies are too few for an ack quorum of {settings.ack_quorum} "
             f"(ensemble {settings.ensemble_size}/{settings.write_quorum}/{settings.ack_quorum}): "
-            "give more --bookies or a smaller --ensemble"
+            "raise --bookies, or choose a smaller --ensemble"
         )
 
 
@@ -110,7 +110,9 @@ def check_accepted(accepted: Sequence[str], registered: Sequence[str]) -> None:
     for bookie in accepted:
         if bookie not in registered:
             there = ", ".join(sorted(registered, key=_number)) or "none yet"
-            raise ClusterError(f"--accept-lost-disk {bookie}: there is no such bookie, only {there}")
+            raise ClusterError(
+                f"--accept-lost-disk names {bookie}, which is not a bookie of this cluster: choose one of {there}"
+            )
 
 
 def place_bookies(
@@ -132,10 +134,13 @@ def place_bookies(
             if owner != cluster_id:
                 raise ClusterError(
                     f"{bookie} on {machine.address} belongs to cluster {owner}, not to {cluster_id}: "
-                    "give another --data-dir"
+                    "choose another --data-dir"
                 )
             if bookie in places:
-                raise ClusterError(f"{bookie} lies on {places[bookie].address} and on {machine.address}: one is a copy")
+                raise ClusterError(
+                    f"the data of {bookie} lies on {places[bookie].address} and on {machine.address}: one is a copy. "
+                    "Move the copy out of the data directory"
+                )
             places[bookie] = machine
     missing = sorted(set(registered) - set(places), key=_number)
     lost = [bookie for bookie in missing if bookie not in accepted]

@@ -13,8 +13,8 @@ def check_free(host: str, port: int, purpose: str, option: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ClusterError(
-                f"port {port} on {host}, which {purpose} wants, is not free ({error.strerror}): "
-                f"stop what listens there (another cluster?) or choose another with {option}"
+                f"{purpose} cannot listen on port {port} of {host} ({error.strerror}): "
+                f"stop the process that uses the port, or choose another port with {option}"
             ) from error
 
 

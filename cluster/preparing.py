@@ -105,7 +105,7 @@ def _choose_ports(options: StartOptions) -> list[int]:
         check_free(probe_host, port, f"broker-{number + 1}", "--port")
     check_free(probe_host, ports[-2], "the admin HTTP", "--admin-port")
     if ports[-2] in ports[: options.brokers]:
-        raise ClusterError(f"port {ports[-2]} is wanted by a broker and by the admin HTTP: give another --admin-port")
+        raise ClusterError(f"a broker and the admin HTTP were both given port {ports[-2]}: choose another --admin-port")
     return ports
 
 
@@ -120,5 +120,5 @@ async def _check_or_create_cluster(
     if found != identity.cluster_id:
         raise ClusterError(
             f"{directory.path} belongs to cluster {identity.cluster_id}, but its metadata store holds "
-            f"{f'cluster {found}' if found else 'no cluster'}: restore the right one"
+            f"{f'cluster {found}' if found else 'no cluster'}: restore the metadata store of this cluster"
         )

@@ -138,7 +138,7 @@ def stop_on_ray(data_directory: str | os.PathLike[str]) -> str:
         _end_session(session)
         directory.clear_run()
         where = log_directory(str(directory.path))
-        return f"the cluster did not answer ({error}); what was left of it is cleared away, logs are in {where}"
+        return f"the cluster did not answer ({error}), so its processes were killed; its logs are in {where}"
     with cluster:
         return f"stopped cluster {cluster.cluster_id}; logs are in {log_directory(str(directory.path))}"
 
@@ -157,14 +157,18 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
     with contextlib.suppress(ValueError):
         ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
         raise ClusterError(
-            f"a Magnetar cluster runs already on the Ray at {session.address}: "
+            f"a Magnetar cluster already runs on the Ray at {session.address}: "
             "`magnetar status` shows it, `magnetar stop` stops it"
         )
     machines = ray_machines(options.host, str(directory.path))
     prepared = asyncio.run(_prepare(directory, options, machines))
     if prepared.lost_bookies:
         missing = ", ".join(prepared.lost_bookies)
-        logger.warning("registered, but on no node: %s (--accept-lost-disk lets a bookie begin anew)", missing)
+        logger.warning(
+            "these bookies are registered, but no node holds their data: %s. If a disk is lost, pass "
+            "--accept-lost-disk",
+            missing,
+        )
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
     coordinator = remote(CoordinatorActor, **actor_options(plan.coordinator, restarts_max=-1)).remote(plan)
@@ -173,7 +177,7 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
         problems = ask(coordinator.wait_ready.remote(READY_TIMEOUT_S), READY_TIMEOUT_S + 30)
         if problems:
             reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
-            raise ClusterError(f"the cluster did not start: {reasons}")
+            raise ClusterError(f"the cluster did not start: {reasons}. Read the logs in the data directory")
         information = ask(coordinator.client_information.remote(), ANSWER_TIMEOUT_S)
         if session.kind == "detached":
             session = ray_session.with_descendants(session)
@@ -199,7 +203,7 @@ def _coordinator() -> Any:
     try:
         return ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
     except ValueError as error:
-        raise ClusterError("no Magnetar cluster runs on this Ray: `magnetar start` starts one") from error
+        raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
 
 
 def _stop_actors() -> None:
@@ -216,7 +220,7 @@ def _stop_actors() -> None:
         try:
             ask(coordinator.stop_cluster.remote(), STOP_TIMEOUT_S)
         except RayError as error:
-            logger.warning("the coordinator did not stop the cluster in order: %s", error)
+            logger.warning("the coordinator did not stop the cluster: %s", error)
         # Its supervisor first: it would start again what is killed below.
         ray.kill(coordinator)
     named: list[Any] = list_named_actors(all_namespaces=True)
@@ -244,8 +248,8 @@ def _connect(directory: ClusterDirectory | None) -> RaySession:
     if not address:
         where = f"none runs on {directory.path}" if directory is not None else "no data directory was given"
         raise ClusterError(
-            f"no running cluster is known: RAY_ADDRESS is not set, and {where}. Start one with "
-            "`magnetar start --detach`, or name the data directory of a running one"
+            f"no running cluster was found: RAY_ADDRESS is not set, and {where}. Start one with "
+            "`magnetar start --detach`, or name the data directory of a running cluster"
         )
     ray_session.connect_to_ray(address)
     return RaySession("joined", address)
@@ -259,7 +263,7 @@ def _clear_leftovers(directory: ClusterDirectory) -> None:
     session = RaySession.from_record(run["ray"])
     if any(process.alive for process in session.processes):
         raise ClusterError(
-            f"a cluster runs already on {directory.path}: `magnetar status` shows it, `magnetar stop` stops it"
+            f"a cluster already runs on {directory.path}: `magnetar status` shows it, `magnetar stop` stops it"
         )
     if session.kind == "detached":
         ray_session.remove_temporary_directory(session)

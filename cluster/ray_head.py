@@ -49,13 +49,15 @@ def start_head(directory: str) -> str:
             try:
                 return _start_here(directory, gcs_port)
             except (ImportError, AttributeError, TypeError) as error:
-                logger.warning("this version of Ray is started by `ray start`: %s", error)
+                logger.warning(
+                    "this version of Ray has no in-process head (%s): Magnetar starts Ray with `ray start`", error
+                )
                 processes.kill(processes_of(directory), END_TIMEOUT_S)
                 return _start_by_command(directory, gcs_port, client_port)
     except BaseException as error:
         processes.kill(processes_of(directory), END_TIMEOUT_S)
         if isinstance(error, Exception) and not isinstance(error, ClusterError):
-            raise ClusterError(f"could not start Ray: {error}") from error
+            raise ClusterError(f"Ray did not start: {error}") from error
         raise
 
 
@@ -123,7 +125,9 @@ def _ray(*arguments: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"`ray {arguments[0]}` did not end within {RAY_START_TIMEOUT_S:.0f} s") from error
+        raise ClusterError(
+            f"`ray {arguments[0]}` did not end within {RAY_START_TIMEOUT_S:.0f} s: read Ray's logs"
+        ) from error
     if result.returncode:
         raise ClusterError(f"`ray {arguments[0]}` failed: {(result.stderr or result.stdout).strip()[-2000:]}")
 

@@ -94,7 +94,9 @@ def connect_to_ray(address: str, *, with_token: bool = False) -> None:
     try:
         _init(address=address)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise ClusterError(f"no Ray answers at {address}: {error}") from error
+        raise ClusterError(
+            f"no Ray answers at {address} ({error}): check RAY_ADDRESS, or unset it to start a Ray here"
+        ) from error
 
 
 def disconnect() -> None:
@@ -110,11 +112,11 @@ def end_detached(session: RaySession) -> None:
     Nothing in it is asked to end: our services have been closed by then, and Ray's `gcs_server` ignores SIGTERM.
     """
     if session.kind != "detached":
-        raise ValueError(f"a {session.kind} Ray is not ours to end")
+        raise ValueError(f"a {session.kind} Ray was not started by Magnetar and is not ended by it")
     disconnect()
     left = processes.kill(session.processes, RAY_END_TIMEOUT_S)
     if left:
-        logger.warning("these processes of Ray do not end: %s", ", ".join(str(process.pid) for process in left))
+        logger.warning("these processes of Ray did not end: %s", ", ".join(str(process.pid) for process in left))
     remove_temporary_directory(session)
 
 

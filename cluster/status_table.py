@@ -74,7 +74,7 @@ def _lines(status: Mapping[str, Any]) -> list[str]:
         lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
     full = [member["id"] for member in status["members"] if member["report"].get("disk", {}).get("full")]
     if full:
-        lines.append(f"[yellow]disk full  {', '.join(sorted(full))}: takes no new entries until there is room[/yellow]")
+        lines.append(f"[yellow]disk full  {', '.join(sorted(full))}: read-only until space is free[/yellow]")
     for process in status.get("processes", ()):
         if process["state"] != "running" and process["problem"]:
             lines.append(f"[yellow]problem    {process['node_id']}: {escape(process['problem'])}[/yellow]")
@@ -100,7 +100,7 @@ def _restored(status: Mapping[str, Any]) -> list[str]:
     ids = ", ".join(f"{first} to {end - 1}" for first, end in ranges) or "not yet known"
     held = ", ".join(f"{bookie} {count}" for bookie, count in unknown.items()) or "none so far"
     return [
-        f"[yellow]restored   the metadata is older than its ledgers; ids in doubt: {ids}[/yellow]",
+        f"[yellow]restored   the metadata is older than the ledgers on the bookies; ids in doubt: {ids}[/yellow]",
         f"[yellow]           ledgers kept without a record: {held}[/yellow]",
         "[yellow]           restore a newer backup, or give them up: `magnetar accept-lost-ledgers`[/yellow]",
     ]
@@ -123,13 +123,18 @@ def _copies(auditor: Mapping[str, Any]) -> list[str]:
         if auditor["last_failure"]:
             lines.append(f"[yellow]           last failure: {escape(auditor['last_failure'])}[/yellow]")
     elif not auditor["whole"]:
-        lines.append(f"copies     being checked again, for bookies have come or gone ({done})")
+        lines.append(f"copies     being checked again, because the list of bookies changed ({done})")
     elif auditor["copied_entries_total"]:
         lines.append(f"copies     complete ({done})")
     if auditor["lost_bookies"]:
-        lines.append(f"[yellow]lost       {', '.join(auditor['lost_bookies'])}: ledgers go to other bookies[/yellow]")
+        lines.append(
+            f"[yellow]lost       {', '.join(auditor['lost_bookies'])}: the auditor copies their ledgers to other "
+            "bookies[/yellow]"
+        )
     if auditor["limbo"]:
-        lines.append(f"[yellow]limbo      {', '.join(auditor['limbo'])}: lost data, which are copied back[/yellow]")
+        lines.append(
+            f"[yellow]limbo      {', '.join(auditor['limbo'])}: may have lost data; the auditor copies it back[/yellow]"
+        )
     return lines
 
 
@@ -137,7 +142,8 @@ def _damage(members: Sequence[Mapping[str, Any]]) -> list[str]:
     """Damaged entries of each bookie, and what the scrubs have done."""
     scrubs = {member["id"]: member["report"]["scrub"] for member in members if member["report"].get("scrub")}
     lines = [
-        f"[yellow]damaged    {bookie}: {scrub['damaged']:,} entries, to be copied back from other bookies[/yellow]"
+        f"[yellow]damaged    {bookie}: {scrub['damaged']:,} entries; the auditor copies them from other "
+        "bookies[/yellow]"
         for bookie, scrub in sorted(scrubs.items())
         if scrub["damaged"]
     ]

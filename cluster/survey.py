@@ -19,7 +19,9 @@ def find_cookies(data_directory: str) -> dict[str, str]:
             cookie: dict[str, Any] = json.loads(path.read_bytes())
             found[path.parent.name] = str(cookie["cluster_id"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ClusterError(f"the cookie {path} cannot be read: {error!r}") from error
+            raise ClusterError(
+                f"the cookie {path} cannot be read ({error!r}): check the disk and the owner of the file"
+            ) from error
     return found
 
 
@@ -46,6 +48,6 @@ def ray_machines(host: str, data_directory: str) -> list[Machine]:
     try:
         cookies = dict(zip(looks, ask(list(looks.values()), SURVEY_TIMEOUT_S), strict=True))
     except RayError as error:
-        raise ClusterError(f"not every Ray node could be looked at: {error}") from error
+        raise ClusterError(f"the data directories of some Ray nodes could not be read: {error}") from error
     cookies[own] = find_cookies(data_directory)
     return [Machine(node["NodeID"], node["NodeManagerAddress"], cookies[node["NodeID"]]) for node in nodes]

@@ -12,7 +12,7 @@ class Backoff:
 
     def __init__(self, random: Chance, initial_s: float, maximum_s: float) -> None:
         if not 0 < initial_s <= maximum_s:
-            raise ValueError(f"back-off needs 0 < initial ({initial_s}) <= maximum ({maximum_s})")
+            raise ValueError(f"a back-off needs 0 < initial ({initial_s}) <= maximum ({maximum_s})")
         self._random = random
         self._initial_s = initial_s
         self._maximum_s = maximum_s

@@ -238,7 +238,7 @@ class RealFiles:
         except BlockingIOError as error:
             os.close(descriptor)
             raise DirectoryLocked(
-                f"{path} is locked by another running process: stop that one first, or use another directory"
+                f"{path} is locked by another running process: stop that process, or use another directory"
             ) from error
         return RealLock(descriptor)
 
@@ -285,5 +285,7 @@ def _write_first(descriptor: int, pending: list[memoryview], offset: int, flags:
 
 def _translate(error: OSError) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"no space left for {error.filename or 'a file'}: free some, then it goes on by itself")
+        return DiskFull(
+            f"the disk has no space left for {error.filename or 'a file'}: free space, then writing resumes by itself"
+        )
     return error

@@ -67,7 +67,9 @@ def log_to_file(path: str, text: str = FORMAT) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         handler = _PrivateRotatingFile(path, maxBytes=FILE_SIZE_MAX_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
     except OSError as error:
-        logging.getLogger(__name__).warning("no log is kept in %s: %s", path, error)
+        logging.getLogger(__name__).warning(
+            "the log file %s cannot be written, and this process logs to standard error only: %s", path, error
+        )
         return
     handler.setFormatter(LineFormatter(text))
     logging.getLogger().addHandler(handler)

@@ -38,13 +38,13 @@ class Admission(Generic[C]):
         if len(self.unauthenticated) >= UNAUTHENTICATED_CONNECTIONS_MAX:
             oldest = next(iter(self.unauthenticated))
             del self.unauthenticated[oldest]
-            oldest.fail(HandshakeRefused("too many connections are in their handshake"))
+            oldest.fail(HandshakeRefused("the handshake was aborted: too many connections are in their handshake"))
         self.connections[connection] = self.unauthenticated[connection] = None
 
     def check(self) -> None:
         """Raise HandshakeRefused if no further connection may be let in."""
         if len(self.connections) - len(self.unauthenticated) >= CONNECTIONS_MAX:
-            raise HandshakeRefused(f"there are {CONNECTIONS_MAX} internal connections already, no more are accepted")
+            raise HandshakeRefused(f"this process already has {CONNECTIONS_MAX} internal connections, its maximum")
 
     def authenticated(self, connection: C) -> None:
         """A connection has proven itself."""

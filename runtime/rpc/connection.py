@@ -253,7 +253,7 @@ class RpcConnection(asyncio.Protocol):
             return
         self._writer.open(self._transport)  # type: ignore[arg-type]
         self._handshake_timer = self._loop.call_later(
-            HANDSHAKE_TIMEOUT_S, self.fail, HandshakeRefused("the handshake took too long")
+            HANDSHAKE_TIMEOUT_S, self.fail, HandshakeRefused("the peer did not complete the handshake in time")
         )
         if self._initiator:
             self._send_step(*self._handshake.hello())
@@ -279,10 +279,10 @@ class RpcConnection(asyncio.Protocol):
                 elif kind == KIND_NOTIFY:
                     self._start_call(None, payload)
         except MagnetarError as error:
-            logger.warning("closing the connection with %s: %s", self.peer.node_id or "a stranger", error)
+            logger.warning("the connection with %s is closed: %s", self.peer.node_id or "a stranger", error)
             self.fail(error)
         except Exception as error:
-            logger.exception("closing the connection with %s after an unexpected error", self.peer.node_id)
+            logger.exception("the connection with %s is closed after an unexpected error", self.peer.node_id)
             self.fail(error)
 
     def pause_writing(self) -> None:
@@ -327,7 +327,7 @@ class RpcConnection(asyncio.Protocol):
 
     def _peer_too_slow(self) -> None:
         limit = self._writer.buffer_max_bytes
-        self.fail(RpcError(f"{self.peer.node_id} reads too slowly: its buffer passed {limit} bytes"))
+        self.fail(RpcError(f"{self.peer.node_id} reads too slowly: over {limit} bytes wait to be sent to it"))
 
     def fail(self, error: BaseException) -> None:
         """End the connection at once."""
@@ -340,7 +340,7 @@ class RpcConnection(asyncio.Protocol):
 
     def _shake(self, kind: int, code: int, payload: bytes) -> None:
         if kind != KIND_NOTIFY:
-            raise ProtocolError("a request before the handshake")
+            raise ProtocolError("the peer sent a request before the handshake was complete")
         if self.close_reason is not None:
             return  # refused by an earlier frame of the same chunk
         try:
@@ -373,7 +373,8 @@ class RpcConnection(asyncio.Protocol):
 
     def _refusal(self, what: str) -> AuthorizationError:
         return AuthorizationError(
-            f"{self.peer.node_id} may not {what} at {self.identity.node_id}: its role is {self.peer.role}"
+            f"{self.peer.node_id} may not {what} at {self.identity.node_id}: its role {self.peer.role} does not "
+            "permit it"
         )
 
     def _start_call(self, request_id: int | None, payload: bytes) -> None:

@@ -53,14 +53,14 @@ class Method:
         for name, value in arguments.items():
             shape = self._shapes.get(name)
             if shape is None:
-                raise ProtocolError(f"malformed call: {self.name} takes no {name[:100]!r}")
+                raise ProtocolError(f"malformed call: {self.name} has no argument {name[:100]!r}")
             try:
                 checked[name] = shape(value)
             except Misfit as error:
-                raise ProtocolError(f"malformed call: {name} of {self.name} is {error}") from None
+                raise ProtocolError(f"malformed call: argument {name} of {self.name} is {error}") from None
         for name in self._required:
             if name not in checked:
-                raise ProtocolError(f"malformed call: {self.name} needs {name}")
+                raise ProtocolError(f"malformed call: {self.name} lacks the argument {name}")
         return checked
 
     def answer(self, value: object) -> object:
@@ -68,7 +68,7 @@ class Method:
         try:
             return self._answer_shape(value)
         except Misfit as error:
-            raise ProtocolError(f"malformed answer: that of {self.name} holds {error}") from None
+            raise ProtocolError(f"malformed answer: the answer to {self.name} holds {error}") from None
 
     def types(self) -> dict[str, object]:
         """The types of the arguments by name, and of the answer as `return`."""

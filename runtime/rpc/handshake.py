@@ -72,7 +72,7 @@ class Handshake:
             check_peer(self.ours, self.peer, payload, self._expected_proof)
             self.authenticated = self.done = True
             return WELCOME, b""
-        raise ProtocolError("a handshake step out of order")
+        raise ProtocolError("malformed handshake: a step came out of order")
 
     def _challenge(self, payload: bytes) -> tuple[int, bytes]:
         self.peer, nonce = decode_hello(payload)
@@ -99,7 +99,10 @@ def decode_hello(payload: bytes) -> tuple[Identity, bytes]:
     """Raises ProtocolError, or HandshakeRefused for another version."""
     version, fields, nonce = _unpack(payload, 3)
     if version != VERSION:
-        raise HandshakeRefused(f"the peer speaks version {version} of the internal protocol, this process {VERSION}")
+        raise HandshakeRefused(
+            f"the peer speaks version {version} of the internal protocol, and this process speaks version {VERSION}: "
+            "run the same version of Magnetar everywhere"
+        )
     return _identity(fields), _nonce(nonce)
 
 
@@ -128,7 +131,7 @@ def check_peer(
     """Raises HandshakeRefused unless the proof holds and the peer is of our cluster (and is the expected node)."""
     if theirs.cluster_id != ours.cluster_id:
         raise HandshakeRefused(
-            f"{theirs.node_id} belongs to cluster {theirs.cluster_id}, this process to {ours.cluster_id}"
+            f"{theirs.node_id} belongs to cluster {theirs.cluster_id}, and this process to {ours.cluster_id}"
         )
     if not hmac.compare_digest(proof, expected_proof):
         raise HandshakeRefused(
@@ -136,7 +139,7 @@ def check_peer(
             "secret, or belongs to another node"
         )
     if expected_node_id is not None and theirs.node_id != expected_node_id:
-        raise HandshakeRefused(f"connected to {theirs.role} {theirs.node_id}, wanted {expected_node_id}")
+        raise HandshakeRefused(f"{theirs.role} {theirs.node_id} answered at the address of {expected_node_id}")
 
 
 def _pack(value: Any) -> bytes:

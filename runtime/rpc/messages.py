@@ -31,7 +31,7 @@ def decode_call(payload: bytes) -> tuple[str, dict[str, Any]]:
         or not isinstance(value[1], dict)
         or not all(isinstance(key, str) for key in value[1])
     ):
-        raise ProtocolError("malformed call: not a name and its arguments")
+        raise ProtocolError("malformed call: it is not a method's name with arguments")
     return value[0], value[1]
 
 

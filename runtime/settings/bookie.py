@@ -47,7 +47,7 @@ class BookieSettings:
         "diskUsageWarnThreshold",
         "bookkeeper",
         0.90,
-        "The bookie logs a warning from this share of the disk on. A read-only bookie becomes writable again "
+        "The bookie logs a warning when its disk is used to this share. A read-only bookie becomes writable again "
         "below it; BookKeeper has diskUsageLwmThreshold for that.",
         minimum=0.01,
         maximum=0.99,
@@ -56,7 +56,7 @@ class BookieSettings:
         "diskUsageThreshold",
         "bookkeeper",
         0.95,
-        "The bookie becomes read-only at this share of the disk.",
+        "The bookie becomes read-only when its disk is used to this share.",
         minimum=0.01,
         maximum=0.999,
     )

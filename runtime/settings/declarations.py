@@ -44,12 +44,13 @@ class Settings(
             setting_text.check(item, getattr(self, item.name))
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
             raise SettingError(
-                "the replication must satisfy ensemble >= write quorum >= ack quorum, "
-                f"not {self.ensemble_size}/{self.write_quorum}/{self.ack_quorum}"
+                "ensemble size >= write quorum >= ack quorum must hold, but they are "
+                f"{self.ensemble_size}/{self.write_quorum}/{self.ack_quorum}"
             )
         if self.ack_quorum < 2 and not self.allow_single_copy_acks:
             raise SettingError(
-                "an ack quorum of 1 survives no failure: say allowAckQuorumOfOne=true if that is what you want"
+                "with an ack quorum of 1 a ledger loses entries when one disk fails: choose 2, or set "
+                "allowAckQuorumOfOne=true"
             )
         if self.bookie_frame_size_max_bytes < self.max_message_size_bytes + 1024:
             raise SettingError("nettyMaxFrameSizeBytes must be at least 1,024 above maxMessageSize")
@@ -64,7 +65,9 @@ class Settings(
         if self.minor_compaction_threshold > self.major_compaction_threshold:
             raise SettingError("minorCompactionThreshold must not be above majorCompactionThreshold")
         if self.ledger_rollover_min_minutes > self.ledger_rollover_max_minutes:
-            raise SettingError("managedLedgerMinLedgerRolloverTimeMinutes must not be above the maximum")
+            raise SettingError(
+                "managedLedgerMinLedgerRolloverTimeMinutes must not be above managedLedgerMaxLedgerRolloverTimeMinutes"
+            )
         if (
             self.segment_size_bytes < 2 * self.bookie_frame_size_max_bytes
             and self.segment_size_bytes > 1 << 20

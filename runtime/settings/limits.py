@@ -1,4 +1,4 @@
-"""How much clients may have of a cluster. All are Pulsar's, with its defaults: 0, no bound."""
+"""Bounds on what clients may open and create. All are Pulsar's, with Pulsar's default: 0, no bound."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,12 @@ def _bound(name: str, doc: str) -> Any:
 class ClientLimitSettings:
     """The settings that bound what clients may open and create. What exists when a bound is lowered stays."""
 
-    connections_max: int = _bound("brokerMaxConnections", "Connections of clients that one broker takes")
+    connections_max: int = _bound("brokerMaxConnections", "Client connections that one broker accepts")
     connections_max_per_ip: int = _bound(
-        "brokerMaxConnectionsPerIp", "Connections that one broker takes from one IP address"
+        "brokerMaxConnectionsPerIp", "Client connections that one broker accepts from one IP address"
     )
     topics_max_per_namespace: int = _bound(
-        "maxTopicsPerNamespace", "Topics of a namespace, partitions counted one by one"
+        "maxTopicsPerNamespace", "Topics of a namespace; each partition counts as one"
     )
     producers_max_per_topic: int = _bound("maxProducersPerTopic", "Producers of a topic or partition")
     consumers_max_per_topic: int = _bound("maxConsumersPerTopic", "Consumers of a topic or partition")

@@ -30,7 +30,7 @@ class MembershipSettings:
         "loadBalancerRebalanceDelaySeconds",
         "magnetar",
         5.0,
-        "The coordinator evens topics out once no broker has joined or left for this long.",
+        "The coordinator balances topics when no broker has joined or left for this long.",
         minimum=0,
         maximum=1 << 24,
         hostile=0.5,

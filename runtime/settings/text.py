@@ -66,7 +66,7 @@ def find(by_name: Fields, name: str) -> "dataclasses.Field[Any]":
         return by_name[name]
     near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise SettingError(f"unknown setting {name}{hint}")
+    raise SettingError(f"unknown setting {name}{hint or '; `magnetar settings` lists all'}")
 
 
 def parse(item: "dataclasses.Field[Any]", text: str) -> Any:
@@ -111,7 +111,7 @@ def read_file(path: str) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read the settings file {path}: {error}") from error
+        raise SettingError(f"the settings file {path} cannot be read: {error}") from error
     values: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         line = line.strip()
@@ -119,6 +119,6 @@ def read_file(path: str) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            raise SettingError(f"{path}, line {number}: not of the form name=value")
+            raise SettingError(f"{path}, line {number}: this is not NAME=VALUE")
         values[name.strip()] = value
     return values

@@ -37,7 +37,7 @@ def test_help_of_start_has_every_option() -> None:
         (["--set", "maxMesageSize=1"], "maxMessageSize"),
         (["--set", "maxMessageSize"], "NAME=VALUE"),
         (["--ensemble", "3"], "3/3/2"),
-        (["--bookies", "1"], "cannot acknowledge"),
+        (["--bookies", "1"], "too few for an ack quorum"),
         (["--config", "/nowhere/magnetar.conf"], "/nowhere/magnetar.conf"),
     ],
 )

@@ -140,7 +140,7 @@ def test_given_values_may_be_python_ones() -> None:
 
 def test_too_few_bookies_or_brokers_are_refused() -> None:
     check_size(1, 2, Settings())
-    with pytest.raises(ClusterError, match="1 bookies cannot acknowledge"):
+    with pytest.raises(ClusterError, match="1 bookies are too few"):
         check_size(1, 1, Settings())
     with pytest.raises(ClusterError, match="at least one broker"):
         check_size(0, 3, Settings())

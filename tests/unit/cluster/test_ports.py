@@ -11,7 +11,7 @@ from magnetar.protocol.errors import ClusterError
 def test_a_taken_port_is_named_with_its_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ClusterError, match=rf"port {port} .*broker-1.*--port"):
+        with pytest.raises(ClusterError, match=rf"broker-1 .*port {port} .*--port"):
             check_free("127.0.0.1", port, "broker-1", "--port")
 
 

@@ -129,7 +129,7 @@ async def test_an_answer_of_another_type_is_a_typed_error(answer: object) -> Non
     async def call(method: str, **arguments: object) -> object:
         return answer
 
-    with pytest.raises(ProtocolError, match="malformed answer: that of put"):
+    with pytest.raises(ProtocolError, match="malformed answer: the answer to put"):
         await StoreContract(call).put(shelf=Shelf("top"), items=[])
 
 

@@ -57,4 +57,4 @@ def test_log_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_log_file_that_cannot_be_made_is_no_reason_to_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("no directory")
     logs.log_to_file(str(tmp_path / "file" / "bookie-1.log"))
-    assert "no log is kept in" in caplog.text
+    assert "this process logs to standard error only" in caplog.text

@@ -184,7 +184,7 @@ async def test_a_member_of_another_cluster_is_refused():
 
 
 async def test_a_reused_port_of_another_node_is_noticed():
-    with pytest.raises(HandshakeRefused, match="wanted b2"):
+    with pytest.raises(HandshakeRefused, match="at the address of b2"):
         async with cluster(expected_node_id="b2"):
             raise AssertionError("must not connect")
 

@@ -43,8 +43,8 @@ def test_an_unknown_name_gets_the_nearest_one():
         ({"keepAliveIntervalSeconds": "nan"}, "between"),
         ({"maxMessageSize": "-1"}, "between"),
         ({"allowAutoTopicCreationType": "odd"}, "one of"),
-        ({"managedLedgerDefaultAckQuorum": "4"}, "ensemble >= write quorum >= ack quorum"),
-        ({"managedLedgerDefaultAckQuorum": "1"}, "survives no failure"),
+        ({"managedLedgerDefaultAckQuorum": "4"}, "ensemble size >= write quorum >= ack quorum"),
+        ({"managedLedgerDefaultAckQuorum": "1"}, "loses entries when one disk fails"),
         ({"maxMessageSize": "5253000"}, "nettyMaxFrameSizeBytes"),
         ({"diskUsageThreshold": "0.5"}, "below"),
         ({"sessionTimeoutSeconds": "0.6"}, "heartbeat"),
@@ -65,7 +65,7 @@ def test_a_bad_file_is_named(tmp_path):
     file.write_text("maxMessageSize\n")
     with pytest.raises(SettingError, match=r"x\.conf, line 1"):
         Settings.load(str(file), {})
-    with pytest.raises(SettingError, match="cannot read"):
+    with pytest.raises(SettingError, match="cannot be read"):
         Settings.load(str(tmp_path / "absent"), {})
 
 
