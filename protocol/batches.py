@@ -105,7 +105,7 @@ def decode_uniform(data: bytes, count: int) -> list[bytes] | None:
     """
     size = len(data)
     if count < 1 or count * MESSAGE_SIZE_MIN_BYTES > size:
-        raise ProtocolError(f"{count} messages in a batch of {size} bytes", count=count, size_bytes=size)
+        raise ProtocolError(f"a batch of {size} bytes claims to hold {count} messages", count=count, size_bytes=size)
     if data[_SIZE.size] != _PAYLOAD_SIZE_TAG:
         return None
     message_size, left = divmod(size, count)
@@ -147,7 +147,7 @@ def _decode_any(data: bytes, count: int) -> MessagesOfBatch:
             try:
                 metadata = parse(header)
             except DecodeError as error:
-                raise ProtocolError(f"not the metadata of a message in a batch: {error}") from None
+                raise ProtocolError(f"the metadata of a message in a batch cannot be decoded: {error}") from None
             size = metadata.payload_size
             if size < 0 or not metadata.IsInitialized():
                 raise ProtocolError("the metadata of a message in a batch lacks a required field")
@@ -159,7 +159,7 @@ def _decode_any(data: bytes, count: int) -> MessagesOfBatch:
             raise _cut_off(end)
         messages.append((metadata, data[metadata_end:position]))
     if position != end:
-        raise ProtocolError(f"{end - position} bytes behind the last message of a batch", count=count)
+        raise ProtocolError(f"a batch has {end - position} bytes behind its last message", count=count)
     return messages
 
 

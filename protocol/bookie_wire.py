@@ -154,7 +154,7 @@ def encode_entry_header(
 def decode_entry_header(data: bytes | bytearray | memoryview) -> EntryHeader:
     """The header at the beginning of `data`, its checksum not looked at; EntryCorrupt if it is not all there."""
     if len(data) < ENTRY_HEADER_SIZE_BYTES:
-        raise EntryCorrupt("shorter than the header of an entry", size_bytes=len(data))
+        raise EntryCorrupt("a ledger entry is shorter than its header", size_bytes=len(data))
     return EntryHeader(*_HEADER.unpack_from(data))
 
 
@@ -188,10 +188,10 @@ def encode_add(entry_header: bytes, body: bytes, recovery: bool = False) -> tupl
 def decode_add(payload: bytes | memoryview) -> tuple[bool, memoryview]:
     """`(recovery, entry bytes)` of an ADD; ProtocolError if malformed. The entry is not verified here."""
     if len(payload) <= ENTRY_HEADER_SIZE_BYTES:
-        raise ProtocolError("an ADD without an entry", size_bytes=len(payload))
+        raise ProtocolError("an ADD holds no entry", size_bytes=len(payload))
     flags = payload[0]
     if flags & ~ADD_FLAG_RECOVERY:
-        raise ProtocolError(f"an ADD with unknown flags {flags}", flags=flags)
+        raise ProtocolError(f"an ADD has unknown flags {flags}", flags=flags)
     return flags == ADD_FLAG_RECOVERY, memoryview(payload)[1:]
 
 
@@ -206,12 +206,12 @@ def encode_read(ledger_id: int, nonce: int, first: int, last: int, bytes_max: in
 def decode_read(payload: bytes | memoryview) -> ReadRequest:
     """A READ's request; ProtocolError if malformed or the range is empty."""
     if len(payload) != _READ_REQUEST.size:
-        raise ProtocolError("a READ of the wrong size", size_bytes=len(payload))
+        raise ProtocolError("a READ has the wrong size", size_bytes=len(payload))
     ledger_id, nonce, first, last, bytes_max, flags = _READ_REQUEST.unpack(payload)
     if flags & ~READ_FLAG_FENCE:
-        raise ProtocolError(f"a READ with unknown flags {flags}", flags=flags)
+        raise ProtocolError(f"a READ has unknown flags {flags}", flags=flags)
     if first > last or last > ENTRY_ID_MAX:
-        raise ProtocolError("a READ of an impossible range", first=first, last=last)
+        raise ProtocolError("a READ asks for an impossible range", first=first, last=last)
     return ReadRequest(ledger_id, nonce, first, last, bytes_max, flags == READ_FLAG_FENCE)
 
 
@@ -256,7 +256,7 @@ def encode_ledger(ledger_id: int, nonce: int) -> bytes:
 def decode_ledger(payload: bytes | memoryview) -> tuple[int, int]:
     """`(ledger id, nonce)` of a FENCE or READ_LAC; ProtocolError if malformed."""
     if len(payload) != _LEDGER.size:
-        raise ProtocolError("a ledger id of the wrong size", size_bytes=len(payload))
+        raise ProtocolError("a ledger id has the wrong size", size_bytes=len(payload))
     ledger_id, nonce = _LEDGER.unpack(payload)
     return ledger_id, nonce
 
@@ -269,7 +269,7 @@ def encode_ledger_end(lac: int, last_entry: int) -> bytes:
 def decode_ledger_end(payload: bytes | memoryview) -> LedgerEnd:
     """An OK answer to FENCE or READ_LAC; ProtocolError if malformed."""
     if len(payload) != _LEDGER_STATE.size:
-        raise ProtocolError("a ledger's state of the wrong size", size_bytes=len(payload))
+        raise ProtocolError("a ledger's state has the wrong size", size_bytes=len(payload))
     lac, last_entry = _LEDGER_STATE.unpack(payload)
     if lac < -1 or last_entry < -1:
         raise ProtocolError("a ledger's state holds an impossible id", lac=lac, last_entry=last_entry)
@@ -280,17 +280,20 @@ def decode_ledger_end(payload: bytes | memoryview) -> LedgerEnd:
 
 _STATUS_ERRORS: dict[int, tuple[type[MagnetarError], str]] = {
     BookieStatus.NO_SUCH_ENTRY: (NoSuchEntry, "the bookie has no such entry"),
-    BookieStatus.NO_SUCH_LEDGER: (NoSuchLedger, "the bookie never heard of the ledger"),
+    BookieStatus.NO_SUCH_LEDGER: (NoSuchLedger, "the bookie does not know the ledger"),
     BookieStatus.FENCED: (LedgerFenced, "the ledger is fenced"),
-    BookieStatus.READ_ONLY: (BookieReadOnly, "the bookie takes no new entries"),
+    BookieStatus.READ_ONLY: (BookieReadOnly, "the bookie is read-only: check its disk"),
     BookieStatus.UNKNOWN: (EntryUnknown, "the bookie cannot say whether it has the entry"),
     BookieStatus.CORRUPT: (EntryCorrupt, "the bookie's copy of the entry is damaged"),
     BookieStatus.BAD_REQUEST: (ProtocolError, "the bookie did not understand the request"),
     BookieStatus.TOO_LARGE: (FrameTooLarge, "the entry is larger than the bookie accepts"),
     BookieStatus.IO_ERROR: (StorageFailed, "the bookie's disk failed"),
     BookieStatus.CONFLICT: (DigestConflict, "the bookie holds other bytes under the same ids"),
-    BookieStatus.OVERLOADED: (BookieUnavailable, "the bookie has too much to do"),
-    BookieStatus.FOREIGN: (ForeignLedger, "the bookie holds another ledger under this id, from before a restore"),
+    BookieStatus.OVERLOADED: (BookieUnavailable, "the bookie is overloaded"),
+    BookieStatus.FOREIGN: (
+        ForeignLedger,
+        "the bookie holds another ledger with this id, from before a restore of the metadata",
+    ),
     STATUS_DISCONNECTED: (EntryUnknown, "the connection to the bookie ended before the answer"),
 }
 

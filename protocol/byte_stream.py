@@ -49,7 +49,7 @@ class FrameCutter:
         frames that came before it in the same chunk are lost with the connection.
         """
         if self._broken:
-            raise ProtocolError("the stream is broken since an earlier error")
+            raise ProtocolError("the stream is broken by an earlier error")
         if self._buffer:
             buffer = self._buffer
             buffer += data
@@ -72,9 +72,11 @@ class FrameCutter:
                 self._broken = True
                 if size > size_max:
                     raise FrameTooLarge(
-                        f"a frame of {size} bytes, {size_max} are allowed", size_bytes=size, size_max_bytes=size_max
+                        f"a frame has {size} bytes, but {size_max} are allowed",
+                        size_bytes=size,
+                        size_max_bytes=size_max,
                     )
-                raise ProtocolError(f"a frame of {size} bytes, too short to be one", size_bytes=size)
+                raise ProtocolError(f"a frame has {size} bytes, which is too short", size_bytes=size)
             position = start + size
             if position > end:
                 position = start - _SIZE_BYTES

@@ -61,7 +61,7 @@ def decompress(kind: int, data: bytes | bytearray | memoryview, uncompressed_siz
         uncompressed_size = len(data)
     if not 0 <= uncompressed_size <= size_max:
         raise ProtocolError(
-            f"a payload of {uncompressed_size} bytes, {size_max} are allowed",
+            f"a payload has {uncompressed_size} bytes when decompressed, but {size_max} are allowed",
             size_bytes=uncompressed_size,
             size_max_bytes=size_max,
         )
@@ -125,7 +125,9 @@ def _decompress_snappy(data: bytes | bytearray | memoryview, size: int) -> bytes
 
 
 def _lie(size: int) -> ProtocolError:
-    return ProtocolError(f"a compressed payload is not the {size} bytes that it should be", size_bytes=size)
+    return ProtocolError(
+        f"a payload does not have the {size} bytes that its metadata says when decompressed", size_bytes=size
+    )
 
 
 def _damaged(kind: str, error: Exception) -> ProtocolError:

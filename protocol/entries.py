@@ -61,7 +61,7 @@ def parse_broker_metadata(entry: Buffer) -> BrokerEntryMetadata | None:
     try:
         return BrokerEntryMetadata.FromString(section)  # pyright: ignore[reportArgumentType]
     except DecodeError as error:
-        raise ProtocolError(f"not a broker's metadata: {error}") from None
+        raise ProtocolError(f"the broker's metadata of an entry cannot be decoded: {error}") from None
 
 
 def entry_checksum_ok(entry: Buffer) -> bool:
@@ -79,7 +79,7 @@ def message_count(metadata: MessageMetadata) -> int:
     """How many messages the entry holds, 1 if it is no batch; ProtocolError for a batch of none or fewer."""
     count = metadata.num_messages_in_batch
     if count < 1:
-        raise ProtocolError(f"a batch of {count} messages", count=count)
+        raise ProtocolError(f"an entry claims to be a batch of {count} messages", count=count)
     return count
 
 
@@ -91,7 +91,7 @@ def _checksum_start(view: memoryview) -> int:
             raise ProtocolError("an entry is cut off", size_bytes=len(view))
         start = _MAGIC_SIZE_BYTES + _SIZE.size + _SIZE.unpack_from(view, _MAGIC_SIZE_BYTES)[0]
     if bytes(view[start : start + _MAGIC_SIZE_BYTES]) != MAGIC_CHECKSUM:
-        raise ProtocolError("an entry without checksum", size_bytes=len(view))
+        raise ProtocolError("an entry has no checksum", size_bytes=len(view))
     start += _MAGIC_SIZE_BYTES
     if len(view) < start + _CRC_AND_SIZE.size:
         raise ProtocolError("an entry is cut off", size_bytes=len(view))
@@ -115,7 +115,7 @@ def _decode_metadata(data: memoryview) -> MessageMetadata:
     try:
         metadata = MessageMetadata.FromString(data)  # pyright: ignore[reportArgumentType]
     except DecodeError as error:
-        raise ProtocolError(f"not the metadata of an entry: {error}") from None
+        raise ProtocolError(f"the metadata of an entry cannot be decoded: {error}") from None
     if not metadata.IsInitialized():
         raise ProtocolError("the metadata of an entry lacks a required field")
     return metadata

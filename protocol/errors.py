@@ -1,4 +1,4 @@
-"""Errors: everything that can go wrong and that somebody may react to, one class each.
+"""Errors: one class for each failure that a caller may react to.
 
 Every error of Magnetar is a `MagnetarError`. It carries a message for people and `details`, a flat dictionary of
 plain values for programs. All of them pickle (Ray carries them between processes) and travel over the internal RPC
@@ -8,10 +8,10 @@ Two class attributes say how an error looks to others:
 
 - `server_error`: the number of Pulsar's `ServerError` that a broker answers with. Several internal errors share one
   number.
-- `retriable`: whether the *same* operation may succeed later, after a pause, without anybody changing anything.
+- `retriable`: whether the *same* operation may succeed after a pause, although nothing was changed.
 
-Names equal those of the official Python client wherever it has the error. `OutcomeUnknown` and `EntryUnknown` are
-apart from plain failures on purpose: the operation may have been executed.
+Names equal those of the official Python client wherever it has the error. `OutcomeUnknown` and `EntryUnknown` are no
+plain failures: after them the operation may have been executed.
 """
 
 from typing import cast
@@ -70,9 +70,10 @@ from .storage_errors import RecoveryFailed as RecoveryFailed
 
 
 class Timeout(MagnetarError):
-    """The operation did not end in the time it was given; it may have been executed.
+    """The operation did not end within its time-out; it may have been executed.
 
-    What to do: Try again. Expect a message whose send timed out to be stored already: it may come twice.
+    What to do: Try again. A message whose send timed out may be stored already; if you send it again, consumers may get
+        it twice.
     """
 
     retriable = True
@@ -88,7 +89,7 @@ class ConnectError(MagnetarError):
 
 
 class ConnectionClosed(MagnetarError):
-    """The connection ended while the operation waited on it.
+    """The connection ended while the operation waited for an answer.
 
     What to do: Try again: the client connects again by itself.
     """
@@ -122,14 +123,14 @@ class InvalidConfiguration(MagnetarError):
 
 
 class InvalidUrl(MagnetarError):
-    """The text is no service URL.
+    """The text is not a service URL.
 
     What to do: Write `pulsar://host:port`, or several as `pulsar://host1:port,host2:port`.
     """
 
 
 class InvalidMessage(MagnetarError):
-    """The message cannot be sent as it is, or what is stored of it cannot be read.
+    """The message cannot be sent as it is, or a stored message cannot be decoded.
 
     What to do: Correct what the message names. For a received message: acknowledge it to skip it, or read it with
     another client.
@@ -183,7 +184,7 @@ class ProducerNotInitialized(MagnetarError):
 
 
 class LookupError(MagnetarError):
-    """No broker would say who owns the topic.
+    """No broker answered which broker owns the topic.
 
     What to do: Check that a broker is alive (`magnetar status`), then try again.
     """
@@ -199,7 +200,7 @@ class MessageTooBig(MagnetarError):
 
 
 class ProducerQueueIsFull(MagnetarError):
-    """The producer has as many messages pending as it may, and was told not to wait.
+    """The producer has its maximum number of pending messages, and may not wait.
 
     What to do: Wait for receipts, raise `max_pending_messages`, or set `block_if_queue_full=True`.
     """
@@ -208,7 +209,7 @@ class ProducerQueueIsFull(MagnetarError):
 
 
 class MemoryBufferIsFull(MagnetarError):
-    """The client's memory limit is reached, and the producer was told not to wait.
+    """The client's memory limit is reached, and the producer may not wait.
 
     What to do: Wait for receipts before sending more.
     """
@@ -219,14 +220,14 @@ class MemoryBufferIsFull(MagnetarError):
 class OperationNotSupported(MagnetarError):
     """The operation does not exist for this kind of topic, subscription or producer.
 
-    What to do: Leave the option out, or use a call that this kind of object has; the message names it.
+    What to do: Leave out the option that the message names, or use another call.
     """
 
     server_error = 22
 
 
 class CumulativeAcknowledgementNotAllowedError(MagnetarError):
-    """The subscription type knows individual acknowledgement only.
+    """The subscription type has no cumulative acknowledgement.
 
     What to do: Acknowledge each message, or subscribe with ConsumerType.Exclusive.
     """
@@ -238,16 +239,16 @@ class CumulativeAcknowledgementNotAllowedError(MagnetarError):
 
 
 class ProtocolError(MagnetarError):
-    """Bytes that are not what the protocol says.
+    """The peer, or a disk, delivered bytes that do not follow the format.
 
-    What to do: Check that the peer speaks Pulsar's protocol, and that nothing between changes bytes.
+    What to do: Check that the peer speaks Pulsar's protocol, and that no proxy changes its bytes.
     """
 
     server_error = 22
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame announces more bytes than are allowed; nothing of it was buffered.
+    """A frame announces more bytes than are allowed. It was not read.
 
     What to do: Send less at a time, or raise `maxMessageSize` and `nettyMaxFrameSizeBytes`.
     """
@@ -257,14 +258,14 @@ class FrameTooLarge(ProtocolError):
 
 
 class ClusterError(MagnetarError):
-    """The cluster cannot be started, found or stopped as asked.
+    """The cluster cannot be started, found or stopped.
 
     What to do: Do what the message says.
     """
 
 
 class SparkUnavailable(MagnetarError):
-    """Java, PySpark or RayDP is missing or of a version that does not work; the message says what to install.
+    """Java, PySpark or RayDP is missing, or its version does not work.
 
     What to do: Install what the message names: Java 11 to 21, or `magnetar[spark]`.
     """
@@ -282,7 +283,7 @@ class CoordinatorUnavailable(MagnetarError):
 
 
 class StaleEpoch(MagnetarError):
-    """The caller acts under an epoch that was superseded.
+    """The caller's epoch was superseded by a newer one.
 
     What to do: Nothing: a newer owner or coordinator has taken over.
     """
@@ -300,12 +301,12 @@ class DirectoryLocked(MagnetarError):
 class CookieMismatch(MagnetarError):
     """The data directory belongs to another cluster or another bookie.
 
-    What to do: Put the bookie's own directory back; never copy one bookie's directory to another.
+    What to do: Put the bookie's own directory back. Never copy one bookie's directory to another bookie.
     """
 
 
 class DiskFull(MagnetarError):
-    """The disk has no room for the write.
+    """The disk has no space left for the write.
 
     What to do: Free space on the disk that the message names.
     """
@@ -314,9 +315,9 @@ class DiskFull(MagnetarError):
 
 
 class StorageFailed(MagnetarError):
-    """The disk refused a write or a sync: what it holds from then on is not to be trusted.
+    """The disk failed a write or a sync, so its content can no longer be trusted.
 
-    What to do: Check the disk: the bookie has ended and is started again.
+    What to do: Check the disk. The bookie has ended and is started again.
     """
 
     server_error = 2
@@ -333,9 +334,9 @@ class SettingError(MagnetarError):
 
 
 class RpcError(MagnetarError):
-    """The peer failed in a way that has no class here; the message holds what it said.
+    """The peer failed with an error that has no class here; the message holds its text.
 
-    What to do: Look into the log of the peer.
+    What to do: Read the log of the peer.
     """
 
 
@@ -358,7 +359,7 @@ class RpcDisconnected(RpcError):
 
 
 class HandshakeRefused(RpcError):
-    """The peer is of another cluster, another node, or does not know the secret.
+    """The peer belongs to another cluster, is another node, or does not have the cluster's secret.
 
     What to do: Check that both processes belong to this cluster and were started from its data directory.
     """
@@ -381,7 +382,7 @@ def server_error_code(error: BaseException) -> int:
 
 
 def exception_for_server_error(code: int, message: str) -> MagnetarError:
-    """The error that a broker's answer stands for; `UnknownError` with the number kept for one nobody knows."""
+    """The error that a broker's answer stands for; `UnknownError`, with the number kept, for an unknown number."""
     if 0 <= code < len(SERVER_ERRORS):
         return SERVER_ERRORS[code](message)
     return UnknownError(message, server_error=code)
@@ -395,7 +396,9 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def error_to_wire(error: BaseException) -> tuple[str, str, dict[str, object]]:
-    """Any exception as `(name, message, details)` that msgpack can carry. What is not ours travels as `RpcError`."""
+    """Any exception as `(name, message, details)` that msgpack can carry. An error of another library becomes
+    `RpcError`.
+    """
     if isinstance(error, MagnetarError):
         name = type(error).__name__
         if _CLASSES.get(name) is type(error):
@@ -405,7 +408,7 @@ def error_to_wire(error: BaseException) -> tuple[str, str, dict[str, object]]:
 
 
 def error_from_wire(name: object, message: object, details: object) -> MagnetarError:
-    """The error that a triple of `error_to_wire` stands for; takes anything, nonsense becomes an `RpcError`."""
+    """The error that a triple of `error_to_wire` stands for. Anything else becomes an `RpcError`."""
     error_class = _CLASSES.get(name) if isinstance(name, str) else None
     text = message if isinstance(message, str) else repr(message)
     if error_class is None:

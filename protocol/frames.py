@@ -92,13 +92,13 @@ def decode_command(data: bytes | bytearray | memoryview) -> BaseCommand:
     try:
         command = BaseCommand.FromString(data)  # pyright: ignore[reportArgumentType]
     except DecodeError as error:
-        raise ProtocolError(f"not a command: {error}") from None
+        raise ProtocolError(f"a command cannot be decoded: {error}") from None
     # The checks run in this order because a type nobody knows is a missing required field to protobuf.
     if not command.IsInitialized():
-        raise ProtocolError("a command without its type or without a required field")
+        raise ProtocolError("a command lacks its type or a required field")
     field = FIELD_OF_TYPE[command.type]
     if not command.HasField(field):  # pyright: ignore[reportArgumentType]
-        raise ProtocolError(f"a command of type {field} without its message", command=field)
+        raise ProtocolError(f"a command of type {field} lacks its message", command=field)
     return command
 
 
@@ -107,14 +107,14 @@ def _decode(view: memoryview, start: int, end: int) -> Frame:
     command_start = start + _COMMAND_SIZE.size
     command_end = command_start + _COMMAND_SIZE.unpack_from(view, start)[0]
     if command_end > end:
-        raise ProtocolError("a command larger than its frame", frame_size_bytes=end - start)
+        raise ProtocolError("a command is larger than its frame", frame_size_bytes=end - start)
     command = decode_command(view[command_start:command_end])
     kind = command.type
     if kind == _SEND or kind == _MESSAGE:
         entry = bytes(view[command_end:end])
         if not entry.startswith((MAGIC_CHECKSUM, MAGIC_BROKER_METADATA)):
-            raise ProtocolError("a message without checksum", size_bytes=len(entry))
+            raise ProtocolError("a message has no checksum", size_bytes=len(entry))
         return Frame(command, entry)
     if command_end != end:
-        raise ProtocolError("bytes behind a command that has no payload", command=FIELD_OF_TYPE[kind])
+        raise ProtocolError("a command that has no payload is followed by bytes", command=FIELD_OF_TYPE[kind])
     return Frame(command, None)

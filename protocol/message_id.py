@@ -82,9 +82,9 @@ class WireMessageId:
         try:
             parsed = MessageIdData.FromString(data)
         except DecodeError as error:
-            raise ProtocolError(f"not a message id: {error}") from None
+            raise ProtocolError(f"the bytes are not a message id: {error}") from None
         if not parsed.IsInitialized():
-            raise ProtocolError("not a message id: ledger or entry is missing")
+            raise ProtocolError("the bytes are not a message id: the ledger or entry is missing")
         return WireMessageId.from_data(parsed)
 
     def to_data(self) -> MessageIdData:

@@ -82,7 +82,7 @@ class RpcFrameDecoder:
             kind, code, request_id = _INNER.unpack_from(view, start)
             if kind > KIND_NOTIFY:
                 self._cutter.fail()
-                raise ProtocolError(f"an RPC frame of unknown kind {kind}", kind=kind)
+                raise ProtocolError(f"an RPC frame has the unknown kind {kind}", kind=kind)
             frames.append((kind, code, request_id, bytes(view[start + OVERHEAD_SIZE_BYTES : end])))
         return frames
 

@@ -1,4 +1,4 @@
-"""The root of all errors, and the errors a broker can answer with: one class for each number of Pulsar's `ServerError`.
+"""The root of all errors, and one error class per number of Pulsar's `ServerError`, which a broker can answer.
 
 Import them from `errors`, which holds the rest and says how errors travel.
 """
@@ -33,9 +33,9 @@ class MagnetarError(Exception):
 
 
 class UnknownError(MagnetarError):
-    """The peer failed in a way that has no number of its own.
+    """The peer failed with an error that has no number of its own.
 
-    What to do: Read the message; look into the broker's log for the same time.
+    What to do: Read the message, and the broker's log for the same time.
     """
 
     server_error = 0
@@ -45,8 +45,7 @@ class UnknownError(MagnetarError):
 class BrokerMetadataError(MagnetarError):
     """The broker could not read or write its metadata.
 
-    What to do: Nothing if it passes: clients try again. Otherwise check that the coordinator answers (`magnetar
-    status`).
+    What to do: Nothing: clients try again. If it lasts, check that the coordinator answers (`magnetar status`).
     """
 
     server_error = 1
@@ -64,7 +63,7 @@ class BrokerPersistenceError(MagnetarError):
 
 
 class AuthenticationError(MagnetarError):
-    """The peer does not believe who we are.
+    """The peer refused the credentials.
 
     What to do: Give the process the credentials of this cluster.
     """
@@ -73,16 +72,16 @@ class AuthenticationError(MagnetarError):
 
 
 class AuthorizationError(MagnetarError):
-    """The peer knows who we are and says no.
+    """The peer accepted the credentials, but they do not permit the call.
 
-    What to do: Ask for the permission, or use a call that your role may make.
+    What to do: Ask the operator for the permission, or use a call that your role permits.
     """
 
     server_error = 4
 
 
 class ConsumerBusy(MagnetarError):
-    """The subscription has a consumer already and admits no other.
+    """The subscription already has a consumer and admits no second one.
 
     What to do: Close the other consumer, subscribe under another name, or use ConsumerType.Shared on both.
     """
@@ -91,9 +90,9 @@ class ConsumerBusy(MagnetarError):
 
 
 class ServiceUnitNotReady(MagnetarError):
-    """The topic is being loaded, moved or cannot be stored at the moment (ServiceNotReady).
+    """The topic is being loaded or moved, or cannot be stored at the moment (ServiceNotReady).
 
-    What to do: Nothing: clients try again until their time-out. If it lasts, look at `magnetar status`.
+    What to do: Nothing: clients try again until their time-out. If it lasts, run `magnetar status`.
     """
 
     server_error = 6
@@ -101,7 +100,7 @@ class ServiceUnitNotReady(MagnetarError):
 
 
 class ProducerBlockedQuotaExceededError(MagnetarError):
-    """The backlog quota is used up; the producer was told to hold back.
+    """The backlog quota is used up, and the broker holds the producer's messages back.
 
     What to do: Nothing here raises it yet. Another Pulsar: consume the backlog or raise its quota.
     """
@@ -110,7 +109,7 @@ class ProducerBlockedQuotaExceededError(MagnetarError):
 
 
 class ProducerBlockedQuotaExceededException(MagnetarError):
-    """The backlog quota is used up; the producer was refused.
+    """The backlog quota is used up, and the broker refused the producer.
 
     What to do: Nothing here raises it yet. Another Pulsar: consume the backlog or raise its quota.
     """
@@ -128,16 +127,16 @@ class ChecksumError(MagnetarError):
 
 
 class UnsupportedVersionError(MagnetarError):
-    """The peer's protocol version lacks what was asked for.
+    """The peer's protocol version lacks the requested feature.
 
-    What to do: Upgrade the older of client and broker.
+    What to do: Upgrade the client or the broker, whichever is older.
     """
 
     server_error = 10
 
 
 class TopicNotFound(MagnetarError):
-    """There is no such topic, and it was not to be created.
+    """The topic does not exist, and it may not be created.
 
     What to do: Check the name, create the topic, or set `allowAutoTopicCreation=true`.
     """
@@ -146,7 +145,7 @@ class TopicNotFound(MagnetarError):
 
 
 class SubscriptionNotFound(MagnetarError):
-    """There is no such subscription, and it was not to be created.
+    """The subscription does not exist, and it may not be created.
 
     What to do: Check the name, create the subscription, or set `allowAutoSubscriptionCreation=true`.
     """
@@ -155,7 +154,7 @@ class SubscriptionNotFound(MagnetarError):
 
 
 class ConsumerNotFound(MagnetarError):
-    """The connection has no consumer of that id.
+    """The connection has no consumer with that id.
 
     What to do: Subscribe again.
     """
@@ -164,9 +163,9 @@ class ConsumerNotFound(MagnetarError):
 
 
 class TooManyLookupRequestException(MagnetarError):
-    """Too many requests are under way (TooManyRequests).
+    """Too many requests are in flight (TooManyRequests).
 
-    What to do: Wait and try again, with fewer requests at a time; or raise `maxConcurrentLookupRequest`.
+    What to do: Wait and try again with fewer requests at a time, or raise `maxConcurrentLookupRequest`.
     """
 
     server_error = 14
@@ -174,7 +173,7 @@ class TooManyLookupRequestException(MagnetarError):
 
 
 class TopicTerminated(MagnetarError):
-    """The topic was ended for good: it can be read, not written.
+    """The topic was terminated: it can be read, but not written.
 
     What to do: Publish to another topic.
     """
@@ -183,16 +182,16 @@ class TopicTerminated(MagnetarError):
 
 
 class ProducerBusy(MagnetarError):
-    """Another producer of that name is connected.
+    """Another producer with that name is connected.
 
-    What to do: Close the other producer, or choose another `producer_name`, or none.
+    What to do: Close the other producer, choose another `producer_name`, or leave it out.
     """
 
     server_error = 16
 
 
 class InvalidTopicName(MagnetarError):
-    """The text is no topic name.
+    """The text is not a topic name.
 
     What to do: Write `topic` or `persistent://tenant/namespace/topic`.
     """
@@ -201,7 +200,7 @@ class InvalidTopicName(MagnetarError):
 
 
 class IncompatibleSchema(MagnetarError):
-    """The schema does not agree with those the topic has.
+    """The schema is incompatible with the topic's schemas.
 
     What to do: Nothing here raises it yet. Another Pulsar: use a schema that is compatible with the topic's.
     """
@@ -219,7 +218,7 @@ class ConsumerAssignError(MagnetarError):
 
 
 class TransactionCoordinatorNotFoundError(MagnetarError):
-    """No transaction coordinator of that id is here.
+    """No transaction coordinator with that id exists here.
 
     What to do: Transactions are not supported here. Another Pulsar: enable them.
     """
@@ -228,7 +227,7 @@ class TransactionCoordinatorNotFoundError(MagnetarError):
 
 
 class InvalidTxnStatusError(MagnetarError):
-    """The transaction is in another state than the request needs.
+    """The transaction's state does not permit the request.
 
     What to do: Transactions are not supported here. Another Pulsar: begin a new transaction.
     """
@@ -237,9 +236,9 @@ class InvalidTxnStatusError(MagnetarError):
 
 
 class NotAllowedError(MagnetarError):
-    """The request is understood and forbidden in this state or by policy.
+    """The request is forbidden in this state or by a policy.
 
-    What to do: Read the message: it names what is forbidden. Leave that option or call out.
+    What to do: Leave out the option or call that the message names.
     """
 
     server_error = 22
@@ -255,7 +254,7 @@ class TransactionConflict(MagnetarError):
 
 
 class TransactionNotFound(MagnetarError):
-    """No transaction of that id is known.
+    """No transaction with that id is known.
 
     What to do: Transactions are not supported here. Another Pulsar: begin a new transaction.
     """
@@ -264,9 +263,9 @@ class TransactionNotFound(MagnetarError):
 
 
 class ProducerFenced(MagnetarError):
-    """A newer producer took the topic over; this one must not come back.
+    """A newer producer took the topic over, so this producer must stop.
 
-    What to do: Close this producer. Create a new one only if this process shall take the topic over again.
+    What to do: Close this producer. Create a new one only if this process must take the topic over again.
     """
 
     server_error = 25

@@ -18,7 +18,7 @@ class LedgerError(MagnetarError):
 
 
 class LedgerFenced(LedgerError):
-    """Another owner fenced the ledger: this writer must stop for good.
+    """Another owner fenced the ledger, so this writer must stop.
 
     What to do: Nothing: the topic's new owner serves it, and clients look it up again.
     """
@@ -27,14 +27,14 @@ class LedgerFenced(LedgerError):
 
 
 class NoSuchLedger(LedgerError):
-    """The ledger does not exist (or the bookie never heard of it).
+    """The ledger does not exist, or the bookie does not know it.
 
     What to do: Nothing if the ledger was deleted. After a restore of metadata see the operations guide.
     """
 
 
 class NoSuchEntry(LedgerError):
-    """The ledger has no such entry: a definite no, never a guess.
+    """The ledger has no such entry. The answer is certain.
 
     What to do: Nothing: the entry was never acknowledged, or it was deleted.
     """
@@ -50,7 +50,7 @@ class LedgerClosed(LedgerError):
 class NotEnoughBookies(LedgerError):
     """Fewer bookies are usable than the ack quorum needs.
 
-    What to do: Bring bookies back or add some; check for full disks with `magnetar status`.
+    What to do: Start the missing bookies or add some; check for full disks with `magnetar status`.
     """
 
     server_error = 6
@@ -58,9 +58,9 @@ class NotEnoughBookies(LedgerError):
 
 
 class EntryUnknown(LedgerError):
-    """Whether the entry exists cannot be said now: time-out, lost connection, or a bookie in limbo.
+    """It is unknown whether the entry exists: a time-out, a lost connection, or a bookie in limbo.
 
-    What to do: Nothing: the reader tries again. If it lasts, bring the missing bookies back.
+    What to do: Nothing: the reader tries again. If it lasts, start the missing bookies.
     """
 
     retriable = True
@@ -82,17 +82,17 @@ class DigestConflict(LedgerError):
 
 
 class ForeignLedger(LedgerError):
-    """A bookie holds another ledger under this id: one that was created when the metadata was another, before it was
-    restored from a backup. It says nothing about the ledger that was asked for.
+    """A bookie holds another ledger with this id, which was created before the metadata was restored from a backup. The
+    bookie's answer says nothing about the requested ledger.
 
     What to do: Nothing: the reader asks the other bookies. See `restored` in `magnetar status`.
     """
 
 
 class BookieReadOnly(LedgerError):
-    """The bookie takes no new entries (disk full or disk failed).
+    """The bookie is read-only, because its disk is full or has failed.
 
-    What to do: Free space on the bookie's disk, or consume and delete what fills it.
+    What to do: Free space on the bookie's disk: remove other files, or consume or delete the topics that fill it.
     """
 
     server_error = 6
@@ -110,9 +110,9 @@ class BookieUnavailable(LedgerError):
 
 
 class RecoveryFailed(LedgerError):
-    """The end of a ledger could not be settled with the bookies at hand.
+    """Recovery could not find the end of a ledger with the bookies that answered.
 
-    What to do: Bring bookies back: the broker tries again by itself.
+    What to do: Start the missing bookies. The broker tries again by itself.
     """
 
     server_error = 6
@@ -120,7 +120,7 @@ class RecoveryFailed(LedgerError):
 
 
 class LedgerInDoubt(RecoveryFailed):
-    """After a restore of older metadata too few bookies say what they hold of a ledger that was open in the backup.
+    """After a restore of older metadata, too few bookies said what they hold of a ledger that was open in the backup.
 
     What to do: Start the bookies that the message names, or restore a newer backup. The broker tries again by itself.
     """
@@ -130,7 +130,7 @@ class LedgerInDoubt(RecoveryFailed):
 
 
 class MetadataError(MagnetarError):
-    """The root of the errors of the metadata store.
+    """The root of all errors of the metadata store.
 
     What to do: Read the class and the message of the one that came.
     """
@@ -139,30 +139,30 @@ class MetadataError(MagnetarError):
 
 
 class BadVersion(MetadataError):
-    """Compare-and-set found another version: somebody was faster.
+    """Compare-and-set found another version of the record: another writer was faster.
 
     What to do: Read the record again and repeat the change.
     """
 
 
 class KeyExists(BadVersion):
-    """The key was to be created and is there already.
+    """The key was to be created, but it already exists.
 
-    What to do: Choose another name, or use what exists.
+    What to do: Choose another name, or use the record that exists.
     """
 
 
 class NoSuchKey(MetadataError):
-    """The key is not there.
+    """The key does not exist.
 
     What to do: Check the name.
     """
 
 
 class ConditionFailed(MetadataError):
-    """Another record, on which the write depends, is no longer as the caller knew it; nothing was executed.
+    """Another record, on which the write depends, has changed. Nothing was executed.
 
-    What to do: Nothing: the caller reads again and decides anew.
+    What to do: Nothing: the caller reads both records again and decides again.
     """
 
     server_error = 6
@@ -170,7 +170,7 @@ class ConditionFailed(MetadataError):
 
 
 class MetadataUnavailable(MetadataError):
-    """The metadata store cannot be reached; nothing was executed.
+    """The metadata store cannot be reached. Nothing was executed.
 
     What to do: Check the disk of the coordinator, or PostgreSQL.
     """
@@ -180,7 +180,7 @@ class MetadataUnavailable(MetadataError):
 
 
 class OutcomeUnknown(MetadataError):
-    """The connection broke after the request left: it may have been executed. Read before deciding.
+    """The connection broke after the request was sent, so it may have been executed.
 
     What to do: Read the record before you repeat the change.
     """

@@ -98,7 +98,7 @@ class TopicFigures:
             fields["subscriptions"] = [_subscription(one) for one in plain["subscriptions"]]
             return cls(**fields)
         except (KeyError, TypeError) as error:
-            raise ProtocolError(f"these are no figures of a topic: {error}") from None
+            raise ProtocolError(f"the statistics of a topic are malformed: {error}") from None
 
 
 def _subscription(plain: Mapping[str, Any]) -> SubscriptionFigures:
@@ -155,4 +155,4 @@ class StorageFigures:
             fields["cursors"] = [CursorFigures(**one) for one in plain["cursors"]]
             return cls(**fields)
         except (KeyError, TypeError) as error:
-            raise ProtocolError(f"these are no figures of a topic's storage: {error}") from None
+            raise ProtocolError(f"the statistics of a topic's storage are malformed: {error}") from None

@@ -49,7 +49,10 @@ class TopicName:
         domain, scheme, rest = text.partition("://")
         if scheme:
             if domain not in (PERSISTENT, NON_PERSISTENT):
-                raise InvalidTopicName(f"unknown domain in topic name {_shown(text)}", topic=_shown(text))
+                raise InvalidTopicName(
+                    f"the topic name {_shown(text)} has an unknown domain: write persistent:// or non-persistent://",
+                    topic=_shown(text),
+                )
             parts = rest.split("/")
             if len(parts) != 3:
                 raise InvalidTopicName(
@@ -69,12 +72,14 @@ class TopicName:
     def of(tenant: str, namespace: str, local_name: str, domain: str = PERSISTENT) -> TopicName:
         """The topic of these parts (`local_name` not percent-encoded); InvalidTopicName if one is impossible."""
         if domain not in (PERSISTENT, NON_PERSISTENT):
-            raise InvalidTopicName(f"unknown domain {_shown(domain)}", topic=_shown(local_name))
+            raise InvalidTopicName(
+                f"unknown domain {_shown(domain)}: write persistent or non-persistent", topic=_shown(local_name)
+            )
         check_named_entity("tenant", tenant)
         check_named_entity("namespace", namespace)
         _check_local_name(local_name)
         if len(tenant) + len(namespace) + len(local_name.encode()) > NAME_SIZE_MAX_BYTES:
-            raise InvalidTopicName("the topic name is too long", size_max_bytes=NAME_SIZE_MAX_BYTES)
+            raise InvalidTopicName("the topic name is too long: shorten it", size_max_bytes=NAME_SIZE_MAX_BYTES)
         found = _PARTITION.search(local_name)
         # "-partition-0" alone is a partition of nothing: an ordinary name.
         partition = int(found[1]) if found and found.start() > 0 else -1
@@ -140,7 +145,7 @@ def topic_of_path(path: str) -> str:
 def check_named_entity(what: str, name: str) -> None:
     """Raise InvalidTopicName unless `name` can name a tenant or a namespace: letters, digits and `-=:._`."""
     if not _NAMED_ENTITY.match(name):
-        raise InvalidTopicName(f"{_shown(name)} cannot name a {what}", topic=_shown(name))
+        raise InvalidTopicName(f"{_shown(name)} is not a valid name of a {what}", topic=_shown(name))
 
 
 def parse_namespace(text: str) -> tuple[str, str]:
@@ -157,10 +162,12 @@ def _check_local_name(name: str) -> None:
     if not name:
         raise InvalidTopicName("the topic name is empty")
     if "/" in name:
-        raise InvalidTopicName(f"a topic name has no slash: {_shown(name)}", topic=_shown(name))
+        raise InvalidTopicName(f"the topic name {_shown(name)} holds a slash: remove it", topic=_shown(name))
     for character in name:
         if unicodedata.category(character) in ("Cc", "Cs"):
-            raise InvalidTopicName(f"the topic name {_shown(name)} holds a control character", topic=_shown(name))
+            raise InvalidTopicName(
+                f"the topic name {_shown(name)} holds a control character: remove it", topic=_shown(name)
+            )
 
 
 def _shown(text: str) -> str:

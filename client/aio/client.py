@@ -105,7 +105,7 @@ class AsyncClient:
 
     def _running_core(self) -> Core:
         if self._closed:
-            raise AlreadyClosed("the client is closed")
+            raise AlreadyClosed("the client is closed: create a new one")
         if self._core is None:
             self._environment = Environment.real(threads_max=1)
             discover = service_url_source(self._environment, self.configuration)
@@ -113,7 +113,9 @@ class AsyncClient:
         elif self._core.error is not None:
             raise self._core.error
         elif self._core.loop is not asyncio.get_running_loop():
-            raise OperationNotSupported("an AsyncClient belongs to one event loop")
+            raise OperationNotSupported(
+                "the AsyncClient belongs to another event loop: create one client per event loop"
+            )
         return self._core
 
     async def create_producer(
@@ -331,7 +333,7 @@ class AsyncClient:
         self._closed = True
         if self._core is not None and self._core.error is None:
             self._core.give_up()
-            self._ending = self._core.loop.create_task(self._end(self._core), name="shut down a client")
+            self._ending = self._core.loop.create_task(self._end(self._core), name="shut the client down")
 
     async def _end(self, core: Core) -> None:
         await core.abandon()

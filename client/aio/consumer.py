@@ -76,7 +76,7 @@ class AsyncConsumer(ConsumerFacts):
                     if taken is not None:
                         return taken
         except TimeoutError:
-            raise Timeout(f"no message within {timeout_millis} ms") from None
+            raise Timeout(f"no message arrived within {timeout_millis} ms") from None
 
     async def batch_receive(self) -> list[Message]:
         """Receive messages until one limit of the `batch_receive_policy` is reached.

@@ -154,7 +154,7 @@ class AsyncProducer(ProducerFacts):
             MagnetarError: What the broker answers, as the class of its error.
         """
         if self._closed:
-            raise AlreadyClosed("the producer is closed")
+            raise AlreadyClosed("the producer is closed: create a new one")
         payloads = [as_bytes(payload) for payload in payloads]
         if not payloads:
             return []
@@ -210,7 +210,7 @@ class AsyncProducer(ProducerFacts):
         event_timestamp: int | None,
     ) -> Outbox:
         if self._closed:
-            raise AlreadyClosed("the producer is closed")
+            raise AlreadyClosed("the producer is closed: create a new one")
         return self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
 
     def _enqueue(
@@ -260,7 +260,9 @@ class AsyncProducer(ProducerFacts):
 
 def queue_is_full() -> ProducerQueueIsFull:
     """The error of a producer that does not wait."""
-    return ProducerQueueIsFull("as many messages are pending as max_pending_messages allows")
+    return ProducerQueueIsFull(
+        "the producer's queue is full: wait for receipts, raise max_pending_messages, or set block_if_queue_full=True"
+    )
 
 
 def report(callback: SendCallback | None, error: MagnetarError) -> None:

@@ -49,7 +49,8 @@ class TopicReader:
         if isinstance(start, MessageId) and start not in (MessageId.earliest, MessageId.latest) and len(consumers) > 1:
             await self.consumer.close()
             raise OperationNotSupported(
-                "a partitioned topic is read from its earliest or latest messages, or by partition"
+                "a reader of a partitioned topic starts at MessageId.earliest or MessageId.latest: for any other id, "
+                "read one partition"
             )
         if start == MessageId.latest and self.configuration.start_message_id_inclusive:
             for consumer in consumers:

@@ -396,7 +396,7 @@ class Client:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise AlreadyClosed("the client is closed")
+            raise AlreadyClosed("the client is closed: create a new one")
         if self.running.error is not None:
             if self.configuration.service_url is None:
                 raise self.running.error  # to find the cluster again takes Ray, which does not survive a fork

@@ -55,7 +55,9 @@ class Receiver:
     def _take(self, take: Callable[[], T | None], timeout_millis: int | None) -> T:
         """What `take` gives as soon as there is something."""
         if self._running.is_here():
-            raise OperationNotSupported("receiving in a callback would wait for itself; use another thread")
+            raise OperationNotSupported(
+                "a callback runs on the client's loop and cannot wait for a message: call receive in another thread"
+            )
         end = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
         inbox = self._inbox
         while True:
@@ -66,7 +68,7 @@ class Receiver:
                 return taken
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise Timeout(f"no message within {timeout_millis} ms")
+                raise Timeout(f"no message arrived within {timeout_millis} ms")
             if not self._consumer.configuration.receiver_queue_size:
                 self._wake(self._consumer.ask_for_one)
             arrival = inbox.arrival
@@ -137,7 +139,9 @@ class Consumer(ConsumerFacts, OpensLater):
                 return self._messages.popleft()
             except IndexError:
                 return self._receiver.receive(timeout_millis)
-        raise InvalidConfiguration("this consumer's messages go to its listener")
+        raise InvalidConfiguration(
+            "this consumer has a listener, which gets its messages: subscribe without one to call receive"
+        )
 
     def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> Messages:
         """Receive what is here, or the first message to come.
@@ -159,7 +163,9 @@ class Consumer(ConsumerFacts, OpensLater):
             InvalidConfiguration: If the messages go to a listener.
         """
         if self._listener is not None:
-            raise InvalidConfiguration("this consumer's messages go to its listener")
+            raise InvalidConfiguration(
+                "this consumer has a listener, which gets its messages: subscribe without one to call receive"
+            )
         return self._inbox.take_many(messages_max) or self._receiver.receive_many(messages_max, timeout_millis)
 
     def batch_receive(self) -> list[Message]:
@@ -263,7 +269,7 @@ class Consumer(ConsumerFacts, OpensLater):
 
     def _the_listener(self) -> "Listener":
         if self._listener is None:
-            raise InvalidConfiguration("this consumer has no listener")
+            raise InvalidConfiguration("this consumer has no listener: pass message_listener to subscribe")
         return self._listener
 
     def seek(self, messageid: MessageId | int) -> None:
@@ -368,7 +374,9 @@ class Reader(ReaderFacts, OpensLater):
             MagnetarError: Why the reader ended, or why the next message cannot be opened.
         """
         if self._listener is not None:
-            raise InvalidConfiguration("this reader's messages go to its listener")
+            raise InvalidConfiguration(
+                "this reader has a listener, which gets its messages: create it without one to call read_next"
+            )
         return self._next(timeout_millis)
 
     def has_message_available(self) -> bool:
@@ -448,7 +456,7 @@ class Listener:
                 self._going.wait()
             except MagnetarError as error:
                 if self._inbox.failure is None:
-                    logger.error("nothing for the listener on %s: %s", self._topic, error)
+                    logger.error("the listener on %s gets no message: %s", self._topic, error)
                     continue
                 logger.info("the listener on %s ends: %s", self._topic, error)
                 return

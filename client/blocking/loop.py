@@ -50,7 +50,7 @@ class TwoThreads:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            raise AlreadyClosed("the client is closed") from None
+            raise AlreadyClosed("the client is closed: create a new one") from None
 
 
 class Running:
@@ -89,12 +89,14 @@ class Running:
             raise self.error
         if self.is_here():
             coroutine.close()
-            raise OperationNotSupported("a blocking call from a callback would wait for itself; use another thread")
+            raise OperationNotSupported(
+                "a callback runs on the client's loop and cannot wait for it: make the call in another thread"
+            )
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError:
             coroutine.close()
-            raise AlreadyClosed("the client is closed") from None
+            raise AlreadyClosed("the client is closed: create a new one") from None
         try:
             return future.result()
         except BaseException:

@@ -268,7 +268,9 @@ class Producer(ProducerFacts, OpensLater):
 
     def _refuse_on_loop(self) -> None:
         if self._running.is_here():
-            raise OperationNotSupported("a blocking send from a callback would wait for itself; use send_async")
+            raise OperationNotSupported(
+                "a callback runs on the client's loop and cannot wait for a receipt: use send_async"
+            )
 
     def _wait_for_space(self, outbox: Outbox, blocks: bool) -> None:
         """Until `outbox` has space. Raises why it never will, or ProducerQueueIsFull if this is not to wait."""

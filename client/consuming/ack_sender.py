@@ -274,7 +274,7 @@ class ConsumerAcks:
         try:
             position = self._state.acknowledge(message_id)
         except OperationNotSupported as error:
-            logger.error("not acknowledged: %s", error)
+            logger.error("an acknowledgement failed: %s", error)
         else:
             if position is not None:
                 self._negative.pop(position, None)

@@ -131,7 +131,7 @@ class PartitionConsumer:
         if self._failure is not None:
             return
         self.acks.close()
-        self._failure = AlreadyClosed("the consumer is closed")
+        self._failure = AlreadyClosed("the consumer is closed: subscribe again")
         self._wake_waiters()
         connection, self.connection = self.connection, None
         if connection is None or connection.closed:
@@ -142,7 +142,7 @@ class PartitionConsumer:
         try:
             await connection.request(command, request_id, self._core.timeout_s)
         except (MagnetarError, TimeoutError) as error:
-            logger.info("closing the consumer on %s: %s", self.topic.full, error)
+            logger.info("the broker did not confirm that the consumer on %s is closed: %s", self.topic.full, error)
 
     def abandon(self, reason: MagnetarError) -> None:
         """End without a word to the broker."""
@@ -206,7 +206,9 @@ class PartitionConsumer:
                 connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)))
             raise
         if consumer_id not in connection.consumers:
-            raise ConnectionClosed(f"the broker of {self.topic.full} went away while the consumer subscribed")
+            raise ConnectionClosed(
+                f"the connection to the broker of {self.topic.full} ended while the consumer subscribed"
+            )
         if self._failure is not None:
             connection.consumers.pop(consumer_id, None)
             request_id = connection.next_request_id()
@@ -272,7 +274,7 @@ class PartitionConsumer:
             await self._core.reconnect(f"consumer on {self.topic.full}", self._subscribe, wanted)
         except Exception as error:  # of whatever kind: those who wait have to hear of it
             if self._failure is None:
-                logger.warning("consumer on %s cannot go on: %r", self.topic.full, error)
+                logger.warning("the consumer on %s has failed: %r", self.topic.full, error)
                 self._failure = error if isinstance(error, MagnetarError) else UnknownError(repr(error))
                 self._inbox.fail(self._failure)
                 self._wake_waiters()
@@ -354,7 +356,7 @@ class PartitionConsumer:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
         except Exception as error:  # of whatever kind: what a stranger wrote must not pass for delivered
             why = unreadable(error)
-            logger.error("cannot open entry %s of %s: %s", entry.position, self.topic.full, why)
+            logger.error("entry %s of %s cannot be decoded: %s", entry.position, self.topic.full, why)
             if self._durable:
                 self.acks.undelivered(entry.position, damaged=isinstance(why, ChecksumError))
             place = MessageId(self.partition, *entry.position)

@@ -58,7 +58,9 @@ class TopicConsumer:
         size = configuration.receiver_queue_size
         if count:
             if not size:
-                raise InvalidConfiguration("a partitioned topic needs a receiver queue of at least 1")
+                raise InvalidConfiguration(
+                    "receiver_queue_size is 0, but the topic is partitioned: set it to at least 1"
+                )
             share = configuration.max_total_receiver_queue_size_across_partitions // count
             size = max(1, min(size, share))
             self.consumers = [self._make(topic.partition_topic(index), index, size) for index in range(count)]
@@ -95,7 +97,7 @@ class TopicConsumer:
         if not self._closed:
             self._closed = True
             self.core.opened.pop(self, None)
-            self.inbox.fail(AlreadyClosed("the consumer is closed"))
+            self.inbox.fail(AlreadyClosed("the consumer is closed: subscribe again"))
             await asyncio.gather(*[consumer.close() for consumer in self.consumers])
 
     def inherited(self) -> None:
@@ -157,7 +159,9 @@ class TopicConsumer:
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Everything of the message's partition up to it is done."""
         if self.configuration.consumer_type is ConsumerType.Shared:
-            raise CumulativeAcknowledgementNotAllowedError("a Shared subscription acknowledges message by message")
+            raise CumulativeAcknowledgementNotAllowedError(
+                "a Shared or Key_Shared subscription has no cumulative acknowledgement: acknowledge each message"
+            )
         self._source(message).acks.acknowledge_cumulative(_id_of(message))
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
@@ -166,21 +170,26 @@ class TopicConsumer:
 
     def _source(self, message: Message | MessageId) -> PartitionConsumer:
         if self._closed:
-            raise self.inbox.failure or AlreadyClosed("the consumer is closed")
+            raise self.inbox.failure or AlreadyClosed("the consumer is closed: subscribe again")
         if isinstance(message, Message):
             source = message.source
             if isinstance(source, PartitionConsumer) and self._by_partition.get(source.partition) is source:
                 return source
             message = message.message_id()
         if not isinstance(message, MessageId):
-            raise InvalidMessage(f"a message or a message id is acknowledged, not {type(message).__name__}")
+            raise InvalidMessage(f"acknowledge takes a Message or a MessageId, not {type(message).__name__}")
         consumer = self._by_partition.get(message.partition())
         if consumer is None:
             if len(self.consumers) > 1 or message.partition() >= 0:
-                raise OperationNotSupported(f"message {message.text} is not of {self.topic.full}")
+                raise OperationNotSupported(
+                    f"message {message.text} does not belong to {self.topic.full}: pass it to the consumer that "
+                    "received it"
+                )
             consumer = self.consumers[0]
         if message.batch_index() >= 0 and not message.batch_size():
-            raise OperationNotSupported(f"message {message.text} is of a batch of unknown size")
+            raise OperationNotSupported(
+                f"message {message.text} is part of a batch of unknown size: use an id that a consumer gave"
+            )
         return consumer
 
     # ---- Requests ----
@@ -232,7 +241,9 @@ class TopicConsumer:
     async def get_last_message_id(self) -> MessageId:
         """The id of the last message of an unpartitioned topic; earliest if it is empty."""
         if len(self.consumers) != 1:
-            raise OperationNotSupported("a partitioned topic has a last message in each partition")
+            raise OperationNotSupported(
+                "a partitioned topic has one last message per partition: ask a consumer of one partition"
+            )
         consumer = self.consumers[0]
         found = MessageId.from_wire((await self.last_message_ids(consumer)).last_message_id)
         ledger_id, entry_id, index, _, size = found

@@ -23,27 +23,27 @@ from ..core.message_id import MessageId
 
 def encrypted() -> CryptoError:
     """An encrypted message. Pulsar's default without a key is the same: neither delivered nor acknowledged."""
-    return CryptoError("it is encrypted and this client cannot decrypt; consume it with a client that has the key")
+    return CryptoError("it is encrypted, and this client cannot decrypt it; consume it with a client that has the key")
 
 
 def chunk() -> OperationNotSupported:
     """A part of a message that was larger than an entry."""
     return OperationNotSupported(
-        "it is one chunk of a larger message and this client does not assemble chunks; "
+        "it is one chunk of a larger message, and this client does not assemble chunks; "
         "consume the topic with an official client"
     )
 
 
 def unknown_compression(kind: int) -> OperationNotSupported:
     """A payload in a format that this client does not have."""
-    return OperationNotSupported(f"its compression {kind} is unknown to this client; consume it with a newer one")
+    return OperationNotSupported(f"this client does not know its compression {kind}; consume it with a newer client")
 
 
 def too_large(size_bytes: int, size_max_bytes: int) -> MessageTooBig:
     """A payload that would be larger than allowed when decompressed."""
     return MessageTooBig(
-        f"it has {size_bytes} bytes decompressed and {size_max_bytes} are allowed; "
-        "make decompressed_size_max_bytes of the client larger",
+        f"it has {size_bytes} bytes decompressed, and {size_max_bytes} are allowed; "
+        "raise the client's decompressed_size_max_bytes",
         size_bytes=size_bytes,
         size_max_bytes=size_max_bytes,
     )
@@ -52,10 +52,10 @@ def too_large(size_bytes: int, size_max_bytes: int) -> MessageTooBig:
 def unreadable(error: Exception) -> MagnetarError:
     """What decoding an entry failed with. A checksum that does not match is an error of its own, the rest is one."""
     if isinstance(error, ChecksumError):
-        return ChecksumError("its checksum does not match: it was damaged on the way, in storage or by its producer")
+        return ChecksumError("its checksum does not match: the network, the storage or its producer damaged it")
     if isinstance(error, CryptoError | OperationNotSupported | MessageTooBig):
         return error
-    return InvalidMessage(f"its bytes cannot be decoded ({error}); find out what published it")
+    return InvalidMessage(f"its bytes cannot be decoded ({error}); check the client that published it")
 
 
 def not_delivered(topic: str, message_id: MessageId, why: MagnetarError, durable: bool) -> MagnetarError:
@@ -66,5 +66,5 @@ def not_delivered(topic: str, message_id: MessageId, why: MagnetarError, durable
         place = f"MessageId({partition}, {ledger_id}, {entry_id})"
         text += f" It stays unacknowledged. To give it up, acknowledge {place} or skip it in the subscription"
     else:
-        text += " The next read goes on behind it"
+        text += " The next read continues behind it"
     return type(why)(text, **why.details, topic=topic, partition=partition, ledger_id=ledger_id, entry_id=entry_id)

@@ -24,7 +24,7 @@ class ConsumerType(IntEnum):
 
 
 class InitialPosition(IntEnum):
-    """Where a subscription starts that does not exist yet."""
+    """Where a new subscription starts."""
 
     Latest = 0
     Earliest = 1
@@ -62,7 +62,9 @@ class ConsumerBatchReceivePolicy:
 
     def __post_init__(self) -> None:
         if self.max_num_message < 1 and self.max_num_bytes < 1 and self.timeout_ms < 1:
-            raise InvalidConfiguration("a batch receive policy needs at least one limit")
+            raise InvalidConfiguration(
+                "a batch receive policy without a limit would never end: give at least one limit"
+            )
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,19 @@ class ClientConfiguration(Options):
     WITHOUT_EFFECT = ("io_threads", "message_listener_threads", "stats_interval_in_seconds")
 
     service_url: str | None = option(None, "`pulsar://host:port`, several as `pulsar://a:1,b:2`.", text=True)
-    operation_timeout_seconds: int = option(30, "Seconds that creating, subscribing and seeking may take.", minimum=1)
-    connection_timeout_ms: int = option(10_000, "Milliseconds that a connection may take.", minimum=1)
-    concurrent_lookup_requests: int = option(50_000, "Lookups under way at a time, at most.", minimum=1)
-    keep_alive_interval_s: float = option(
-        30.0, "A PING after so many silent seconds; a peer that stays silent for as many again is given up."
+    operation_timeout_seconds: int = option(
+        30, "Seconds that creating a producer, subscribing and seeking may take.", minimum=1
     )
-    backoff_initial_ms: int = option(20, "Milliseconds before the first new try.", minimum=1)
-    backoff_maximum_ms: int = option(5_000, "Milliseconds between two tries, at most.", minimum=1)
+    connection_timeout_ms: int = option(10_000, "Milliseconds that opening a connection may take.", minimum=1)
+    concurrent_lookup_requests: int = option(50_000, "Maximum number of lookups in flight.", minimum=1)
+    keep_alive_interval_s: float = option(
+        30.0, "The client sends a PING after this many silent seconds. After as many more it closes the connection."
+    )
+    backoff_initial_ms: int = option(20, "Milliseconds before the first retry.", minimum=1)
+    backoff_maximum_ms: int = option(5_000, "Maximum milliseconds between two retries.", minimum=1)
     decompressed_size_max_bytes: int = option(
         80 * 1024 * 1024,
-        "A batch that claims to be larger is not delivered: `receive` fails with MessageTooBig, and it is kept.",
+        "A larger batch is not delivered: `receive` fails with MessageTooBig, and the batch stays unacknowledged.",
     )
 
     def check(self) -> None:
@@ -121,19 +125,21 @@ class ProducerConfiguration(Options):
     )
 
     topic: str = option(doc="Any form of a topic's name.", text=True)
-    producer_name: str | None = option(None, "By default the broker gives one.", text=True)
-    initial_sequence_id: int | None = option(None, "The first message has the next one.", minimum=-1)
-    send_timeout_millis: int = option(30_000, "Milliseconds until a send fails with Timeout; 0: never.", minimum=0)
+    producer_name: str | None = option(None, "By default the broker chooses a name.", text=True)
+    initial_sequence_id: int | None = option(None, "The first message gets the next sequence id.", minimum=-1)
+    send_timeout_millis: int = option(30_000, "Milliseconds until a send fails with Timeout; 0 = never.", minimum=0)
     compression_type: CompressionType = option(
         CompressionType.NONE, "How batches are compressed.", choice=CompressionType
     )
-    max_pending_messages: int = option(1_000, "Messages without a receipt, at most, per partition.", minimum=1)
+    max_pending_messages: int = option(1_000, "Maximum number of messages without a receipt per partition.", minimum=1)
     max_pending_messages_across_partitions: int = option(50_000, "The same for all partitions together.", minimum=1)
     block_if_queue_full: bool = option(False, "Wait for room instead of raising ProducerQueueIsFull.")
     batching_enabled: bool = option(False, "Whether messages share entries.")
-    batching_max_messages: int = option(1_000, "Messages in a batch, at most.", minimum=1)
-    batching_max_allowed_size_in_bytes: int = option(128 * 1024, "Bytes in a batch, about, at most.", minimum=1)
-    batching_max_publish_delay_ms: int = option(10, "Milliseconds that a batch waits for more, at most.", minimum=0)
+    batching_max_messages: int = option(1_000, "Maximum number of messages in a batch.", minimum=1)
+    batching_max_allowed_size_in_bytes: int = option(128 * 1024, "Approximate maximum of bytes in a batch.", minimum=1)
+    batching_max_publish_delay_ms: int = option(
+        10, "Maximum milliseconds that a batch waits for more messages.", minimum=0
+    )
     message_routing_mode: PartitionsRoutingMode = option(
         PartitionsRoutingMode.RoundRobinDistribution, "Which partition a message goes to.", choice=PartitionsRoutingMode
     )
@@ -141,14 +147,14 @@ class ProducerConfiguration(Options):
         HashingScheme.JavaStringHash, "The hash of a key that chooses the partition.", choice=HashingScheme
     )
     properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
-    batching_type: BatchingType = option(BatchingType.Default, "What may share a batch.", choice=BatchingType)
+    batching_type: BatchingType = option(BatchingType.Default, "Which messages may share a batch.", choice=BatchingType)
     message_router: Callable[[OutgoingMessage, int], int] | None = option(
         None, "Called as `router(message, partitions)` with CustomPartition; returns the partition's index."
     )
 
     def check(self) -> None:
         if self.message_routing_mode is PartitionsRoutingMode.CustomPartition and self.message_router is None:
-            raise InvalidConfiguration("CustomPartition needs a message_router")
+            raise InvalidConfiguration("CustomPartition needs a message_router: pass one")
 
 
 @dataclass(frozen=True)
@@ -182,24 +188,26 @@ class ConsumerConfiguration(Options):
         ConsumerType.Exclusive, "How the consumers of the subscription share its messages.", choice=ConsumerType
     )
     message_listener: Callable[[Any, Any], None] | None = option(
-        None, "Called as `listener(consumer, message)`, one message after the other."
+        None, "Called as `listener(consumer, message)`, for one message at a time."
     )
-    receiver_queue_size: int = option(1_000, "Messages that wait in the client, about; 0: none.", minimum=0)
+    receiver_queue_size: int = option(
+        1_000, "Approximate number of messages that wait in the client; 0 = none.", minimum=0
+    )
     max_total_receiver_queue_size_across_partitions: int = option(
         50_000, "The same for all partitions together.", minimum=1
     )
     consumer_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
     negative_ack_redelivery_delay_ms: int = option(
-        60_000, "Milliseconds after a negative acknowledgement until the message comes again.", minimum=0
+        60_000, "Milliseconds from a negative acknowledgement to the redelivery of the message.", minimum=0
     )
     properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
     initial_position: InitialPosition = option(
-        InitialPosition.Latest, "Where a subscription starts that does not exist yet.", choice=InitialPosition
+        InitialPosition.Latest, "Where a new subscription starts.", choice=InitialPosition
     )
-    start_message_id_inclusive: bool = option(False, "Whether a seek to a message delivers it again.")
-    batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` has enough.")
-    ack_group_time_ms: int = option(100, "Milliseconds that acknowledgements are gathered.", minimum=0)
-    ack_group_max: int = option(1_000, "Acknowledgements that are gathered, at most.", minimum=1)
+    start_message_id_inclusive: bool = option(False, "Whether a seek to a message redelivers that message.")
+    batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` returns.")
+    ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
+    ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -210,14 +218,14 @@ class ReaderConfiguration(Options):
     UNSUPPORTED = ("schema", "is_read_compacted", "crypto_key_reader", "crypto_failure_action")
 
     topic: str = option(doc="Any form of a topic's name.", text=True)
-    start_message_id: MessageId = option(doc="The reader begins behind this message.")
+    start_message_id: MessageId = option(doc="The reader starts behind this message.")
     reader_listener: Callable[[Any, Any], None] | None = option(
-        None, "Called as `listener(reader, message)`, one message after the other."
+        None, "Called as `listener(reader, message)`, for one message at a time."
     )
-    receiver_queue_size: int = option(1_000, "Messages that wait in the client, about.", minimum=1)
+    receiver_queue_size: int = option(1_000, "Approximate number of messages that wait in the client.", minimum=1)
     reader_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
-    subscription_role_prefix: str | None = option(None, "How the name of its subscription begins.", text=True)
-    start_message_id_inclusive: bool = option(False, "Begin with that message, not behind it.")
+    subscription_role_prefix: str | None = option(None, "Prefix of the name of the reader's subscription.", text=True)
+    start_message_id_inclusive: bool = option(False, "Start at the start message, not behind it.")
 
     def check(self) -> None:
         if not isinstance(self.start_message_id, MessageId):

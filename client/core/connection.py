@@ -157,7 +157,9 @@ class ClientConnection(asyncio.Protocol):
         finally:
             self._requests.pop(request_id, None)
         if type(answer) is not _ANSWER_TO.get(type(command), CommandSuccess):
-            error = ProtocolError(f"the broker answered {type(command).__name__} with {type(answer).__name__}")
+            error = ProtocolError(
+                f"the broker answered {type(command).__name__} with {type(answer).__name__}, which does not fit"
+            )
             self.close(error)
             raise error
         return answer
@@ -233,7 +235,7 @@ class ClientConnection(asyncio.Protocol):
                 if handler is not None:
                     handler(command, entry)
         except MagnetarError as error:
-            logger.warning("bad frame from %s: %s", format_address(self.address), error)
+            logger.warning("%s sent a malformed frame: %s", format_address(self.address), error)
             self.close(error)
 
     # ---- Keep-alive ----
@@ -294,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _on_message(self, command: BaseCommand, entry: bytes | None) -> None:
         if entry is None:
-            raise ProtocolError("a MESSAGE without an entry")
+            raise ProtocolError("a MESSAGE holds no entry")
         consumer = self.consumers.get(command.message.consumer_id)
         if consumer is not None:
             consumer.message(command.message, entry)

@@ -87,7 +87,7 @@ class Core:
                     pause_s = backoff.next_delay_s()
                     if self.loop.time() < eager_until:
                         pause_s = min(pause_s, max(EAGER_PAUSE_S, self._reconnecting / EAGER_ATTEMPTS_PER_S))
-                    logger.debug("%s: %s; again in %.3f s", what, error, pause_s)
+                    logger.debug("%s: %s; the next try is in %.3f s", what, error, pause_s)
                     await asyncio.sleep(pause_s)
         finally:
             self._reconnecting -= 1
@@ -105,7 +105,7 @@ class Core:
     def close_soon(self, forgotten: Closeable) -> None:
         """Close a producer or consumer that nobody holds any more. What it has pending is sent first."""
         if forgotten in self.opened:
-            task = self.loop.create_task(forgotten.close(), name="close what was forgotten")
+            task = self.loop.create_task(forgotten.close(), name="close what the application dropped")
             self._closing[task] = forgotten
             task.add_done_callback(self._closing.pop)
 
@@ -122,7 +122,7 @@ class Core:
     def give_up(self) -> None:
         """Whatever is pending fails now."""
         for opened in [*self.opened, *self._closing.values()]:
-            opened.abandon(AlreadyClosed("the client was shut down"))
+            opened.abandon(AlreadyClosed("the client was shut down: create a new one"))
 
     async def _end(self) -> None:
         await self.tasks.close()

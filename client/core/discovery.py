@@ -37,8 +37,8 @@ def find_service_url() -> str:
 
     if ray_was_inherited():
         raise ConnectError(
-            "no service URL was given, and Ray cannot be asked: this process was forked from one that uses Ray; "
-            "give the client a service URL, or start the process with the method 'spawn'"
+            "no service URL was given, and Ray does not work in a process that was forked from one that uses it: "
+            "pass a service URL, or start the process with the method 'spawn'"
         )
     try:
         if not ray.is_initialized():
@@ -46,10 +46,13 @@ def find_service_url() -> str:
         coordinator = ray.get_actor(COORDINATOR_ACTOR, namespace=RAY_NAMESPACE)
         found: Any = ray.get(coordinator.client_information.remote(), timeout=ANSWER_TIMEOUT_S)
     except Exception as error:  # Ray raises a different class for every way of not being there
-        raise ConnectError(f"no service URL was given, and Ray shows no Magnetar cluster: {error}") from error
+        raise ConnectError(
+            f"no service URL was given, and no Magnetar cluster was found on Ray ({error}): pass a service URL, or "
+            "start a cluster"
+        ) from error
     urls = [url.removeprefix("pulsar://").rstrip("/") for url in found["service_urls"]]
     if not urls:
-        raise ConnectError("the cluster has no broker at the moment")
+        raise ConnectError("the cluster has no live broker: see `magnetar status`")
     return "pulsar://" + ",".join(urls)
 
 

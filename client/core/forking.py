@@ -38,7 +38,7 @@ def inherited_error(what: str) -> AlreadyClosed:
     """What calls of the parent's `what` raise in the child."""
     return AlreadyClosed(
         f"the {what} belongs to the process that this one was forked from (parent {os.getppid()}); "
-        f"make a new {what} in this process, or start it with the method 'spawn'"
+        f"create a new {what} in this process, or start the process with the method 'spawn'"
     )
 
 

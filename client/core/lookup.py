@@ -59,7 +59,7 @@ class ConnectionPool:
     async def get(self, address: Address, broker: Address | None = None) -> ClientConnection:
         """The connection to `address`. Raises ConnectError, AlreadyClosed."""
         if self._closed:
-            raise AlreadyClosed("the client is closed")
+            raise AlreadyClosed("the client is closed: create a new one")
         key = (address, broker)
         found = self._connections.get(key)
         if found is not None and not found.closed:
@@ -84,7 +84,7 @@ class ConnectionPool:
             self._connecting.pop(key, None)
         if self._closed:
             connection.close()
-            raise AlreadyClosed("the client is closed")
+            raise AlreadyClosed("the client is closed: create a new one")
         self._connections[key] = connection
         return connection
 
@@ -96,7 +96,7 @@ class ConnectionPool:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(self._connections.values()):
-            connection.close(AlreadyClosed("the client is closed"))
+            connection.close(AlreadyClosed("the client is closed: create a new one"))
         self._connections.clear()
 
 
@@ -131,7 +131,7 @@ class Lookup:
 
     async def partitions(self, topic: str) -> int:
         """Number of partitions of a topic, 0 for one that has none. Raises what the broker says, or Timeout."""
-        return await self.retry(f"the partitions of {topic}", lambda: self._ask_partitions(topic))
+        return await self.retry(f"looking up the partitions of {topic}", lambda: self._ask_partitions(topic))
 
     async def connection(self, topic: str) -> ClientConnection:
         """A connection to the broker that owns `topic`; one try.
@@ -155,7 +155,7 @@ class Lookup:
                 if answer.response == CommandLookupTopicResponse.Connect:
                     return target
                 connection, authoritative = target, answer.authoritative
-        raise TopicLookupError(f"more than {REDIRECTS_MAX} redirects while looking for {topic}")
+        raise TopicLookupError(f"the lookup of {topic} was redirected more than {REDIRECTS_MAX} times")
 
     async def retry(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of `attempt`, repeated with back-off while its failure may pass and the operation has time left.
@@ -179,8 +179,8 @@ class Lookup:
         except TimeoutError as error:
             reason = f": {last}" if last is not None and str(last) else ""
             if isinstance(last, ConnectError):
-                raise ConnectError(f"{what}: no broker could be reached{reason}") from error
-            raise Timeout(f"{what}: not done within {self.timeout_s:g} s{reason}") from error
+                raise ConnectError(f"{what} failed: no broker could be reached{reason}") from error
+            raise Timeout(f"{what} was not done within {self.timeout_s:g} s{reason}") from error
 
     def new_backoff(self) -> Backoff:
         """The pauses between tries of anything that concerns a broker."""
@@ -201,7 +201,9 @@ class Lookup:
         if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
             raise exception_for_server_error(answer.error, answer.message)
         if answer.partitions > PARTITIONS_MAX:
-            raise ProtocolError(f"the broker says that {topic} has {answer.partitions} partitions")
+            raise ProtocolError(
+                f"the broker answered that {topic} has {answer.partitions} partitions, which is impossible"
+            )
         return answer.partitions
 
     async def _ask(self, connection: ClientConnection, command: WireMessage, request_id: int) -> Any:

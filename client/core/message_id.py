@@ -105,7 +105,7 @@ class MessageId(tuple[int, int, int, int, int]):
         """
         found = WireMessageId.deserialize(message_id_bytes)
         if found.batch_size < 0:
-            raise ProtocolError("not a message id: its batch has a negative size")
+            raise ProtocolError("the bytes are not a message id: its batch has a negative size")
         return MessageId(found.partition, found.ledger_id, found.entry_id, found.batch_index, found.batch_size)
 
     @classmethod

@@ -1,17 +1,17 @@
-"""Parameters of the official client whose features are not here: they keep their places and names, and are refused.
+"""Parameters of the official client whose features are missing here: they keep their places and names, and are refused.
 
-So a program that moves here fails where it asks for such a feature, with a word on what is missing, and not with a
-TypeError or, worse, without it. Values that switch a feature off pass.
+A program that moves here fails where it asks for such a feature, and the error names the feature. Without them it would
+get a TypeError, or run without the feature. Values that switch a feature off pass.
 """
 
 from ...protocol.errors import OperationNotSupported
 
 
 def refuse(call: str, **given: object) -> None:
-    """Raise OperationNotSupported for the first parameter that asks for anything."""
+    """Raise OperationNotSupported for the first parameter that asks for a feature."""
     for name, value in given.items():
         if not _is_off(value):
-            raise OperationNotSupported(f"{call}: {name} is not supported yet; leave it out (it was {value!r})")
+            raise OperationNotSupported(f"{call}: {name}={value!r} is not supported yet: leave it out")
 
 
 def _is_off(value: object) -> bool:

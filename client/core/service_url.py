@@ -11,7 +11,7 @@ _SCHEME = "pulsar://"
 def parse_service_url(url: str) -> list[Address]:
     """The addresses that a service URL names, in its order. Raises InvalidUrl."""
     if not url.startswith(_SCHEME):
-        raise InvalidUrl(f"a service URL starts with {_SCHEME}, not like {url!r}")
+        raise InvalidUrl(f"{url!r} is not a service URL: it must start with {_SCHEME}")
     addresses = [_parse_address(part, url) for part in url[len(_SCHEME) :].rstrip("/").split(",")]
     return list(dict.fromkeys(addresses))
 
@@ -23,9 +23,9 @@ def _parse_address(text: str, url: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise InvalidUrl(f"an IPv6 address stands in brackets: {url!r}")
+        raise InvalidUrl(f"{url!r} has an IPv6 address without brackets: write [address]:port")
     if not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InvalidUrl(f"{text!r} is not host:port, in {url!r}")
+        raise InvalidUrl(f"{text!r} in {url!r} is not host:port")
     return host, int(port)
 
 

@@ -45,7 +45,8 @@ class EntryEncoder:
         size = len(metadata) + len(payload)
         if size > self.size_max_bytes:
             raise MessageTooBig(
-                f"a message of {size} bytes, {self.size_max_bytes} are allowed",
+                f"the message has {size} bytes, but the broker accepts {self.size_max_bytes}: send less, or raise "
+                "maxMessageSize",
                 size_bytes=size,
                 size_max_bytes=self.size_max_bytes,
             )

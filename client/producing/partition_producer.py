@@ -153,7 +153,7 @@ class PartitionProducer:
                 async with asyncio.timeout(self._core.timeout_s):
                     await self.flush()
         except (MagnetarError, TimeoutError) as error:
-            logger.warning("producer on %s closes with messages unsent: %s", self.topic.full, error)
+            logger.warning("the producer on %s closes with unsent messages: %s", self.topic.full, error)
         except asyncio.CancelledError:
             connection = self._leave()
             if connection is not None:
@@ -167,7 +167,7 @@ class PartitionProducer:
     def _leave(self) -> ClientConnection | None:
         """End here; returns the connection whose broker still has to hear of it."""
         connection, self._connection = self._connection, None
-        self.fail(AlreadyClosed("the producer is closed"))
+        self.fail(AlreadyClosed("the producer is closed: create a new one"))
         if connection is None or connection.closed:
             return None
         connection.producers.pop(self._producer_id, None)
@@ -179,7 +179,7 @@ class PartitionProducer:
         try:
             await connection.request(command, request_id, self._core.timeout_s)
         except (MagnetarError, TimeoutError) as error:
-            logger.info("closing the producer on %s: %s", self.topic.full, error)
+            logger.info("the broker did not confirm that the producer on %s is closed: %s", self.topic.full, error)
 
     def fail(self, error: MagnetarError) -> None:
         """End for good: everything pending and everything new fails with `error`."""
@@ -228,7 +228,9 @@ class PartitionProducer:
                 connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=request_id)))
             raise
         if producer_id not in connection.producers:
-            raise ConnectionClosed(f"the broker of {self.topic.full} went away while the producer registered")
+            raise ConnectionClosed(
+                f"the connection to the broker of {self.topic.full} ended while the producer registered"
+            )
         if self._failure is not None:
             connection.producers.pop(producer_id, None)
             request_id = connection.next_request_id()
@@ -290,7 +292,7 @@ class PartitionProducer:
         except Exception as error:  # of whatever kind: those who wait have to hear of it
             if self._failure is not None:
                 return  # closed meanwhile
-            logger.warning("producer on %s cannot go on: %r", self.topic.full, error)
+            logger.warning("the producer on %s has failed: %r", self.topic.full, error)
             self.fail(error if isinstance(error, MagnetarError) else UnknownError(repr(error)))
         finally:
             self._reconnecting = False
@@ -353,7 +355,9 @@ class PartitionProducer:
         batch = self._inflight[0]
         if command.sequence_id != batch.first_sequence_id:
             if self._connection is not None:
-                self._connection.close(ProtocolError("a receipt came before that of an earlier message"))
+                self._connection.close(
+                    ProtocolError("the broker sent a receipt before the receipt of an earlier message")
+                )
             return
         self._inflight.popleft()
         self._refusals = self._last_refusal = None
@@ -377,8 +381,10 @@ class PartitionProducer:
         error = exception_for_server_error(command.error, command.message)
         connection = self._connection
         if is_retriable(error) and connection is not None:
-            # What was sent behind it may have been stored: begin anew from this entry, so that order holds.
-            logger.info("broker refused an entry for %s for now: %s", self.topic.full, error)
+            # The broker may have stored later entries. The producer sends again from this entry, so that order holds.
+            logger.info(
+                "the broker refused an entry for %s, and the producer sends it again: %s", self.topic.full, error
+            )
             self._last_refusal = error
             connection.producers.pop(self._producer_id, None)
             self._connection = None
@@ -409,7 +415,8 @@ class PartitionProducer:
         now = self._core.loop.time()
         while self._inflight and self._inflight[0].deadline <= now:
             text = (
-                f"no receipt for a message to {self.topic.full} within {self._timeout_s:g} s; it may have been stored"
+                f"the broker sent no receipt for a message to {self.topic.full} within {self._timeout_s:g} s; the "
+                "message may have been stored"
             )
             if self._last_refusal is not None:
                 text += f". The broker's last error: {self._last_refusal}"

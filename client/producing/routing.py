@@ -95,7 +95,9 @@ class Custom:
     def choose(self, message: OutgoingMessage) -> int:
         chosen = int(self._route(message, self._partitions))
         if not 0 <= chosen < self._partitions:
-            raise InvalidMessage(f"the message router chose partition {chosen} of {self._partitions}")
+            raise InvalidMessage(
+                f"the message router returned partition {chosen} of {self._partitions}, which does not exist"
+            )
         return chosen
 
     def turn(self) -> None:

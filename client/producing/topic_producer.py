@@ -191,7 +191,7 @@ def as_bytes(content: object) -> bytes:
         return content
     if isinstance(content, bytearray | memoryview):
         return bytes(content)
-    raise InvalidMessage(f"a payload is bytes, not {type(content).__name__}")
+    raise InvalidMessage(f"a payload must be bytes, not {type(content).__name__}")
 
 
 def check_attributes(
@@ -218,7 +218,7 @@ def check_attributes(
         _check_text("ordering_key", ordering_key)
     for name, number in (("sequence_id", sequence_id), ("event_timestamp", event_timestamp)):
         if number is not None and (not isinstance(number, int) or not 0 <= number < 1 << 63):
-            raise InvalidMessage(f"{name} is a non-negative 64-bit number, not {number!r}")
+            raise InvalidMessage(f"{name} must be a non-negative 64-bit number, not {number!r}")
     if properties:
         for key, value in properties.items():
             _check_text("a property's name", key)
@@ -228,7 +228,7 @@ def check_attributes(
 
 def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str):
-        raise InvalidMessage(f"{what} is a string, not {type(text).__name__}")
+        raise InvalidMessage(f"{what} must be a string, not {type(text).__name__}")
     if not text.isascii():
         try:
             text.encode()

@@ -220,7 +220,7 @@ async def test_a_reader_goes_on_behind_the_error(broker: FakeBroker, client: Asy
     reader = await client.create_reader("t", MessageId.earliest)
     assert (await reader.read_next(2000)).data() == b"0"
     assert await reader.has_message_available()
-    with pytest.raises(CryptoError, match="next read goes on behind it"):
+    with pytest.raises(CryptoError, match="next read continues behind it"):
         await reader.read_next(2000)
     assert not await reader.has_message_available()
 

@@ -91,7 +91,7 @@ def test_malformed(data: bytes) -> None:
 def test_strings_are_utf8() -> None:
     good = commands.encode(CommandLookupTopic(topic="topic-é", request_id=1))
     assert FrameDecoder(1000).feed(good)[0].command.lookupTopic.topic == "topic-é"
-    with pytest.raises(ProtocolError, match="not a command"):
+    with pytest.raises(ProtocolError, match="a command cannot be decoded"):
         FrameDecoder(1000).feed(good.replace("é".encode(), b"\xc3\x28"))
 
 
