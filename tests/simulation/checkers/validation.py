@@ -17,7 +17,7 @@ from ..world.process import Process
 from .validate_services import validate_broker, validate_client, validate_coordinator
 from .validate_storage import validate_store
 
-EVERY = {0: 12, 1: 1, 10: 1, 50: 10, 200: 16}
+EVERY = {0: 24, 1: 1, 10: 2, 50: 20, 200: 33}
 """What k is drawn from, with weights; 0 is never. k = 1 makes a run four times as dear, 10 by half, 50 by a tenth."""
 LEDGERS_PER_EVENT = 4
 """With so many ledgers a drawn k is doubled, with twice as many it is tripled, and so on."""

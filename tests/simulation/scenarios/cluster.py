@@ -170,7 +170,13 @@ class Scenario:
                 raise
 
     async def _quiet(self) -> None:
-        """I8: everything outstanding is done in time."""
+        """I8: everything outstanding is done in time.
+
+        First every client is told to begin nothing more. What one client begins while another one finishes costs time
+        and finds nothing new.
+        """
+        for workload in self._workloads:
+            workload.stopping = True
         for workload in (*self._publishers, *self._recreating, *self._readers, *self._unopenable, *self._asking):
             await workload.run(workload.stop)
         await self._log_reading.run(self._log_reading.read)

@@ -21,6 +21,8 @@ from .workload import Workload
 
 VISITORS_MAX = 4
 SOUGHT_FROM_MAX = 50
+DRAIN_QUEUE_SIZE = 1000
+"""A backlog of a thousand messages is drained in a few reads, not in a thousand."""
 
 
 class Consuming(Workload):
@@ -190,6 +192,7 @@ class Consuming(Workload):
 
     async def drain(self, logs: dict[str, Log], *, acknowledge: bool) -> None:
         """I7: a new consumer is given everything that was not acknowledged; it acknowledges that, or nothing."""
+        self._queue_size = DRAIN_QUEUE_SIZE
         consumer = await self.again(self._subscribe)
         owed = deque[Place]()
         for topic, log in logs.items():

@@ -62,6 +62,7 @@ class ForeignReading(Workload):
         self._drop_share = random.choice((0.0, 0.02, 0.1))
         """How often it loses its connection by itself, for each time that it looks into its queue."""
         self._queue: deque[Where] = deque()
+        self._arrived = asyncio.Event()
         self._start: Where = EARLIEST
         self._credit = 0
         self._consumer_id = 0
@@ -126,6 +127,7 @@ class ForeignReading(Workload):
                 self._used(1)
             else:
                 self._queue.append(where)
+                self._arrived.set()
 
     def closed_by_broker(self, connection: ClientConnection) -> None:
         self.connection_lost(connection, ConnectionClosed("the broker closed the reader"))
@@ -185,10 +187,13 @@ class ForeignReading(Workload):
         for task in self.tasks:
             await task
         last = await self.again(self._last)
-        while last >= (0, 0) and (not self.taken or self.taken[-1][:2] < last or self._queue):
+        while last >= (0, 0):
             while self._queue:
                 self._take()
-            await asyncio.sleep(0.05)
+            if self.taken and self.taken[-1][:2] >= last:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def check(self, log: Log) -> None:
         """Compare with what the log holds once everything is quiet."""
