@@ -98,6 +98,10 @@ class AttachedConsumer:
             return True
         return False
 
+    def reconsider(self, unacked_messages_max: int) -> None:
+        """The bound has changed: whether it blocks the consumer follows from what the consumer holds."""
+        self.blocked = 0 < unacked_messages_max <= self.unacked_messages
+
     def take_pending(self) -> list[Position]:
         """All that it holds, in order; it holds nothing afterwards."""
         positions = sorted(self.pending)

@@ -55,7 +55,7 @@ class CursorView(Protocol):
 
 
 class Limits(NamedTuple):
-    """Bounds of one dispatcher, from the settings; 0 for no bound of unacknowledged messages."""
+    """Bounds of one dispatcher, from settings and policies; 0 for no bound of unacknowledged messages."""
 
     read_entries_max: int
     turn_messages_max: int
@@ -135,6 +135,13 @@ class Dispatcher:
         """Start again at the first unacknowledged entry; a read that is under way is void."""
         self.generation += 1
         self.read_position = self._cursor.first_unacknowledged
+
+    def use_limits(self, limits: Limits) -> None:
+        """These hold from now on. Whether the dispatcher and its consumers are blocked is decided again."""
+        self._limits = limits
+        self.blocked = False
+        for consumer in self.consumers:
+            consumer.reconsider(limits.unacked_messages_max)
 
     def _block(self, unacknowledged: int) -> bool:
         """Decide about `blocked`, and return it."""

@@ -23,6 +23,7 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
+from ..policies.effective import EffectivePolicies
 from .message_counts import MessageCounts
 from .persistent import PersistentTopic
 from .topic import Topic, TopicState
@@ -262,7 +263,8 @@ class Topics:
         if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
             await ledger.close()
             raise _not_ours(full_name)
-        return PersistentTopic(self._env, self._settings, name, epoch, ledger, self._counts, self._terminated)
+        policies = EffectivePolicies.resolve(self._settings)
+        return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self._counts, self._terminated)
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
         logger.warning("%s ends here: %s", topic.name.full, error)

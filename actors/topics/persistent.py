@@ -13,10 +13,8 @@ from typing import Any
 
 from ...protocol.entries import is_batch, parse_metadata
 from ...protocol.errors import (
-    ConsumerBusy,
     MagnetarError,
     NoSuchEntry,
-    NotAllowedError,
     ServiceUnitNotReady,
     SubscriptionNotFound,
 )
@@ -30,6 +28,8 @@ from ...runtime.transitions import check_transition
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
+from ..policies.effective import EffectivePolicies
+from .client_bounds import check_new_consumer, check_new_subscription
 from .message_counts import MessageCounts
 from .positions import resolve, start_position
 from .publishing import TERMINAL_ERRORS, Publishing
@@ -48,6 +48,7 @@ class PersistentTopic:
         self,
         env: Environment,
         settings: Settings,
+        policies: EffectivePolicies,
         name: TopicName,
         epoch: int,
         ledger: ManagedLedger,
@@ -56,25 +57,15 @@ class PersistentTopic:
     ) -> None:
         self.env = env
         self.settings = settings
+        self.policies = policies
         self.name = name
         self.epoch = epoch
         self.ledger = ledger
-        self.dispatch_limits = Limits(
-            settings.dispatcher_read_entries_max,
-            settings.dispatcher_turn_messages_max,
-            settings.unacked_messages_max_per_consumer,
-            settings.unacked_messages_max_per_subscription,
-        )
+        self.dispatch_limits = _dispatch_limits(settings, policies)
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
         self.state = TopicState.OPEN
-        self.publishing = Publishing(
-            self,
-            ledger,
-            counts.remember,
-            stages=publish_stages(settings, name),
-            producers_max=settings.producers_max_per_topic,
-        )
+        self.publishing = Publishing(self, ledger, counts.remember, stages=publish_stages(policies, name))
         self.count_of = counts.of
         self._on_terminal = on_terminal
         self._tasks = Tasks()
@@ -123,6 +114,19 @@ class PersistentTopic:
         check_transition(TRANSITIONS, self.name.full, self.state, state)
         self.state = state
 
+    # -- policies ------------------------------------------------------------------------------------------------
+
+    def use_policies(self, policies: EffectivePolicies) -> None:
+        """These hold from now on. As in Pulsar, clients that a lower bound would not admit stay; a producer that must
+        encrypt now, and does not, is refused with its next message."""
+        self.policies = policies
+        self.publishing.use_stages(publish_stages(policies, self.name))
+        limits = _dispatch_limits(self.settings, policies)
+        if limits != self.dispatch_limits:
+            self.dispatch_limits = limits
+            for subscription in self.subscriptions.values():
+                subscription.use_limits(limits)
+
     # -- subscriptions -------------------------------------------------------------------------------------------
 
     async def subscription(
@@ -147,7 +151,7 @@ class PersistentTopic:
         async with self._creating:
             found = self.subscriptions.get((name, durable))
             if found is None or found.closed:
-                self._check_subscriptions(durable)
+                check_new_subscription(self, durable=durable)
                 now_ms = self.env.clock.now_ms()
                 position = await start_position(self.ledger, start, durable=durable, now_ms=now_ms)
                 if durable:
@@ -158,18 +162,9 @@ class PersistentTopic:
                 found = self._adopt(name, cursor, durable=durable)
             return found
 
-    def _check_subscriptions(self, durable: bool) -> None:
-        """Raise NotAllowedError when the topic has as many durable subscriptions as it may have."""
-        limit = self.settings.subscriptions_max_per_topic
-        if durable and 0 < limit <= sum(is_durable for _, is_durable in self.subscriptions):
-            raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {self.name.full}")
-
     def check_consumers(self, subscription: Subscription) -> None:
         """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
-        if 0 < self.settings.consumers_max_per_topic <= sum(len(one.consumers) for one in self.subscriptions.values()):
-            raise ConsumerBusy("Topic reached max consumers limit")
-        if 0 < self.settings.consumers_max_per_subscription <= len(subscription.consumers):
-            raise ConsumerBusy("Subscription reached max consumers limit")
+        check_new_consumer(self, subscription)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,
@@ -347,3 +342,12 @@ class PersistentTopic:
             logger.warning("cannot trim %s now: %s", self.name.full, error)
         finally:
             self._trimming = False
+
+
+def _dispatch_limits(settings: Settings, policies: EffectivePolicies) -> Limits:
+    return Limits(
+        settings.dispatcher_read_entries_max,
+        settings.dispatcher_turn_messages_max,
+        policies.max_unacked_messages_per_consumer,
+        policies.max_unacked_messages_per_subscription,
+    )

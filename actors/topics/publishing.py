@@ -35,6 +35,7 @@ from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
 from ...runtime.meter import Meter
+from ..policies.effective import EffectivePolicies
 from .producer import AttachedProducer, ProducerState, Publish
 from .topic import TopicState
 
@@ -95,6 +96,7 @@ class PublishHost(Protocol):
 
     name: TopicName
     state: TopicState
+    policies: EffectivePolicies
 
     def check_open(self) -> None: ...
     def publish_failed(self, error: BaseException) -> None: ...
@@ -102,10 +104,7 @@ class PublishHost(Protocol):
 
 
 class Publishing:
-    """See the module. `remember(position, messages)` keeps the message count of what was stored, for dispatch.
-
-    `producers_max` is the bound of producers at a time; 0 for none.
-    """
+    """See the module. `remember(position, messages)` keeps the message count of what was stored, for dispatch."""
 
     def __init__(
         self,
@@ -114,7 +113,6 @@ class Publishing:
         remember: Callable[[Position, int], None],
         *,
         stages: tuple[PublishStage, ...],
-        producers_max: int,
     ) -> None:
         self.producers: dict[str, AttachedProducer] = {}
         self.pending = 0
@@ -123,9 +121,13 @@ class Publishing:
         self._log = log
         self._remember = remember
         self._stages = stages
-        self._producers_max = producers_max
         self._partition = host.name.partition
         self._drained = asyncio.Event()
+
+    def use_stages(self, stages: tuple[PublishStage, ...]) -> None:
+        """Entries that arrive from now on, and new producers, meet these stages. Entries that are on their way keep
+        those that admitted them."""
+        self._stages = stages
 
     # -- producers -----------------------------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class Publishing:
             if incumbent.connection is producer.connection or await incumbent.connection.check_alive():
                 raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
             self._host.check_open()
+            self.check(producer)  # the policies may have changed meanwhile
             incumbent = self.producers.get(producer.name)
             if incumbent is not None and not producer.may_replace(incumbent):
                 raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
@@ -151,7 +154,7 @@ class Publishing:
             raise ServiceUnitNotReady("the connection ended")
         if incumbent is not None:
             self._disconnect(incumbent)
-        elif 0 < self._producers_max <= len(self.producers):
+        elif 0 < self._host.policies.max_producers_per_topic <= len(self.producers):
             raise ProducerBusy(f"Topic '{self._host.name.full}' reached max producers limit")
         self.producers[producer.name] = producer
 

@@ -18,7 +18,7 @@ from ...protocol.message_id import Position
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...storage.managed.managed_ledger import ManagedLedger
-from ..dispatch.dispatcher import Dispatcher, Entry, ReadPlan
+from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
 from ..dispatch.shared import SharedDispatcher
 
 logger = logging.getLogger(__name__)
@@ -122,6 +122,12 @@ class Pump:
         if gone and isinstance(self.dispatcher, SharedDispatcher):
             self.dispatcher.forget(gone)  # trimmed meanwhile
         return found
+
+    def use_limits(self, limits: Limits) -> None:
+        """These hold from now on."""
+        if self.dispatcher is not None:
+            self.dispatcher.use_limits(limits)
+            self.wake()
 
     def _pass_over(self, dispatcher: Dispatcher, plan: ReadPlan, error: MagnetarError) -> bool:
         """The first entry of a plan cannot be read. A Shared subscription goes on with the others, and tries it again

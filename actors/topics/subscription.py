@@ -95,6 +95,7 @@ class Subscription:
         self._pump = Pump(host, name, self.figures)
         self.wake = self._pump.wake
         self.check = self._pump.check
+        self.use_limits = self._pump.use_limits
         self._attaching = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._ledger_id = cursor.first_unacknowledged[0]

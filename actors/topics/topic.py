@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from ...protocol.message_id import Position, WireMessageId
 from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
+from ..policies.effective import EffectivePolicies
 from .producer import PublishTarget
 from .subscription import Subscription
 
@@ -90,6 +91,10 @@ class Topic(Protocol):
     @property
     def subscriptions(self) -> Mapping[tuple[str, bool], Subscription]:
         """By name and whether it is durable: a durable and a non-durable one may share a name."""
+        ...
+
+    def use_policies(self, policies: EffectivePolicies) -> None:
+        """These hold from now on; clients that are there already stay."""
         ...
 
     async def subscription(

@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors": set(),
     "actors.members": BASE | {"storage.ledger", "storage.metadata"},
     "actors.dispatch": BASE,
-    "actors.topics": BASE | {"actors.dispatch", "storage.managed"},
+    "actors.policies": BASE,
+    "actors.topics": BASE | {"actors.dispatch", "actors.policies", "storage.managed"},
     "actors.connections": BASE | {"actors.topics", "actors.dispatch", "actors.members"},
     "actors.broker": BASE
     | {"actors.connections", "actors.topics", "actors.members"}

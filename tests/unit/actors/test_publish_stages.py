@@ -1,7 +1,10 @@
 """Publish stages, without a socket: what each one decides, and in which order publishing asks them."""
 
+from dataclasses import replace
+
 import pytest
 
+from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.topics.encryption_required import EncryptionRequired
 from magnetar.actors.topics.producer import AttachedProducer, ProducerState, Publish
 from magnetar.actors.topics.publishing import Publishing, PublishStage, Refusal
@@ -14,6 +17,7 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.settings.declarations import Settings
 
 NAME = TopicName.parse("persistent://public/default/t")
+PLAIN_POLICIES = EffectivePolicies.resolve(Settings())
 PLAIN = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
 ENCRYPTED = MessageMetadata(
     producer_name="p", sequence_id=1, publish_time=1, encryption_keys=[EncryptionKeys(key="k", value=b"v")]
@@ -71,6 +75,7 @@ class Host:
     def __init__(self):
         self.name = NAME
         self.state = TopicState.OPEN
+        self.policies = PLAIN_POLICIES
 
     def check_open(self):
         pass
@@ -107,7 +112,7 @@ class Bench:
     def __init__(self, *stages, events=None):
         self.log, self.host = Log(), Host()
         self.outlet = Outlet(events if events is not None else [])
-        self.publishing = Publishing(self.host, self.log, lambda *_: None, stages=stages, producers_max=0)
+        self.publishing = Publishing(self.host, self.log, lambda *_: None, stages=stages)
         self.producer = AttachedProducer(self.publishing, self.outlet, 1, "p", user_provided_name=True, encrypted=True)
         self.publishing.producers["p"] = self.producer
 
@@ -119,11 +124,11 @@ class Bench:
 
 
 def test_a_plain_topic_has_no_stages():
-    assert publish_stages(Settings(), NAME) == ()
+    assert publish_stages(PLAIN_POLICIES, NAME) == ()
 
 
-def test_the_setting_makes_the_stage_that_requires_encryption():
-    stages = publish_stages(Settings(encryption_require_on_producer=True), NAME)
+def test_the_policy_makes_the_stage_that_requires_encryption():
+    stages = publish_stages(replace(PLAIN_POLICIES, encryption_required=True), NAME)
     assert [type(stage) for stage in stages] == [EncryptionRequired]
 
 

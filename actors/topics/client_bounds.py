@@ -1,0 +1,39 @@
+"""How many consumers and subscriptions a topic takes: Pulsar's bounds, and its refusals. 0 is no bound.
+
+What is there already when a bound is lowered stays. Producers are counted by `publishing`.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ...protocol.errors import ConsumerBusy, NotAllowedError
+from ...protocol.topics import TopicName
+from ..policies.effective import EffectivePolicies
+from .subscription import Subscription
+
+
+class BoundedTopic(Protocol):
+    """What is counted."""
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def policies(self) -> EffectivePolicies: ...
+    @property
+    def subscriptions(self) -> Mapping[tuple[str, bool], Subscription]: ...
+
+
+def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
+    """Raise NotAllowedError when the topic has as many durable subscriptions as it may have."""
+    bound = topic.policies.max_subscriptions_per_topic
+    if durable and 0 < bound <= sum(is_durable for _, is_durable in topic.subscriptions):
+        raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name.full}")
+
+
+def check_new_consumer(topic: BoundedTopic, subscription: Subscription) -> None:
+    """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
+    policies = topic.policies
+    if 0 < policies.max_consumers_per_topic <= sum(len(one.consumers) for one in topic.subscriptions.values()):
+        raise ConsumerBusy("Topic reached max consumers limit")
+    if 0 < policies.max_consumers_per_subscription <= len(subscription.consumers):
+        raise ConsumerBusy("Subscription reached max consumers limit")

@@ -1,0 +1,193 @@
+"""Policies: the table, what holds when several levels have a value, and what a change does to a loaded topic."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from broker_bench import TOPIC, broker_front, filled
+from wire_peer import WirePeer, entry
+
+from magnetar.actors.policies.effective import POLICIES, EffectivePolicies
+from magnetar.actors.policies.kinds import INT_MAX, Bound, Switch
+from magnetar.protocol.errors import InvalidConfiguration
+from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, CommandSuccess, ServerError
+from magnetar.runtime.settings.declarations import Settings
+
+SHARED: Any = {"subType": CommandSubscribe.Shared}
+BOUNDS = {name: policy for name, policy in POLICIES.items() if isinstance(policy, Bound)}
+NAMES = {
+    "encryption_required": "encryptionRequired",
+    "max_producers_per_topic": "maxProducersPerTopic",
+    "max_consumers_per_topic": "maxConsumersPerTopic",
+    "max_consumers_per_subscription": "maxConsumersPerSubscription",
+    "max_subscriptions_per_topic": "maxSubscriptionsPerTopic",
+    "max_unacked_messages_per_consumer": "maxUnackedMessagesPerConsumer",
+    "max_unacked_messages_per_subscription": "maxUnackedMessagesPerSubscription",
+}
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_and_paths_are_those_of_pulsar() -> None:
+    assert {name: policy.path for name, policy in POLICIES.items()} == NAMES
+
+
+def test_every_policy_has_a_setting_whose_default_it_takes() -> None:
+    for name, policy in POLICIES.items():
+        default = getattr(Settings(), policy.setting)
+        assert policy.fits(default), name
+        assert getattr(EffectivePolicies.resolve(Settings()), name) == default
+
+
+@pytest.mark.parametrize("value", [-1, -INT_MAX - 1])
+def test_a_negative_bound_is_refused_with_pulsars_words(value: int) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"^maxProducersPerTopic must be 0 or more$"):
+        POLICIES["max_producers_per_topic"].check(value)
+
+
+@pytest.mark.parametrize("value", ["3", 1.0, True, None, [], {}, INT_MAX + 1, -INT_MAX - 2])
+def test_what_is_no_whole_number_of_32_bits_is_no_bound(value: object) -> None:
+    assert not POLICIES["max_producers_per_topic"].fits(value)
+    with pytest.raises(InvalidConfiguration, match="maxProducersPerTopic is a whole number"):
+        POLICIES["max_producers_per_topic"].check(value)
+
+
+@pytest.mark.parametrize("value", [0, 1, "true", None])
+def test_a_switch_is_true_or_false_and_nothing_else(value: object) -> None:
+    POLICIES["encryption_required"].check(True)
+    POLICIES["encryption_required"].check(False)
+    with pytest.raises(InvalidConfiguration, match="encryptionRequired is true or false"):
+        POLICIES["encryption_required"].check(value)
+
+
+# -- which level counts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("value", [0, 7])
+def test_a_bound_of_the_namespace_takes_the_place_of_the_setting_also_zero(name: str, value: int) -> None:
+    settings = dataclasses.replace(Settings(), **{BOUNDS[name].setting: 3})  # type: ignore[arg-type]
+    assert getattr(EffectivePolicies.resolve(settings), name) == 3
+    assert getattr(EffectivePolicies.resolve(settings, {}), name) == 3
+    assert getattr(EffectivePolicies.resolve(settings, {name: value}), name) == value
+
+
+def test_of_several_levels_the_narrowest_that_has_a_bound_counts() -> None:
+    wide, narrow = {"max_producers_per_topic": 1, "max_consumers_per_topic": 2}, {"max_producers_per_topic": 5}
+    found = EffectivePolicies.resolve(Settings(), wide, narrow)
+    assert (found.max_producers_per_topic, found.max_consumers_per_topic) == (5, 2)
+
+
+@pytest.mark.parametrize("setting", [True, False])
+@pytest.mark.parametrize("level", [{"encryption_required": True}, {"encryption_required": False}, {}])
+def test_encryption_is_required_where_setting_or_namespace_say_so(setting: bool, level: dict[str, object]) -> None:
+    found = EffectivePolicies.resolve(Settings(encryption_require_on_producer=setting), level)
+    assert found.encryption_required is (setting or level.get("encryption_required", False))
+
+
+def test_a_policy_of_a_newer_coordinator_is_left_out() -> None:
+    assert EffectivePolicies.resolve(Settings(), {"retention_policies": {}}) == EffectivePolicies.resolve(Settings())
+
+
+def test_effective_policies_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EffectivePolicies.resolve(Settings()).max_producers_per_topic = 1  # type: ignore[misc]
+    assert all(isinstance(policy, Bound | Switch) for policy in POLICIES.values())
+
+
+# -- a change reaches a loaded topic -----------------------------------------------------------------------------------
+
+
+def policies(**values: object) -> EffectivePolicies:
+    return EffectivePolicies.resolve(Settings(), values)
+
+
+async def test_a_lower_bound_keeps_the_producers_that_are_there() -> None:
+    async with broker_front() as front:
+        peer = await front.peer()
+        assert (await peer.producer(TOPIC, 1)).producer_ready
+        assert (await peer.producer(TOPIC, 2)).producer_ready
+        front.topic.use_policies(policies(max_producers_per_topic=1))
+        refused = await peer.producer(TOPIC, 3)
+        assert refused.error == ServerError.ProducerBusy and len(front.topic.publishing.producers) == 2
+        front.topic.use_policies(policies(max_producers_per_topic=0))
+        assert (await peer.producer(TOPIC, 3)).producer_ready
+        await peer.close()
+
+
+async def test_bounds_of_consumers_and_subscriptions_follow_the_policies() -> None:
+    async with broker_front() as front:
+        peer = await front.peer()
+        assert type(await peer.subscribe(TOPIC, "s", 1, **SHARED)) is CommandSuccess
+        front.topic.use_policies(policies(max_consumers_per_topic=1))
+        assert (await peer.subscribe(TOPIC, "s", 2, **SHARED)).error == ServerError.ConsumerBusy
+        front.topic.use_policies(policies(max_consumers_per_subscription=1))
+        assert (await peer.subscribe(TOPIC, "s", 2, **SHARED)).error == ServerError.ConsumerBusy
+        assert type(await peer.subscribe(TOPIC, "t", 3, **SHARED)) is CommandSuccess
+        front.topic.use_policies(policies(max_subscriptions_per_topic=2))
+        assert (await peer.subscribe(TOPIC, "u", 4, **SHARED)).error == ServerError.NotAllowedError
+        front.topic.use_policies(policies())
+        assert type(await peer.subscribe(TOPIC, "u", 4, **SHARED)) is CommandSuccess
+        await peer.close()
+
+
+async def test_encryption_that_becomes_required_ends_a_plain_producer_when_it_sends() -> None:
+    async with broker_front() as front:
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        peer.send_entry(entry(b"0", sequence_id=0), 0)
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=0)
+        front.topic.use_policies(policies(encryption_required=True))
+        assert len(front.topic.publishing.producers) == 1  # Pulsar leaves it alone until it sends
+        peer.send_entry(entry(b"1", sequence_id=1), 1)
+        refused = await peer.expect(BaseCommand.SEND_ERROR, sequence_id=1)
+        assert (refused.error, refused.message) == (ServerError.MetadataError, "Messages must be encrypted")
+        await peer.expect(BaseCommand.CLOSE_PRODUCER)
+        refused = await peer.producer(TOPIC, 2)
+        assert (refused.error, refused.message) == (ServerError.MetadataError, f"Encryption is required in {TOPIC}")
+        front.topic.use_policies(policies())
+        assert (await peer.producer(TOPIC, 2)).producer_ready
+        assert front.topic.publishing.published.entries == 1
+        await peer.close()
+
+
+UNACKED_BOUNDS = ["max_unacked_messages_per_consumer", "max_unacked_messages_per_subscription"]
+
+
+async def receives(peer: WirePeer, count: int) -> bool:
+    """Whether so many messages come, and no more."""
+    await peer.messages(count)
+    await peer.settle()
+    return not any(frame.command.type == BaseCommand.MESSAGE for frame in peer.received)
+
+
+@pytest.mark.parametrize("bound", UNACKED_BOUNDS)
+async def test_a_raised_bound_of_unacknowledged_messages_lets_dispatch_go_on(bound: str) -> None:
+    async with broker_front() as front:
+        peer = await filled(front, 10)
+        front.topic.use_policies(policies(**{bound: 3}))
+        await peer.subscribe(TOPIC, "s", **SHARED)
+        peer.flow(100)
+        assert await receives(peer, 3)
+        front.topic.use_policies(policies(**{bound: 5}))
+        assert await receives(peer, 2)
+        front.topic.use_policies(policies(**{bound: 0}))
+        assert await receives(peer, 5)
+        await peer.close()
+
+
+@pytest.mark.parametrize("bound", UNACKED_BOUNDS)
+async def test_a_lowered_bound_of_unacknowledged_messages_stops_dispatch(bound: str) -> None:
+    async with broker_front() as front:
+        peer = await filled(front, 4)
+        await peer.subscribe(TOPIC, "s", **SHARED)
+        peer.flow(100)
+        assert await receives(peer, 4)
+        front.topic.use_policies(policies(**{bound: 2}))
+        peer.send_entry(entry(b"4", sequence_id=4), 4, producer_id=9)
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=4)
+        assert await receives(peer, 0)
+        front.topic.use_policies(policies())
+        assert await receives(peer, 1)
+        await peer.close()
