@@ -1,14 +1,11 @@
 """What a topic tells about itself, for the admin and for clients that ask: figures with their units, and no JSON names.
 
-Brokers fill these in. The admin alone knows under which names they are shown, and which of them add up over the
-partitions of a topic. Rates are per second, sizes in bytes, times in milliseconds since the epoch (0: never).
+Brokers fill these in, and answer with them over the internal RPC. The admin alone knows under which names they are
+shown, and which of them add up over the partitions of a topic. Rates are per second, sizes in bytes, times in
+milliseconds since the epoch (0: never).
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
-
-from .errors import ProtocolError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +82,6 @@ class TopicFigures:
     producers: list[ProducerFigures]
     subscriptions: list[SubscriptionFigures]
 
-    def plain(self) -> dict[str, Any]:
-        """As plain values, for the internal RPC."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "TopicFigures":
-        """The inverse of `plain`. Raises ProtocolError."""
-        try:
-            fields: dict[str, Any] = dict(plain)
-            fields["producers"] = [ProducerFigures(**one) for one in plain["producers"]]
-            fields["subscriptions"] = [_subscription(one) for one in plain["subscriptions"]]
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
-            raise ProtocolError(f"the statistics of a topic are malformed: {error}") from None
-
-
-def _subscription(plain: Mapping[str, Any]) -> SubscriptionFigures:
-    fields: dict[str, Any] = dict(plain)
-    fields["consumers"] = [ConsumerFigures(**one) for one in plain["consumers"]]
-    return SubscriptionFigures(**fields)
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerFigures:
@@ -141,18 +117,3 @@ class StorageFigures:
     last_confirmed: tuple[int, int]
     ledgers: list[LedgerFigures]
     cursors: list[CursorFigures]
-
-    def plain(self) -> dict[str, Any]:
-        """As plain values, for the internal RPC."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "StorageFigures":
-        """The inverse of `plain`. Raises ProtocolError."""
-        try:
-            fields: dict[str, Any] = dict(plain)
-            fields["ledgers"] = [LedgerFigures(**one) for one in plain["ledgers"]]
-            fields["cursors"] = [CursorFigures(**one) for one in plain["cursors"]]
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
-            raise ProtocolError(f"the statistics of a topic's storage are malformed: {error}") from None

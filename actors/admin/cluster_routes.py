@@ -6,6 +6,7 @@ from aiohttp import web
 
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
+from ...protocol.plain_values import is_list, is_map, is_text_map
 from ...runtime.metrics import Metrics
 from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
@@ -149,7 +150,7 @@ class ClusterRoutes:
     async def create_namespace(self, request: web.Request) -> web.Response:
         """Create a namespace. The body must be empty: policies cannot be set yet."""
         body = await json_body(request)
-        if not isinstance(body, dict | None):
+        if body is not None and not is_map(body):
             raise InvalidConfiguration("the body holds the namespace's policies")
         if body:
             raise InvalidConfiguration("policies of a namespace cannot be set yet: leave the body empty")
@@ -214,17 +215,17 @@ def _writable(status: dict[str, Any]) -> int:
     )
 
 
-async def _tenant_body(request: web.Request) -> dict[str, Any]:
+async def _tenant_body(request: web.Request) -> dict[str, object]:
     body = await json_body(request)
     if body is None:
         return {}
-    if not isinstance(body, dict):
+    if not is_text_map(body):
         raise InvalidConfiguration("the body is an object with adminRoles and allowedClusters")
-    record: dict[str, Any] = {}
+    record: dict[str, object] = {}
     for name in ("adminRoles", "allowedClusters"):
         if name in body:
             value = body[name]
-            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            if not is_list(value) or not all(isinstance(item, str) for item in value):
                 raise InvalidConfiguration(f"{name} is a list of names")
             record[name] = value
     return record

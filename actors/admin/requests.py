@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady
+from ...protocol.plain_values import is_text_map
 from ...protocol.topics import TopicName
 from ...runtime import retry
 from ...runtime.backoff import LimitedBackoff
@@ -90,7 +91,7 @@ async def at_a_time(calls: Sequence[Callable[[], Awaitable[A]]]) -> list[A]:
     return results
 
 
-def json_answer(value: Any) -> web.Response:
+def json_answer(value: object) -> web.Response:
     """200 with a JSON body."""
     return web.Response(text=json.dumps(value), content_type="application/json")
 
@@ -128,7 +129,7 @@ def whole_number(text: str, what: str) -> int:
     return int(text)
 
 
-async def json_body(request: web.Request) -> Any:
+async def json_body(request: web.Request) -> object:
     """The body as JSON, None when it is empty. Raises HTTP 400, 408 for a body that does not come, 413."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -147,13 +148,13 @@ async def json_body(request: web.Request) -> Any:
         raise web.HTTPBadRequest(text="the body is not JSON") from None
 
 
-def position_of(body: Any, default: str) -> str | list[int]:
+def position_of(body: object, default: str) -> str | list[int]:
     """A place in a topic as brokers take it, from a message id in JSON. Raises InvalidConfiguration."""
     if body is None:
         return default
-    if body in ("earliest", "latest"):
+    if isinstance(body, str) and body in ("earliest", "latest"):
         return body
-    if isinstance(body, dict):
+    if is_text_map(body):
         ledger, entry = body.get("ledgerId"), body.get("entryId")
         if type(ledger) is int and type(entry) is int:
             if ledger < 0:

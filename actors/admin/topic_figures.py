@@ -5,8 +5,7 @@ subscription counts as blocked when it is blocked in one partition. Its type is 
 consumer. What belongs to one partition only, its state and epoch, is shown under `partitions`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ...protocol.topic_figures import (
     ConsumerFigures,
@@ -19,12 +18,12 @@ from ...protocol.topic_figures import (
 from ...runtime.meter import time_text
 
 
-def topic_json(topic: TopicFigures) -> dict[str, Any]:
+def topic_json(topic: TopicFigures) -> dict[str, object]:
     """`GET …/stats`."""
     return {**_totals([topic]), "state": topic.state, "topicEpoch": topic.epoch}
 
 
-def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> dict[str, Any]:
+def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> dict[str, object]:
     """`GET …/partitioned-stats`: all partitions added up; with `each` also one by one, by name."""
     return {
         **_totals(list(partitions.values())),
@@ -33,7 +32,7 @@ def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> d
     }
 
 
-def storage_json(storage: StorageFigures) -> dict[str, Any]:
+def storage_json(storage: StorageFigures) -> dict[str, object]:
     """`GET …/internalStats`."""
     ledgers = storage.ledgers
     return {
@@ -72,32 +71,32 @@ def _named(topic: TopicFigures) -> list[tuple[str, SubscriptionFigures]]:
     ]
 
 
-def _totals(topics: Sequence[TopicFigures]) -> dict[str, Any]:
+def _totals(topics: Sequence[TopicFigures]) -> dict[str, object]:
     messages, size = sum(topic.messages for topic in topics), sum(topic.bytes for topic in topics)
     subscriptions: dict[str, list[SubscriptionFigures]] = {}
     for topic in topics:
         for name, one in _named(topic):
             subscriptions.setdefault(name, []).append(one)
-    shown = {name: _subscription_json(parts) for name, parts in subscriptions.items()}
+    parts_of_each = subscriptions.values()
     return {
         "msgRateIn": sum(topic.message_rate for topic in topics),
         "msgThroughputIn": sum(topic.byte_rate for topic in topics),
         "msgInCounter": messages,
         "bytesInCounter": size,
-        "msgRateOut": _sum(shown.values(), "msgRateOut"),
-        "msgThroughputOut": _sum(shown.values(), "msgThroughputOut"),
-        "msgOutCounter": _sum(shown.values(), "msgOutCounter"),
-        "bytesOutCounter": _sum(shown.values(), "bytesOutCounter"),
+        "msgRateOut": sum(_message_rate(parts) for parts in parts_of_each),
+        "msgThroughputOut": sum(_byte_rate(parts) for parts in parts_of_each),
+        "msgOutCounter": sum(_messages(parts) for parts in parts_of_each),
+        "bytesOutCounter": sum(_bytes(parts) for parts in parts_of_each),
         "averageMsgSize": size / messages if messages else 0.0,
         "storageSize": sum(topic.storage_bytes for topic in topics),
         "backlogSize": sum(topic.backlog_bytes for topic in topics),
         "publishers": [_producer_json(producer) for topic in topics for producer in topic.producers],
-        "subscriptions": shown,
+        "subscriptions": {name: _subscription_json(parts) for name, parts in subscriptions.items()},
         "pendingPublishes": sum(topic.pending_publishes for topic in topics),
     }
 
 
-def _subscription_json(parts: Sequence[SubscriptionFigures]) -> dict[str, Any]:
+def _subscription_json(parts: Sequence[SubscriptionFigures]) -> dict[str, object]:
     """One subscription, in as many partitions as it is in."""
     consumers = [consumer for part in parts for consumer in part.consumers]
     backlog = sum(part.backlog_entries for part in parts)
@@ -105,10 +104,10 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> dict[str, Any]:
     for part in parts:
         properties.update(part.properties)
     return {
-        "msgRateOut": sum(consumer.message_rate for consumer in consumers),
-        "msgThroughputOut": sum(consumer.byte_rate for consumer in consumers),
-        "bytesOutCounter": sum(part.bytes for part in parts),
-        "msgOutCounter": sum(part.messages for part in parts),
+        "msgRateOut": _message_rate(parts),
+        "msgThroughputOut": _byte_rate(parts),
+        "bytesOutCounter": _bytes(parts),
+        "msgOutCounter": _messages(parts),
         "msgRateRedeliver": sum(consumer.redelivery_rate for consumer in consumers),
         "messageAckRate": sum(consumer.acknowledge_rate for consumer in consumers),
         "msgBacklog": backlog,
@@ -123,7 +122,7 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> dict[str, Any]:
     }
 
 
-def _consumer_json(consumer: ConsumerFigures) -> dict[str, Any]:
+def _consumer_json(consumer: ConsumerFigures) -> dict[str, object]:
     return {
         "msgRateOut": consumer.message_rate,
         "msgThroughputOut": consumer.byte_rate,
@@ -148,7 +147,7 @@ def _consumer_json(consumer: ConsumerFigures) -> dict[str, Any]:
     }
 
 
-def _producer_json(producer: ProducerFigures) -> dict[str, Any]:
+def _producer_json(producer: ProducerFigures) -> dict[str, object]:
     return {
         "msgRateIn": producer.message_rate,
         "msgThroughputIn": producer.byte_rate,
@@ -163,7 +162,7 @@ def _producer_json(producer: ProducerFigures) -> dict[str, Any]:
     }
 
 
-def _cursor_json(cursor: CursorFigures) -> dict[str, Any]:
+def _cursor_json(cursor: CursorFigures) -> dict[str, object]:
     return {
         "markDeletePosition": _text(cursor.mark_delete),
         "readPosition": _text(cursor.read),
@@ -173,8 +172,20 @@ def _cursor_json(cursor: CursorFigures) -> dict[str, Any]:
     }
 
 
-def _sum(items: Iterable[Mapping[str, Any]], key: str) -> Any:
-    return sum(item[key] for item in items)
+def _message_rate(parts: Sequence[SubscriptionFigures]) -> float:
+    return sum(consumer.message_rate for part in parts for consumer in part.consumers)
+
+
+def _byte_rate(parts: Sequence[SubscriptionFigures]) -> float:
+    return sum(consumer.byte_rate for part in parts for consumer in part.consumers)
+
+
+def _messages(parts: Sequence[SubscriptionFigures]) -> int:
+    return sum(part.messages for part in parts)
+
+
+def _bytes(parts: Sequence[SubscriptionFigures]) -> int:
+    return sum(part.bytes for part in parts)
 
 
 def _text(position: Sequence[int]) -> str:

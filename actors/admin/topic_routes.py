@@ -3,7 +3,8 @@
 from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
-from ...protocol.topic_figures import StorageFigures, TopicFigures
+from ...protocol.plain_values import is_text_map
+from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from ..members.contracts_broker import Point
 from ..members.topic_lookup import PAGE, check_listener, pages
@@ -133,12 +134,12 @@ class TopicRoutes:
     async def stats(self, request: web.Request) -> web.Response:
         """Return rates, backlogs, producers and consumers of a topic."""
         answer = await self._owners.ask(topic_of(request).full, lambda broker, name: broker.topic_stats(topic=name))
-        return json_answer(topic_json(TopicFigures.from_plain(answer)))
+        return json_answer(topic_json(answer))
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         """Return ledgers and cursors of a topic."""
         answer = await self._owners.ask(topic_of(request).full, lambda broker, name: broker.internal_stats(topic=name))
-        return json_answer(storage_json(StorageFigures.from_plain(answer)))
+        return json_answer(storage_json(answer))
 
     async def partitioned_stats(self, request: web.Request) -> web.Response:
         """Return the sums over all partitions; also each one under `partitions` unless `perPartition=false`."""
@@ -150,8 +151,7 @@ class TopicRoutes:
 
     async def _figures(self, topic: TopicName) -> dict[str, TopicFigures]:
         """By full name, of a topic or of its partitions."""
-        answers = await self._owners.ask_members(topic, lambda broker, name: broker.topic_stats(topic=name))
-        return {name: TopicFigures.from_plain(answer) for name, answer in answers.items()}
+        return await self._owners.ask_members(topic, lambda broker, name: broker.topic_stats(topic=name))
 
     async def last_message_id(self, request: web.Request) -> web.Response:
         """Return the id of the topic's last message."""
@@ -241,7 +241,7 @@ class TopicRoutes:
 
 async def _partitions(request: web.Request) -> int:
     body = await json_body(request)
-    if isinstance(body, dict):
+    if is_text_map(body):
         body = body.get("partitions")
     if type(body) is not int or not 1 <= body < 1 << 31:
         raise InvalidConfiguration("the body is the number of partitions, one or more")

@@ -6,9 +6,9 @@ ServiceUnitNotReady for a topic that this broker does not own, so that the calle
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
+from ...protocol.topic_figures import StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection, RpcService
 from ...storage.ledger.bookie_directory import BookieInfo
@@ -34,13 +34,13 @@ class BrokerRpc(RpcService):
 
     # -- figures -------------------------------------------------------------------------------------------------
 
-    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
-        """The figures of a topic: `TopicFigures` in its plain form."""
-        return (await self._topic(topic)).describe().plain()
+    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> TopicFigures:
+        """The figures of a topic."""
+        return (await self._topic(topic)).describe()
 
-    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
-        """Ledgers and cursors of a topic: `StorageFigures` in its plain form."""
-        return (await self._persistent(topic)).describe_storage().plain()
+    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> StorageFigures:
+        """Ledgers and cursors of a topic."""
+        return (await self._persistent(topic)).describe_storage()
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> LastMessage:
         """Where the topic ends now."""

@@ -5,8 +5,9 @@ caller asks the coordinator again.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ...protocol.topic_figures import StorageFigures, TopicFigures
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from .permissions import ADMIN, COORDINATOR, READER
@@ -57,12 +58,12 @@ class BrokerContract(Contract):
     # -- figures -------------------------------------------------------------------------------------------------
 
     @method(ADMIN)
-    async def topic_stats(self, *, topic: str) -> dict[str, Any]:
+    async def topic_stats(self, *, topic: str) -> TopicFigures:
         """Pulsar's topic statistics."""
         ...
 
     @method(ADMIN)
-    async def internal_stats(self, *, topic: str) -> dict[str, Any]:
+    async def internal_stats(self, *, topic: str) -> StorageFigures:
         """Pulsar's internal statistics: ledgers and cursors."""
         ...
 

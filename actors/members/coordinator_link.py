@@ -264,13 +264,13 @@ class CoordinatorClient:
             role=self.identity.role, host=host, port=port, data=data() if callable(data) else data
         )
         self._take_epoch(answer.epoch)
-        self._take_bookies(answer.bookies)
-        self._take_brokers(answer.brokers)
+        self.take_bookies(answer.bookies)
+        self.take_brokers(answer.brokers)
         present: dict[str, None] = {}
         page = answer.assignments
         while True:
             present.update((row.topic, None) for row in page.items)
-            self._take_assignments([AssignmentChange(*row) for row in page.items])
+            self.take_assignments([AssignmentChange(*row) for row in page.items])
             if not page.more or not page.items:
                 break
             page = await coordinator.assignments(after=page.items[-1].topic)
@@ -280,7 +280,7 @@ class CoordinatorClient:
             for topic, epoch in before.items()
             if topic not in present and topic in self.assignments and self.assignments[topic].epoch == epoch
         ]
-        self._take_assignments(gone)
+        self.take_assignments(gone)
         self._registered.set()
 
     async def _beat(self) -> None:
@@ -339,17 +339,17 @@ class CoordinatorClient:
 
     # -- the coordinator's word ----------------------------------------------------------------------------------
 
-    def _take_bookies(self, bookies: list[BookieInfo]) -> None:
+    def take_bookies(self, bookies: list[BookieInfo]) -> None:
         self.bookies.update(bookies)
         for listener in list(self.on_bookies):
             listener()
 
-    def _take_brokers(self, brokers: list[BrokerInfo]) -> None:
+    def take_brokers(self, brokers: list[BrokerInfo]) -> None:
         self.brokers = {broker.id: broker for broker in brokers}
         for listener in list(self.on_brokers):
             listener()
 
-    def _take_assignments(self, changes: list[AssignmentChange]) -> None:
+    def take_assignments(self, changes: list[AssignmentChange]) -> None:
         news: list[AssignmentChange] = []
         for change in changes:
             topic = change.topic
@@ -388,17 +388,17 @@ class _Pushes(RpcService):
 
     async def rpc_bookies_changed(self, connection: RpcConnection, epoch: int, bookies: list[BookieInfo]) -> None:
         if self._current(connection, epoch):
-            self._client._take_bookies(bookies)
+            self._client.take_bookies(bookies)
 
     async def rpc_brokers_changed(self, connection: RpcConnection, epoch: int, brokers: list[BrokerInfo]) -> None:
         if self._current(connection, epoch):
-            self._client._take_brokers(brokers)
+            self._client.take_brokers(brokers)
 
     async def rpc_assignments_changed(
         self, connection: RpcConnection, epoch: int, changes: list[AssignmentChange]
     ) -> None:
         if self._current(connection, epoch):
-            self._client._take_assignments(changes)
+            self._client.take_assignments(changes)
 
     async def rpc_partitions_changed(self, connection: RpcConnection, epoch: int, topic: str, partitions: int) -> None:
         if self._current(connection, epoch) and topic in self._client.partitions:

@@ -21,6 +21,7 @@ from fuzz_target import Target, Wrong
 
 from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import NotAllowedError, SubscriptionNotFound
+from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
 
 _ANSWERS_S = 200.0
@@ -32,11 +33,11 @@ _NEXT = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\nConnection: clos
 class _Broker(BrokerStub):
     """Answers what the admin asks of the owner of a topic; knows the subscription `s`."""
 
-    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> Any:
-        return topic_figures(messages=3, bytes=300).plain()
+    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> TopicFigures:
+        return topic_figures(messages=3, bytes=300)
 
-    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> Any:
-        return storage_figures(3).plain()
+    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> StorageFigures:
+        return storage_figures(3)
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
         return [1, 2, -1, -1]

@@ -25,7 +25,6 @@ from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.message_id import EARLIEST_POSITION
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
-from magnetar.protocol.topic_figures import TopicFigures
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc.connection import Identity, RpcConnection
 from magnetar.runtime.rpc.messages import pack
@@ -87,7 +86,7 @@ class _Broker:
             raise Wrong(f"{len(found)} of {len(_BODIES)} entries are what they were")
         stats = await self.rpc.rpc_topic_stats(None, _TOPIC.full)  # type: ignore[arg-type]
         pack(stats)
-        backlogs = {one.name: one.backlog_entries for one in TopicFigures.from_plain(stats).subscriptions}
+        backlogs = {one.name: one.backlog_entries for one in stats.subscriptions}
         if backlogs.get(_KEEPER) != len(_BODIES):
             raise Wrong(f"a subscription that nobody named has moved: {backlogs}")
         for name, backlog in backlogs.items():

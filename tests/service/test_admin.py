@@ -16,6 +16,7 @@ from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
 from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
+from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
@@ -34,14 +35,14 @@ class AdminBrokerRpc(TestBrokerRpc):
         self.calls: list[tuple[str, ...]] = []
         self.not_ready = 0
 
-    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
+    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> TopicFigures:
         if self.not_ready:
             self.not_ready -= 1
             raise ServiceUnitNotReady("moving")
-        return topic_figures(producers=[producer_figures(topic)], pending_publishes=0).plain()
+        return topic_figures(producers=[producer_figures(topic)], pending_publishes=0)
 
-    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> dict[str, Any]:
-        return storage_figures(3).plain()
+    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> StorageFigures:
+        return storage_figures(3)
 
     async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
         return [1, 2, -1, -1]

@@ -4,8 +4,9 @@ import pytest
 from figures import consumer_figures, producer_figures, storage_figures, subscription_figures, topic_figures
 
 from magnetar.actors.admin.topic_figures import partitioned_json, storage_json, subscription_names, topic_json
+from magnetar.actors.members.contracts_broker import BrokerContract
 from magnetar.protocol.errors import ProtocolError
-from magnetar.protocol.topic_figures import CursorFigures, StorageFigures, TopicFigures
+from magnetar.protocol.topic_figures import CursorFigures
 from magnetar.runtime.rpc.messages import pack, unpack
 
 
@@ -60,17 +61,23 @@ def test_ledgers_and_cursors_are_shown_under_pulsars_names():
     assert shown["cursors"]["s"]["markDeletePosition"] == "1:0" and shown["cursors"]["s"]["properties"] == {"a": "b"}
 
 
+def answer(method, plain):
+    """What a caller of the broker's method gets for the answer `plain`."""
+    return BrokerContract.methods[method].answer(unpack(pack(plain)))
+
+
 def test_figures_are_the_same_after_their_way_over_the_rpc():
     figures = topic_figures(
         subscriptions=[subscription_figures("s", consumers=[consumer_figures("a")])], producers=[producer_figures("p")]
     )
-    assert TopicFigures.from_plain(unpack(pack(figures.plain()))) == figures
-    assert storage_json(StorageFigures.from_plain(unpack(pack(storage_figures(3).plain())))) == storage_json(
-        storage_figures(3)
-    )
+    assert answer("topic_stats", figures) == figures
+    stored = storage_figures(3)
+    stored.cursors.append(CursorFigures("s", (1, 0), (1, 1), 2, 0, {"a": "b"}))
+    assert answer("internal_stats", stored) == stored
 
 
-@pytest.mark.parametrize("plain", [{}, {**topic_figures().plain(), "more": 1}, {"subscriptions": [1], "producers": []}])
-def test_what_is_no_figures_of_a_topic_is_refused(plain):
-    with pytest.raises(ProtocolError, match="statistics of a topic are malformed"):
-        TopicFigures.from_plain(plain)
+@pytest.mark.parametrize("method", ["topic_stats", "internal_stats"])
+@pytest.mark.parametrize("plain", [{}, [], {"state": "open"}, {"subscriptions": [1], "producers": []}])
+def test_what_is_no_figures_of_a_topic_is_refused(method, plain):
+    with pytest.raises(ProtocolError, match=method):
+        answer(method, plain)
