@@ -81,7 +81,7 @@ class Checkpoint:
         try:
             return cls._from_fields(unpack(body))
         except (KeyError, TypeError, ValueError, ProtocolError) as error:  # written by something else than `encode`
-            raise EntryCorrupt(f"the checkpoint is not understood: {error!r}") from error
+            raise EntryCorrupt(f"the checkpoint cannot be decoded: {error!r}") from error
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> "Checkpoint":
@@ -105,13 +105,13 @@ class Checkpoint:
 
 def _number(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of a file, an offset or a ledger")
+        raise ValueError(f"{value!r} is not the number of a file, an offset or a ledger")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a text")
     return value
 
 

@@ -27,7 +27,7 @@ from ..metadata.store import MetadataStore, pack, unpack
 from .replay import format_directory, holds_store
 
 COOKIE_NAME = "cookie"
-_LOST = "the bookie began anew after its disk was lost"
+_LOST = "the bookie started with an empty disk after its disk was lost"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_cookie(files: Files, directory: str) -> Cookie | None:
         record: dict[str, Any] = json.loads(files.read_bytes(path))
         return Cookie(str(record["id"]), str(record["cluster_id"]), str(record["instance"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CookieMismatch(f"{path} is unreadable: {error}") from error
+        raise CookieMismatch(f"the cookie {path} cannot be decoded: {error}") from error
 
 
 async def claim_directory(
@@ -86,19 +86,24 @@ async def claim_directory(
         if not await env.offload.run(_has_segments, env.files, directory):
             found, has_data = None, False
     if found is None and has_data:
-        raise CookieMismatch(f"{directory} holds data without a cookie: part of it is gone")
+        raise CookieMismatch(
+            f"{directory} holds data but no cookie, so part of it is missing: restore the whole directory"
+        )
     if found is not None and known is not None:
-        raise CookieMismatch(f"{directory} is not the disk on which bookie {bookie_id} last ran")
+        raise CookieMismatch(f"{directory} is not the disk on which bookie {bookie_id} last ran: put that disk back")
     if found is None and known is not None and not accept_lost_disk:
         raise CookieMismatch(
-            f"bookie {bookie_id} has lost its disk: {directory} is empty. Bring the disk back, or say that the loss is "
-            f"accepted (--accept-lost-disk {bookie_id}); its data is then copied from the other bookies"
+            f"bookie {bookie_id} has lost its disk: {directory} is empty. Put the disk back, or accept the loss "
+            f"(--accept-lost-disk {bookie_id}): the auditor then copies its data from the other bookies"
         )
     if found is None:
         found = Cookie(bookie_id, cluster_id, env.random.hex(16))
         await env.offload.run(_create, env.files, directory, found, _LOST if known is not None else "")
     elif await env.offload.run(_has_segments, env.files, directory):
-        raise CookieMismatch(f"{directory} holds data, but the metadata does not know bookie {bookie_id}")
+        raise CookieMismatch(
+            f"{directory} holds data, but the metadata does not know bookie {bookie_id}: choose the metadata store of "
+            "its cluster"
+        )
     try:
         await metadata.put(key, pack(asdict(found)), None if record is None else record.version)
     except BadVersion as error:

@@ -143,7 +143,7 @@ class DamageNotes:
         try:
             return cls._from_fields(unpack(body))
         except (KeyError, TypeError, ValueError, ProtocolError) as error:
-            raise EntryCorrupt(f"the list of damaged entries is not understood: {error!r}") from error
+            raise EntryCorrupt(f"the list of damaged entries cannot be decoded: {error!r}") from error
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> "DamageNotes":
@@ -159,7 +159,7 @@ class DamageNotes:
 
 def _number(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.100} is not a number of entries, bytes or milliseconds")
+        raise ValueError(f"{value!r:.100} is not a count of entries, bytes or milliseconds")
     return value
 
 
@@ -231,12 +231,14 @@ class DamageKeeper:
             try:
                 await self._lane.run(self._files.write_atomic, self._path, self.notes.encode())
             except (OSError, DiskFull) as error:
-                logger.warning("%s is not up to date: %s", self._path, error)
+                logger.warning("%s could not be written and is out of date: %s", self._path, error)
 
     def note(self, ledger_id: int, entry_id: int) -> None:
         """No copy of an entry is as it was written."""
         if self.notes.note(ledger_id, entry_id):
-            logger.error("%s: entry %d:%d is damaged; the auditor copies it back", self._path, ledger_id, entry_id)
+            logger.error(
+                "%s: entry %d:%d is damaged; the auditor copies it from another bookie", self._path, ledger_id, entry_id
+            )
             self._changed()
         elif not self.notes.has(ledger_id, entry_id):
             self._on_overflow()

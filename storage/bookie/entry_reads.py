@@ -172,7 +172,7 @@ class EntryReads:
                 first = result.next_entry_id + 1
                 continue
             if result.status is BookieStatus.IO_ERROR:
-                raise EntryCorrupt("an index is being rebuilt: ask again")
+                raise EntryCorrupt("an index is being rebuilt: read again")
             if result.status is not BookieStatus.OK:
                 return intact, last + 1
             for entry in result.entries:

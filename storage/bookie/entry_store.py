@@ -167,7 +167,7 @@ class EntryStore:
             if self._opened and self.journal.failed is None:
                 await self._seal_last()
         except (OSError, DiskFull, StorageFailed) as error:
-            logger.warning("%s: closed without an index, the next start will replay: %s", self.directory, error)
+            logger.warning("%s was closed without an index, so the next start replays it: %s", self.directory, error)
         await self.reads.close()
         for segment in (self.journal.active, self.journal.release_spare(), *self.segments.values()):
             if segment is not None:

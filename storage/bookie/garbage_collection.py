@@ -96,21 +96,23 @@ async def collect_garbage(
         await _check_cluster(metadata, cluster_id)
         answers = await metadata.get_many([metadata_keys.ledger(ledger_id) for ledger_id in asked])
         if len(answers) != len(asked):
-            raise MetadataError(f"asked for {len(asked)} ledgers, got {len(answers)} answers")
+            raise MetadataError(f"the metadata store gave {len(answers)} answers for {len(asked)} ledgers")
         counter, restored = await _read_bounds(metadata, cluster_id)
         held = dict(zip(asked, answers, strict=True))
         verdicts = _judge(ledgers, held, counter, restored, store.entries.ledgers_end, bookie_id)
         unknown += verdicts.unknown
         if verdicts.doomed:
-            logger.info("%s: burying %d deleted ledgers", store.entries.directory, len(verdicts.doomed))
+            logger.info("%s: writing tombstones for %d deleted ledgers", store.entries.directory, len(verdicts.doomed))
             await store.bury(verdicts.doomed)
             deleted += len(verdicts.doomed)
         for record in verdicts.unnamed:
             given_up += await _give_up(store, renew, *record)
     if unknown:
         logger.error(
-            "%s: %d ledgers are kept that the metadata does not know although they are not older than it: it was "
-            "restored from an older state. Restore a newer one, or give them up with `magnetar accept-lost-ledgers`",
+            "%s keeps %d ledgers that the metadata does not know, although they are not older than it. The metadata "
+            "was "
+            "restored from an older backup. Restore a newer backup, or run `magnetar accept-lost-ledgers` to give "
+            "them up",
             store.entries.directory,
             unknown,
         )
@@ -162,7 +164,11 @@ async def _give_up(store: BookieStore, renew: Renew, ledger_id: int, version: in
     state = store.entries.ledgers.get(ledger_id)
     if state is None or state.touched or not store.entries.give_up(state):
         return False
-    logger.info("%s: ledger %d lies on other bookies now: its entries are given up", store.entries.directory, ledger_id)
+    logger.info(
+        "%s: ledger %d is stored on other bookies now, so its entries here are deleted",
+        store.entries.directory,
+        ledger_id,
+    )
     return True
 
 
@@ -179,7 +185,7 @@ async def _read_bounds(metadata: MetadataStore, cluster_id: str) -> tuple[int, R
     ]
     answers = await metadata.get_many(keys)
     if len(answers) != len(keys):
-        raise MetadataError(f"asked for {len(keys)} records, got {len(answers)} answers")
+        raise MetadataError(f"the metadata store gave {len(answers)} answers for {len(keys)} records")
     cluster, counter, restored = answers
     _compare(cluster_id_of(cluster), cluster_id)
     return counter_of(counter), RestoredIds.unpack(restored)
@@ -187,4 +193,6 @@ async def _read_bounds(metadata: MetadataStore, cluster_id: str) -> tuple[int, R
 
 def _compare(found: str | None, cluster_id: str) -> None:
     if found != cluster_id:
-        raise CookieMismatch(f"the metadata is of cluster {found}, this bookie of {cluster_id}: nothing is collected")
+        raise CookieMismatch(
+            f"the metadata belongs to cluster {found}, but this bookie to {cluster_id}: nothing is deleted"
+        )

@@ -259,10 +259,10 @@ class Journal:
 
     def _rotate(self) -> Segment:
         if self.out_of_space and self._next_spare() is None:
-            raise DiskFull("the journal is full and the disk has no room for the next one")
+            raise DiskFull("the journal is full, and the disk has no space for the next one: free space")
         self.prepare_spare()
         following = self._next_spare()
-        assert following is not None, "there is always one to be had unless the disk is full, or the journal closed"
+        assert following is not None, "a next journal exists unless the disk is full or the journal is closed"
         if following is self._spare:
             self._spare = None
         else:
@@ -329,7 +329,9 @@ class Journal:
         refused = [batch for batch in self._queue if batch.segment.state is SegmentState.REMOVED]
         self._queue = deque(batch for batch in self._queue if batch.segment.state is not SegmentState.REMOVED)
         for batch in refused:
-            self._answer(batch, BookieStatus.READ_ONLY, DiskFull("the disk has no room for the next journal"))
+            self._answer(
+                batch, BookieStatus.READ_ONLY, DiskFull("the disk has no space for the next journal: free space")
+            )
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

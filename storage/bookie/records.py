@@ -115,7 +115,7 @@ def check_entry(record: memoryview, seed: int, ledger_id: int, entry_id: int) ->
         or crc != crc32c(bytes(record[: RECORD_HEADER_SIZE - 4]) + bytes(body[:ENTRY_HEAD_SIZE]), seed)
         or head[6] != digest_of(body)
     ):
-        raise EntryCorrupt(f"the stored bytes of entry {ledger_id}:{entry_id} are not what was written")
+        raise EntryCorrupt(f"the stored bytes of entry {ledger_id}:{entry_id} fail their checksum")
     return body[1:]
 
 

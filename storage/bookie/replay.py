@@ -105,12 +105,15 @@ def _load_segments(files: Files, directory: str, instance: str) -> LoadedStore:
     path = f"{directory}/{CHECKPOINT_NAME}"
     names = files.list(directory)
     if not files.exists(path):
-        raise CookieMismatch(f"{directory} has a cookie but no checkpoint: its data is gone")
+        raise CookieMismatch(
+            f"{directory} has a cookie but no checkpoint, so its data is missing: restore the directory, or accept "
+            "the lost disk"
+        )
     present = {found: name for name in names if (found := parse_segment_name(name)) is not None}
     try:
         checkpoint = Checkpoint.decode(files.read_bytes(path))
     except EntryCorrupt:
-        loaded = LoadedStore(Checkpoint(instance), damage=["the checkpoint was unreadable"])
+        loaded = LoadedStore(Checkpoint(instance), damage=["the checkpoint could not be decoded"])
         _load_without_checkpoint(files, directory, loaded, sorted(present))
         return loaded
     if checkpoint.instance != instance:
@@ -247,7 +250,9 @@ def _replay(files: Files, directory: str, loaded: LoadedStore, journals: list[in
             if rows.begin is not None:
                 before, before_end = rows.begin
                 if before in journals and ended.get(before) != before_end:
-                    loaded.damage.append(f"journal {segment_name(before, JOURNAL_SUFFIX)} does not end where it ended")
+                    loaded.damage.append(
+                        f"journal {segment_name(before, JOURNAL_SUFFIX)} does not end where its successor says"
+                    )
                 elif before >= loaded.checkpoint.replay_from and before not in journals and not _listed(loaded, before):
                     loaded.damage.append(f"journal {segment_name(before, JOURNAL_SUFFIX)} is missing")
             torn_at = file_id if scan.torn else None

@@ -88,7 +88,7 @@ class Scrubber:
                 await self._wait_until_due()
                 await self.run_pass()
             except Exception:  # whatever it was: nobody else would look for damage
-                logger.exception("%s: the scrub failed unexpectedly; it goes on later", self._store.directory)
+                logger.exception("%s: the scrub failed unexpectedly and continues later", self._store.directory)
                 await asyncio.sleep(IDLE_S)
 
     async def _wait_until_due(self) -> None:
@@ -158,13 +158,13 @@ class Scrubber:
                 await asyncio.sleep(max(step.size_bytes / bytes_per_s, took_s))
         except OSError as error:  # the rest of the disk is still to be read
             if segment.state is not SegmentState.REMOVED:
-                logger.warning("%s: the scrub passes over it: %s", segment.path, error)
+                logger.warning("%s: the scrub skips this segment: %s", segment.path, error)
         finally:
             await asyncio.shield(self._lane.run(reading.close))
 
     async def _look_into(self, segment: Segment, step: Step) -> None:
         if step.index_damaged:
-            logger.warning("%s: its index is damaged and is built again", segment.path)
+            logger.warning("%s: the index of this segment is damaged and is rebuilt", segment.path)
             self._store.rebuild_soon(segment)
         for ledger_id, entry_id in step.suspects:
             await self._check(ledger_id, entry_id)

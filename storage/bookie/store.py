@@ -129,7 +129,9 @@ class BookieStore:
         """Replay and begin to serve. Raises CookieMismatch, DiskFull, OSError."""
         damage = await self.entries.open()
         if damage:
-            logger.error("%s: data was damaged, the bookie is in limbo: %s", self.entries.directory, "; ".join(damage))
+            logger.error(
+                "%s: data is damaged, so the bookie is in limbo: %s", self.entries.directory, "; ".join(damage)
+            )
 
     async def close(self) -> None:
         """Serve nothing more, make everything accepted durable, let go of the files."""
@@ -373,7 +375,7 @@ class BookieStore:
         """
         limbo, floor = self.entries.limbo, self.entries.fence_floor
         if reason is not None and reason != limbo:
-            raise BadVersion(f"limbo has another reason by now: {limbo or 'none'}")
+            raise BadVersion(f"the reason for limbo has changed to: {limbo or 'none'}")
         self.entries.limbo, self.entries.fence_floor = "", max(floor, fence_floor)
         try:
             await self.entries.checkpoint()
@@ -423,7 +425,7 @@ class BookieStore:
         if state is None:
             raise NoSuchLedger(f"this bookie holds nothing of ledger {ledger_id}")
         if state.nonce != nonce:
-            raise ForeignLedger(f"this bookie holds another ledger with the id {ledger_id}", ledger_id=ledger_id)
+            raise ForeignLedger(f"this bookie holds another ledger with id {ledger_id}", ledger_id=ledger_id)
         state.touched = True  # the auditor, which is about to copy what is not here
         if intact_only:
             return await self._reads.intact_ranges(state, first, last)
@@ -443,7 +445,7 @@ class BookieStore:
         if used >= self._settings.disk_usage_full:
             self._became_full()
         elif used < self._settings.disk_usage_warn and self._disk_full:
-            logger.warning("%s: the disk has room again, %.1f%% used", self.entries.directory, used * 100)
+            logger.warning("%s: the disk is %.1f%% full and has space again", self.entries.directory, used * 100)
             self._disk_full = False
             self.writable = self.failed is None
             self._journal.space_available()
@@ -455,7 +457,7 @@ class BookieStore:
 
     def _became_full(self) -> None:
         if not self._disk_full:
-            logger.error("%s: the disk is full, this bookie is read-only", self.entries.directory)
+            logger.error("%s: the disk is full, so this bookie is read-only", self.entries.directory)
             self._disk_full = True
             self.writable = False
             self.on_change()
@@ -465,7 +467,7 @@ class BookieStore:
 
     async def _found_damage(self, reason: str) -> bool:
         """Go into limbo; whether that is durable (if not, the bookie has failed)."""
-        logger.error("%s: %s; the bookie goes into limbo", self.entries.directory, reason)
+        logger.error("%s: %s, so the bookie goes into limbo", self.entries.directory, reason)
         try:
             await self.enter_limbo(reason)
         except (OSError, MagnetarError) as error:
@@ -475,7 +477,7 @@ class BookieStore:
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
-            logger.critical("%s: the disk failed, this bookie stops: %s", self.entries.directory, error)
+            logger.critical("%s: the disk failed, so this bookie stops: %s", self.entries.directory, error)
             self.failed = error
             self.writable = False
             self.on_change()

@@ -211,7 +211,7 @@ class BookieClient:
         """A bookie left a request unanswered for too long: end its connection and hold it for suspect."""
         channel = self._channels.get(bookie_id)
         if channel is not None and channel.connection is not None:
-            logger.warning("bookie %s does not answer in time: ending its connection", bookie_id)
+            logger.warning("bookie %s does not answer in time, so its connection is closed", bookie_id)
             channel.connection.close(BookieUnavailable(f"bookie {bookie_id} does not answer in time"))
 
     async def close(self) -> None:
@@ -296,7 +296,7 @@ class BookieClient:
             connection = await self._connect(info)
         except (MagnetarError, OSError) as error:
             if not channel.suspect:
-                logger.info("cannot reach bookie %s: %s", channel.bookie_id, error)
+                logger.info("bookie %s cannot be reached: %s", channel.bookie_id, error)
             self._lost(channel)
             return
         if channel.retry is not None:
@@ -363,7 +363,7 @@ class BookieClient:
                 continue
             moved = channel.address is not None and channel.address != (info.host, info.port)
             if moved and channel.connection is not None:
-                channel.connection.close(BookieUnavailable(f"bookie {channel.bookie_id} moved"))
+                channel.connection.close(BookieUnavailable(f"bookie {channel.bookie_id} has another address now"))
             if channel.state is ChannelState.SUSPECT and (moved or channel.retry is None):
                 if channel.retry is not None:
                     channel.retry.cancel()
@@ -375,4 +375,4 @@ class BookieClient:
 
 
 def _why_not_writable(info: BookieInfo) -> str:
-    return "is in limbo: it lost data" if info.limbo else "is read-only: its disk is full"
+    return "is in limbo: it may have lost data" if info.limbo else "is read-only: its disk is full"

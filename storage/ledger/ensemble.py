@@ -37,7 +37,7 @@ def place(
     if len(candidates) < ack_quorum:
         others = "; ".join(unusable) or "no other bookie is alive"
         raise NotEnoughBookies(
-            f"a ledger needs {ack_quorum} bookies for its ack quorum and only {len(candidates)} can be used: {others}",
+            f"a ledger needs {ack_quorum} bookies for its ack quorum, but {len(candidates)} are usable: {others}",
             usable=len(candidates),
             ack_quorum=ack_quorum,
         )

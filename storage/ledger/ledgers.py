@@ -104,7 +104,7 @@ class Ledgers:
                 self._ids = []  # of those who did not wait to the end
         if taken <= above:
             raise LedgerError(
-                f"the counter of ledger ids gave {taken}, which is not above {above}: "
-                "the metadata store is not the one that this chain was written with"
+                f"the counter of ledger ids gave {taken}, which is not above the topic's last ledger {above}: "
+                "the metadata store is not the one with which this topic was written"
             )
         return taken

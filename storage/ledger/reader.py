@@ -214,7 +214,9 @@ class _RangeRead:
                 entry = decode_entry(data)
                 self._check(entry)
             except (EntryCorrupt, ProtocolError) as error:
-                logger.warning("bookie %s gave a damaged entry of ledger %d: %s", bookie, self._reader.ledger_id, error)
+                logger.warning(
+                    "bookie %s returned a damaged entry of ledger %d: %s", bookie, self._reader.ledger_id, error
+                )
                 self._asked[slot] = EntryCorrupt(str(error), bookie=bookie, ledger_id=self._reader.ledger_id)
                 continue
             useful = True
@@ -233,9 +235,12 @@ class _RangeRead:
 
     def _check(self, entry: LedgerEntry) -> None:
         if entry.ledger_id != self._reader.ledger_id or not (self._wanted.first <= entry.entry_id <= self._wanted.last):
-            raise EntryCorrupt(f"asked for ledger {self._reader.ledger_id}, got {entry.ledger_id}:{entry.entry_id}")
+            raise EntryCorrupt(
+                f"the bookie returned entry {entry.ledger_id}:{entry.entry_id} for a read of ledger "
+                f"{self._reader.ledger_id}"
+            )
         if entry.nonce != self._metadata.nonce:
-            raise EntryCorrupt(f"entry {entry.ledger_id}:{entry.entry_id} is of another ledger with the same id")
+            raise EntryCorrupt(f"entry {entry.ledger_id}:{entry.entry_id} belongs to another ledger with the same id")
 
     def _prefix(self) -> list[LedgerEntry]:
         entries: list[LedgerEntry] = []
@@ -259,10 +264,17 @@ def summarize(errors: Sequence[MagnetarError | None], ledger_id: int, entry_id: 
         return NoSuchEntry(f"no bookie has {where}", ledger_id=ledger_id, entry_id=entry_id)
     if any(isinstance(error, ForeignLedger) for error in errors):
         return ForeignLedger(
-            f"{where} cannot be read: a bookie holds another ledger of that id, from before the metadata was restored",
+            f"{where} cannot be read: a bookie holds another ledger with that id, from before a restore of the "
+            "metadata",
             ledger_id=ledger_id,
             entry_id=entry_id,
         )
     if any(isinstance(error, EntryCorrupt) for error in errors):
-        return EntryCorrupt(f"no intact copy of {where} can be reached", ledger_id=ledger_id, entry_id=entry_id)
-    return EntryUnknown(f"no copy of {where} can be reached", ledger_id=ledger_id, entry_id=entry_id)
+        return EntryCorrupt(
+            f"no intact copy of {where} can be reached: start the missing bookies",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+        )
+    return EntryUnknown(
+        f"no copy of {where} can be reached: start the missing bookies", ledger_id=ledger_id, entry_id=entry_id
+    )

@@ -124,7 +124,7 @@ class LedgerRecovery:
         if not self._in_doubt():
             return ()
         logger.warning(
-            "ledger %d was open in the backup that the metadata was restored from: all bookies are asked for it",
+            "ledger %d was open in the backup from which the metadata was restored, so all bookies are asked for it",
             self._ledger_id,
         )
         return tuple(sorted(dict.fromkeys([*await self._records.registered_bookies(), *metadata.bookies])))
@@ -150,13 +150,14 @@ class LedgerRecovery:
             write_back.stop()
         if write_back.deleted:
             last = write_back.next_entry - 1
-            logger.warning("ledger %d was deleted after the backup: it ends with entry %d", self._ledger_id, last)
+            logger.warning("ledger %d was deleted after the backup and is closed at entry %d", self._ledger_id, last)
             return write_back.metadata.close(last, await self._length_at(write_back.metadata, last))
         if reading.phase is ReadingPhase.GIVEN_UP and everyone:
             raise self._doubt(reading.silent)
         if reading.phase is ReadingPhase.GIVEN_UP:
             raise RecoveryFailed(
-                f"the bookies at hand cannot say whether ledger {self._ledger_id} has entry {reading.next_entry}",
+                f"too few bookies answered whether ledger {self._ledger_id} has entry {reading.next_entry}: start the "
+                "missing bookies",
                 ledger_id=self._ledger_id,
                 entry_id=reading.next_entry,
             )
@@ -167,9 +168,9 @@ class LedgerRecovery:
 
     def _doubt(self, silent: Sequence[str]) -> LedgerInDoubt:
         return LedgerInDoubt(
-            f"ledger {self._ledger_id} was open in the backup that the metadata was restored from, and these bookies "
-            f"do not say what they hold of it: {', '.join(silent)}. To close it without them could cut acknowledged "
-            "messages off. Start them, or restore a newer backup; the ledger is then recovered by itself",
+            f"ledger {self._ledger_id} was open in the backup from which the metadata was restored. These bookies "
+            f"did not say what they hold of it: {', '.join(silent)}. Closing it without them could lose acknowledged "
+            "messages. Start them, or restore a newer backup. The broker then recovers the ledger by itself",
             ledger_id=self._ledger_id,
             bookies=list(silent),
         )
@@ -193,7 +194,7 @@ class LedgerRecovery:
                     except (NoSuchLedger, NoSuchEntry):
                         fencing.known(bookie)
                     except MagnetarError as error:
-                        logger.info("ledger %d: bookie %s cannot be fenced: %s", self._ledger_id, bookie, error)
+                        logger.info("ledger %d could not be fenced on bookie %s: %s", self._ledger_id, bookie, error)
                         fencing.unknown(bookie)
         finally:
             await _cancel(tasks)
@@ -201,7 +202,8 @@ class LedgerRecovery:
             raise self._doubt(fencing.silent)
         if fencing.phase is FencingPhase.GIVEN_UP:
             raise RecoveryFailed(
-                f"too many bookies of ledger {self._ledger_id} cannot be fenced", ledger_id=self._ledger_id
+                f"too few bookies of ledger {self._ledger_id} could be fenced: start the missing bookies",
+                ledger_id=self._ledger_id,
             )
         return fencing
 
@@ -254,7 +256,7 @@ class LedgerRecovery:
             reading.failed(first, bookie)
             return first + 1
         except MagnetarError as error:
-            logger.info("ledger %d: bookie %s cannot say what it has: %s", self._ledger_id, bookie, error)
+            logger.info("ledger %d: bookie %s did not say what it holds: %s", self._ledger_id, bookie, error)
             for entry_id in range(first, last + 1):
                 reading.failed(entry_id, bookie)
             return last + 1
@@ -263,7 +265,7 @@ class LedgerRecovery:
             try:
                 entry = decode_entry(data)
                 if not self._is_ours(entry) or not first <= entry.entry_id <= last:
-                    raise EntryCorrupt(f"got entry {entry.ledger_id}:{entry.entry_id}")
+                    raise EntryCorrupt(f"the bookie returned entry {entry.ledger_id}:{entry.entry_id} instead")
             except (EntryCorrupt, ProtocolError) as error:
                 # Which entry it was cannot be trusted: from the last good one on this answer denies nothing.
                 logger.warning("bookie %s gave a damaged entry of ledger %d: %s", bookie, self._ledger_id, error)

@@ -82,14 +82,18 @@ class WriteBack:
         while state.pending:
             if self._buried_at and not self._in_doubt:
                 raise RecoveryFailed(
-                    f"ledger {self.metadata.ledger_id} was deleted during its recovery: {self._buried_at} has buried it"
+                    f"ledger {self.metadata.ledger_id} was deleted during its recovery: {self._buried_at} has a "
+                    "tombstone for it"
                 )
             self._change_ensemble()
             if state.end_error is not None and self._buried_at:
                 self.deleted = True
                 return
             if state.end_error is not None:
-                raise RecoveryFailed(f"cannot write ledger {self.metadata.ledger_id} back: {state.end_error}")
+                raise RecoveryFailed(
+                    f"the recovered entries of ledger {self.metadata.ledger_id} could not be written back: "
+                    f"{state.end_error}"
+                )
             if not state.pending:
                 break
             self._progress.clear()
@@ -101,8 +105,8 @@ class WriteBack:
                 late += 1
                 if late == LATE_ROUNDS_MAX:
                     raise RecoveryFailed(
-                        f"bookies do not answer in time: entry {lac + 1} of ledger {self.metadata.ledger_id} cannot be "
-                        "written back"
+                        f"too few bookies stored the recovered entry {lac + 1} of ledger {self.metadata.ledger_id} in "
+                        "time"
                     ) from None
                 self._fail_late_slots()
             if state.lac != lac:

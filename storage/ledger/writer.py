@@ -177,7 +177,10 @@ class LedgerWriter:
         Callbacks come in the order of adds, never from within this call. Raises what ended the writer, MessageTooBig.
         """
         if len(body) > self._body_size_max:
-            raise MessageTooBig(f"an entry of {len(body)} bytes is above the bookies' limit", size_bytes=len(body))
+            raise MessageTooBig(
+                f"an entry of {len(body)} bytes is too large: raise nettyMaxFrameSizeBytes",
+                size_bytes=len(body),
+            )
         state = self._state
         entry = state.add(body, callback)
         entry_id = entry.entry_id
@@ -208,7 +211,7 @@ class LedgerWriter:
                 if record.metadata.closed and record.metadata.last_entry == self._state.lac:
                     self._record = record
                     return record.metadata
-                raise LedgerFenced(f"ledger {self.ledger_id} was taken over", ledger_id=self.ledger_id)
+                raise LedgerFenced(f"another owner took ledger {self.ledger_id} over", ledger_id=self.ledger_id)
             closed = record.metadata.close(self._state.lac, self._state.length_confirmed)
             try:
                 self._record = await self._records.replace(closed, record.version, settle_limit_s=CLOSE_SETTLE_S)
@@ -218,7 +221,9 @@ class LedgerWriter:
 
     async def abandon(self) -> None:
         """Stop without closing the ledger: whoever opens it next recovers it."""
-        self._end(LedgerClosed(f"ledger {self.ledger_id} is left to its next owner"), tell=False)
+        self._end(
+            LedgerClosed(f"the writer of ledger {self.ledger_id} stopped; its next owner recovers it"), tell=False
+        )
         await self._tasks.close()
 
     # -- answers of bookies ------------------------------------------------------------------------------------
@@ -243,7 +248,7 @@ class LedgerWriter:
         elif status == BookieStatus.FENCED:
             if state.end_error is None:
                 writes, bookie = len(state.pending), state.ensemble[slot]
-                logger.info("ledger %d: %d writes refused by the fence at %s", self.ledger_id, writes, bookie)
+                logger.info("ledger %d: %d writes were refused by the fence at %s", self.ledger_id, writes, bookie)
             self._end(LedgerFenced(f"ledger {self.ledger_id} is fenced", ledger_id=self.ledger_id))
         elif status in _FATAL_STATUSES:
             self._end(error_for_status(status, ledger_id=self.ledger_id, bookie=state.ensemble[slot]))
@@ -276,7 +281,7 @@ class LedgerWriter:
                 logger.exception("the callback of an add failed")
 
     def _slot_failed(self, slot: int, tenure: int) -> None:
-        logger.info("ledger %d: bookie %s failed as slot %d", self.ledger_id, self._state.ensemble[slot], slot)
+        logger.info("ledger %d: bookie %s in slot %d failed", self.ledger_id, self._state.ensemble[slot], slot)
         if not self._state.slot_failed(slot, tenure):
             return
         self._watch.restart(slot)
@@ -341,12 +346,12 @@ class LedgerWriter:
                 self._end(error)
                 return
             except MagnetarError as error:  # the store's trouble, whatever it is called: a full disk, no office, …
-                logger.warning("ledger %d goes on without an ensemble change: %s", self.ledger_id, error)
+                logger.warning("ledger %d keeps its ensemble, because the change failed: %s", self.ledger_id, error)
                 change = None
             if state.end_error is not None:  # ended while the metadata store answered
                 return
             if change is None:
-                logger.info("ledger %d goes on with fewer bookies from entry %d", self.ledger_id, state.change_start)
+                logger.info("ledger %d has fewer bookies from entry %d on", self.ledger_id, state.change_start)
                 done = state.abandon_change(slots)
             else:
                 self._record, replaced = change
@@ -407,11 +412,11 @@ def plan_change(
     """
     ledger_id = metadata.ledger_id
     if metadata.state is not LedgerState.OPEN:
-        raise LedgerFenced(f"ledger {ledger_id} was taken over", ledger_id=ledger_id)
+        raise LedgerFenced(f"another owner took ledger {ledger_id} over", ledger_id=ledger_id)
     ensemble = list(metadata.last_fragment.bookies)
     for slot, slot_state in enumerate(state.slots):
         if slot_state is SlotState.LIVE and ensemble[slot] != state.ensemble[slot]:
-            raise LedgerFenced(f"ledger {ledger_id}: its ensemble was changed by another")
+            raise LedgerFenced(f"another owner changed the ensemble of ledger {ledger_id}")
     empty = [slot for slot, slot_state in enumerate(state.slots) if slot_state is SlotState.EMPTY]
     usable = list(usable)
     taken = [*ensemble, *state.ensemble]

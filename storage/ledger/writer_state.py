@@ -146,7 +146,7 @@ class LedgerWriterState:
         The new fragment starts at `change_start`, which stays where it is until the change ends.
         """
         if self.phase is not WriterPhase.NEEDS_CHANGE:
-            raise ValueError(f"no change may begin in {self.phase}")
+            raise ValueError(f"an ensemble change may not start in {self.phase}")
         self._become(WriterPhase.CHANGING)
         return tuple(slot for slot, state in enumerate(self.slots) if state is SlotState.FAILED)
 
@@ -246,7 +246,7 @@ class LedgerWriterState:
 
     def _expect_change(self) -> None:
         if self.phase is not WriterPhase.CHANGING:
-            raise ValueError(f"no change is under way in {self.phase}")
+            raise ValueError(f"no ensemble change is in progress in {self.phase}")
 
     def _after_change(self) -> list[PendingEntry]:
         fewest = min(
@@ -255,7 +255,8 @@ class LedgerWriterState:
         if fewest < self._ack_quorum:
             self._become(WriterPhase.ENDED)
             self.end_error = NotEnoughBookies(
-                f"ledger {self.metadata.ledger_id}: {fewest} bookies are left for an ack quorum of {self._ack_quorum}",
+                f"ledger {self.metadata.ledger_id} has {fewest} usable bookies left for an ack quorum of "
+                f"{self._ack_quorum}",
                 ledger_id=self.metadata.ledger_id,
             )
             return []

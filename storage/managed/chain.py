@@ -61,8 +61,9 @@ class LedgerChain:
         """
         if last_entry >= 0 and info.ledger_id < self.last_ledger_id:
             raise LedgerError(
-                f"ledger {info.ledger_id} has entries up to {last_entry}, but this owner never wrote to it and went on "
-                f"with ledger {self.last_ledger_id}: unload the topic, so that it is loaded again"
+                f"ledger {info.ledger_id} has entries up to {last_entry}, but this owner never wrote to it and "
+                "continued "
+                f"with ledger {self.last_ledger_id}: unload the topic"
             )
         index = bisect_left(self._ids, info.ledger_id)
         self.infos.insert(index, info)

@@ -140,7 +140,7 @@ class ChainReads:
     async def _wait(self, piece: _Piece) -> list[LedgerEntry]:
         await asyncio.wait([piece.task])  # not cancelled with its waiter: others may wait too
         if piece.task.cancelled():
-            raise EntryUnknown(f"reading ledger {piece.ledger_id} was given up", ledger_id=piece.ledger_id)
+            raise EntryUnknown(f"the read of ledger {piece.ledger_id} was cancelled", ledger_id=piece.ledger_id)
         result = piece.task.result()
         if isinstance(result, MagnetarError):
             raise result

@@ -174,7 +174,8 @@ class ChainWriter:
         if self._ended is not None:
             raise self._ended.with_traceback(None)
         if len(body) > self._body_size_max:
-            raise MessageTooBig(f"an entry of {len(body)} bytes is above the bookies' limit", size_bytes=len(body))
+            size = len(body)
+            raise MessageTooBig(f"an entry of {size} bytes is too large: raise nettyMaxFrameSizeBytes", size_bytes=size)
         self._waiting.append((body, callback))
         self._waiting_bytes += len(body)
         if self.state in (ChainWriterState.IDLE, ChainWriterState.FAILED):
@@ -231,10 +232,10 @@ class ChainWriter:
             self.fence(error)
         except Exception as error:
             if isinstance(error, MagnetarError):
-                logger.warning("%s cannot start a ledger: %s", self._owned.name, error)
+                logger.warning("%s could not start a ledger: %s", self._owned.name, error)
             else:  # whatever it was: nobody may wait for ever
-                logger.exception("%s cannot start a ledger", self._owned.name)
-                error = LedgerError(f"{self._owned.name} cannot start a ledger: {error!r}")
+                logger.exception("%s could not start a ledger after an unexpected error", self._owned.name)
+                error = LedgerError(f"{self._owned.name} could not start a ledger: {error!r}")
             if self.state is ChainWriterState.STARTING:
                 self._become(ChainWriterState.FAILED if recover else ChainWriterState.IDLE)
             self._delay_next_start()
@@ -455,7 +456,7 @@ class ChainWriter:
             Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),
             create,
             retriable=retry.our_error,
-            on_retry=lambda error, _: logger.info("%s waits with the rollover: %s", self._owned.name, error),
+            on_retry=lambda error, _: logger.info("the rollover of %s is tried again: %s", self._owned.name, error),
         )
 
     async def _close_behind(self, old: LedgerWriter, info: LedgerInfo) -> None:
@@ -480,7 +481,7 @@ class ChainWriter:
             Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S),
             close,
             retriable=retry.our_error,
-            on_retry=lambda error, _: logger.info("ledger %d stays open for now: %s", old.ledger_id, error),
+            on_retry=lambda error, _: logger.info("closing ledger %d is tried again: %s", old.ledger_id, error),
         )
         if self.on_rolled is not None and self._ended is None:
             self.on_rolled()

@@ -212,7 +212,7 @@ class Cursor:
             packed, deltas = await cursor_ledger.read_or_begin_again(home, name, record)
             state = CursorState.unpack(packed, home.chain, deltas)
             if ahead := state.go_back_to(end):
-                logger.warning("cursor %s of %s goes back to %s", name, home.topic_path, end)
+                logger.warning("cursor %s of %s starts again at %s", name, home.topic_path, end)
             cursor = Cursor(home, name, state, record.kind, durable=True)
             if ahead or (deltas and state.range_count <= SMALL_STATE_RANGES_MAX):
                 packed, deltas = state.pack(), []
@@ -224,7 +224,7 @@ class Cursor:
             except (BadVersion, NoSuchKey):
                 again = await home.metadata.get(key)
                 if again is None:
-                    raise StaleEpoch(f"cursor {name} of {home.topic_path} was deleted meanwhile") from None
+                    raise StaleEpoch(f"another owner deleted cursor {name} of {home.topic_path}") from None
                 value, version = again
                 continue
             if inline and record.ledger_id is not None:
@@ -264,7 +264,7 @@ class Cursor:
         except BadVersion:
             raise StaleEpoch(f"cursor {self.name} has another owner now") from None
         except NoSuchKey:
-            logger.info("cursor %s of %s was deleted before", self.name, self._home.topic_path)
+            logger.info("cursor %s of %s was already deleted", self.name, self._home.topic_path)
         if self._writer is not None:
             await self._writer.abandon()
         if self._record.ledger_id is not None:
@@ -326,8 +326,8 @@ class Cursor:
                     failed = True
                     self._dirty = True
                     if not isinstance(error, MagnetarError):  # whatever it was: nobody may wait for ever
-                        logger.exception("cursor %s of %s cannot be written", self.name, self._home.topic_path)
-                        error = MetadataError(f"cursor {self.name} cannot be written: {error!r}")
+                        logger.exception("cursor %s of %s could not be written", self.name, self._home.topic_path)
+                        error = MetadataError(f"cursor {self.name} could not be written: {error!r}")
                     self._write_failed(error)
                     _resolve(waiters, error)
                 else:
@@ -423,7 +423,7 @@ class Cursor:
             except LedgerFenced:
                 raise
             except MagnetarError as error:
-                logger.info("the ledger of cursor %s is left to recovery: %s", self.name, error)
+                logger.info("the next owner of cursor %s recovers its ledger: %s", self.name, error)
 
     async def _write_inline(self) -> bool:
         """Put a small state into the record and delete the ledger. Returns whether that was done."""
@@ -436,7 +436,7 @@ class Cursor:
             raise
         except MagnetarError as error:
             # Into the ledger then. If the record was replaced all the same, it holds this very state.
-            logger.info("cursor %s is left to recovery: %s", self.name, error)
+            logger.info("the state of cursor %s goes to its ledger, not to its record: %s", self.name, error)
             return False
         if old_ledger is not None:
             await self._delete_ledger(old_ledger)
@@ -465,7 +465,7 @@ class Cursor:
             if self.on_fenced is not None:
                 self.on_fenced(error)
         else:
-            logger.warning("cursor %s of %s cannot be written now: %s", self.name, self._home.topic_path, error)
+            logger.warning("cursor %s of %s is written again later: %s", self.name, self._home.topic_path, error)
 
     def _fail_waiters(self, error: MagnetarError) -> None:
         waiters, self._waiters = self._waiters, []
@@ -479,7 +479,7 @@ class Cursor:
             if found is None or CursorRecord.unpack(found.value).ledger_id != ledger_id:
                 await self._delete_ledger(ledger_id)
         except MagnetarError as error:
-            logger.warning("ledger %d of a cursor stays behind: %s", ledger_id, error)
+            logger.warning("ledger %d of a cursor is not deleted: %s", ledger_id, error)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
         """A ledger that nothing refers to any more. Failing costs space only."""

@@ -134,21 +134,21 @@ def read_back(whole: bytes, deltas: list[bytes]) -> Read:
             record = cast("Mapping[str, Any]", unpack(delta))
             mark = _position(record["mark"])
             if mark < state.mark:
-                raise ValueError(f"changes lead from {state.mark} back to {mark}")
+                raise ValueError(f"the changes move the mark-delete position back from {state.mark} to {mark}")
             if "props" in record:
                 state.properties.clear()
                 state.properties.update(cast("Mapping[str, str]", record["props"]))
             state = state._replace(mark=mark)
             _apply(state, record)
     except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError, ProtocolError) as error:
-        raise MetadataError(f"not the state of a cursor: {error!r}") from error
+        raise MetadataError(f"the state of a cursor cannot be decoded: {error!r}") from error
     return state
 
 
 def _apply(state: Read, record: Mapping[str, Any]) -> None:
     for ledger_id, flat in record["ranges"]:
         if len(flat) % 2 or not {*map(type, flat)} <= {int} or (flat and min(flat) < 0):
-            raise ValueError(f"ranges of ledger {ledger_id} that are no pairs of numbers")
+            raise ValueError(f"the ranges of ledger {ledger_id} are not pairs of numbers")
         firsts: list[int] = flat[0::2]
         ranges = state.ranges.get(_count(ledger_id))
         if ranges is None:
@@ -170,12 +170,12 @@ def _packable(batches: Batches) -> list[list[Any]]:
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no id or count")
+        raise ValueError(f"{value!r} is not an id or a count")
     return value
 
 
 def _position(value: Any) -> Position:
     ledger_id, entry_id = value
     if type(ledger_id) is not int or type(entry_id) is not int or ledger_id < -1 or entry_id < -1:
-        raise ValueError(f"{ledger_id}:{entry_id} is no place")
+        raise ValueError(f"{ledger_id}:{entry_id} is not a position")
     return (ledger_id, entry_id)

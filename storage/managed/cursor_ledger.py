@@ -135,8 +135,8 @@ async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord)
         raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
     first = home.chain.first_position
     logger.error(
-        "the state of cursor %s of %s was in ledger %s, which was deleted after the backup that the metadata was "
-        "restored from: it begins again at %s",
+        "the state of cursor %s of %s was in ledger %s, which was deleted after the backup from which the metadata was "
+        "restored: the cursor starts again at %s",
         name,
         home.topic_path,
         record.ledger_id,
@@ -171,7 +171,7 @@ async def _read_from(reader: LedgerReader, first: int, parts: int, end: int) -> 
     """The snapshot of so many parts at `first`, and deltas up to `end`."""
     last_part = first + parts - 1
     if first < 0 or last_part > end:
-        raise MetadataError(f"a snapshot of {parts} parts cannot begin at {reader.ledger_id}:{first}")
+        raise MetadataError(f"a cursor's snapshot of {parts} parts cannot start at {reader.ledger_id}:{first}")
     pieces: list[bytes] = []
     deltas: list[bytes] = []
     for entry in await reader.read_all(first, end):
@@ -205,7 +205,7 @@ def _decode(body: bytes) -> _Part | _Delta:
             base, number, changes, parts = fields
             record = _Delta(_count(base), _count(number), _count(parts), memoryview(changes).tobytes())
             if not record.parts:
-                raise ValueError("a delta of a snapshot without parts")
+                raise ValueError("a delta names a snapshot without parts")
             return record
         part, parts, piece = fields
         record = _Part(_count(part), _count(parts), memoryview(piece).tobytes())
@@ -213,10 +213,10 @@ def _decode(body: bytes) -> _Part | _Delta:
             raise ValueError(f"part {part} of {parts}")
         return record
     except (TypeError, ValueError, OverflowError, ProtocolError) as error:
-        raise MetadataError(f"not a record of a cursor's ledger: {error!r}") from error
+        raise MetadataError(f"an entry of a cursor's ledger cannot be decoded: {error!r}") from error
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value

@@ -55,7 +55,7 @@ class CursorRecord(NamedTuple):
                 CursorKind(record.get("kind", CursorKind.SUBSCRIPTION)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise MetadataError(f"not the record of a cursor: {error!r}") from error
+            raise MetadataError(f"the record of a cursor cannot be decoded: {error!r}") from error
 
 
 CURSOR_RECORDS = RecordKind(

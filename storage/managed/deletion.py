@@ -62,7 +62,7 @@ async def delete_managed_ledger(
         if await owned.claim((), deleting=tuple(gone)):
             break
     else:
-        raise StaleEpoch(f"{name} is changed by others all the time", epoch=epoch)
+        raise StaleEpoch(f"other processes keep changing the record of {name}: try again", epoch=epoch)
     gone |= await _delete_cursors(metadata, owned)
     await _delete_below(metadata, metadata_keys.pins_prefix(name), owned)
     await _write_all(metadata, [Write(metadata_keys.ledger(one), None, None) for one in gone])
@@ -78,7 +78,7 @@ async def _fence(ledgers: Ledgers, record: ManagedLedgerRecord) -> None:
             if not found.metadata.closed:
                 await ledgers.recover(ledger_id, found)
         except NoSuchLedger as error:
-            logger.info("ledger %d is not there to be deleted: %s", ledger_id, error)
+            logger.info("ledger %d was already deleted: %s", ledger_id, error)
 
     await together(recover(info.ledger_id) for info in record.ledgers)
 
@@ -100,7 +100,7 @@ async def _delete_below(metadata: MetadataStore, prefix: str, owned: OwnedRecord
             return deleted
         deleted += found
         await _write_all(metadata, [Write(key, None, record.version, owned.guard) for key, record in found])
-    raise StaleEpoch(f"the records {prefix}… are changed by others all the time", epoch=owned.epoch)
+    raise StaleEpoch(f"other processes keep changing the records {prefix}…: try again", epoch=owned.epoch)
 
 
 async def _write_all(metadata: MetadataStore, writes: Sequence[Write]) -> None:
@@ -108,7 +108,7 @@ async def _write_all(metadata: MetadataStore, writes: Sequence[Write]) -> None:
     for first in range(0, len(writes), WRITES_PER_TRANSACTION):
         for result in await metadata.write_many(writes[first : first + WRITES_PER_TRANSACTION]):
             if isinstance(result, ConditionFailed):
-                raise StaleEpoch("the topic was deleted and created anew meanwhile") from result
+                raise StaleEpoch("the topic was deleted and created again in the meantime") from result
             if isinstance(result, MagnetarError) and not isinstance(result, NoSuchKey | BadVersion):
                 raise result
 
@@ -119,7 +119,7 @@ def _ledgers_of(cursors: Sequence[tuple[str, Versioned]]) -> list[int]:
         try:
             ledger_id = CursorRecord.unpack(record.value).ledger_id
         except MetadataError as error:  # it goes all the same; its ledger is collected as one that nobody names
-            logger.warning("%s is deleted unread: %s", key, error)
+            logger.warning("the record of %s cannot be decoded and is deleted: %s", key, error)
             continue
         if ledger_id is not None:
             found.append(ledger_id)
@@ -135,4 +135,4 @@ async def delete_unused(ledgers: Ledgers, owned: OwnedRecord, ledger_id: int) ->
         if not await owned.names(ledger_id):
             await ledgers.delete(ledger_id)
     except MagnetarError as error:
-        logger.info("ledger %d stays behind, unused: %s", ledger_id, error)
+        logger.info("ledger %d could not be deleted; the search for orphans deletes it later: %s", ledger_id, error)

@@ -27,7 +27,7 @@ class EntryRanges:
         if not firsts:
             return
         if min(firsts) < 0 or any(map(gt, firsts, lasts)):
-            raise ValueError("no ranges of entries")
+            raise ValueError("a range of entries ends before it begins, or has a negative id")
         behind = not self._lasts or self._lasts[-1] + 1 < firsts[0]
         if behind and all(map(lt, map((1).__add__, lasts), islice(firsts, 1, None))):
             self._firsts += firsts

@@ -135,7 +135,7 @@ class ManagedLedger:
             if await owned.claim(infos):
                 break
         else:
-            raise StaleEpoch(f"{name} is opened by others all the time", epoch=epoch)
+            raise StaleEpoch(f"other brokers keep opening {name}: try again", epoch=epoch)
         if cache is None:
             cache = EntryCache(settings.cache_size_mb << 20)
         managed = ManagedLedger(env, ledgers, metadata, settings, owned, LedgerChain(list(infos)), cache)
@@ -290,14 +290,14 @@ class ManagedLedger:
         """Remove a durable cursor. Raises SubscriptionNotFound, StaleEpoch, MetadataUnavailable."""
         cursor = self.cursors.get(name)
         if cursor is None or cursor.kind is not kind:
-            raise SubscriptionNotFound(f"there is no subscription {name}")
+            raise SubscriptionNotFound(f"the subscription {name} does not exist")
         await cursor.delete()
         self.cursors.pop(name, None)
 
     def _cursor_of(self, name: str, kind: CursorKind) -> Cursor | None:
         found = self.cursors.get(name)
         if found is not None and found.kind is not kind:
-            raise NotAllowedError(f"{name} is the {found.kind} cursor of {self.name}: choose another name")
+            raise NotAllowedError(f"{name} is the name of the {found.kind} cursor of {self.name}: choose another name")
         return found
 
     def _initial(self, initial: Position | Literal["earliest", "latest"]) -> Position:
@@ -376,7 +376,7 @@ class ManagedLedger:
         except StaleEpoch as error:
             self._writer.fence(error)
         except MagnetarError as error:
-            logger.info("%s: ledgers %s are deleted later: %s", self.name, deleting, error)
+            logger.info("%s: ledgers %s could not be deleted and are tried again: %s", self.name, deleting, error)
             self._trim_timer.after_failure()
 
     def _bookies_changed(self) -> None:
@@ -397,7 +397,7 @@ class ManagedLedger:
         try:
             await self.trim()
         except MagnetarError as error:
-            logger.info("%s is trimmed later: %s", self.name, error)
+            logger.info("%s could not be trimmed and is tried again: %s", self.name, error)
 
     async def pin(self, ledger_ids: list[int], ttl_s: float) -> str:
         """Keep ledgers from being trimmed for `ttl_s` seconds or until `unpin`; returns the pin's id."""

@@ -36,7 +36,7 @@ class PinRecord(NamedTuple):
             pin = cast("Mapping[str, Any]", unpack(value))
             return PinRecord(tuple(map(int, pin["ledgers"])), int(pin["ttl_ms"]))
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise MetadataError(f"not the record of a pin: {error!r}") from error
+            raise MetadataError(f"the record of a pin cannot be decoded: {error!r}") from error
 
 
 PIN_RECORDS = RecordKind(

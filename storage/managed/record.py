@@ -85,7 +85,7 @@ class ManagedLedgerRecord:
                 highest_ledger_id=int(record["highest_ledger_id"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise MetadataError(f"not the record of a managed ledger: {error!r}") from error
+            raise MetadataError(f"the record of a managed ledger cannot be decoded: {error!r}") from error
 
 
 CHAIN_RECORDS = RecordKind(
@@ -146,7 +146,7 @@ class OwnedRecord:
             self.record, self._version = ManagedLedgerRecord.unpack(found.value), found.version
             if self.record.epoch > self.epoch:
                 raise StaleEpoch(
-                    f"{self.name} was opened under epoch {self.record.epoch}, this is {self.epoch}",
+                    f"{self.name} was opened under epoch {self.record.epoch}, which supersedes epoch {self.epoch}",
                     epoch=self.record.epoch,
                 )
         return self.record
@@ -253,7 +253,9 @@ async def holding(owned: OwnedRecord, lock: asyncio.Lock) -> AsyncGenerator[None
         async with asyncio.timeout(RECORD_WAIT_S):
             await lock.acquire()
     except TimeoutError:
-        raise MetadataUnavailable(f"{owned.name} waits for the metadata store; try again") from None
+        raise MetadataUnavailable(
+            f"an earlier write of {owned.name} still waits for the metadata store: try again"
+        ) from None
     try:
         await owned.settle(RECORD_WAIT_S)
         yield
@@ -265,7 +267,7 @@ def _epoch_of(assignment: bytes) -> int:
     try:
         return int(cast("Mapping[str, Any]", unpack(assignment))["epoch"])
     except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-        raise MetadataError(f"not the record of an assignment: {error!r}") from error
+        raise MetadataError(f"the record of an assignment cannot be decoded: {error!r}") from error
 
 
 def _copies(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:

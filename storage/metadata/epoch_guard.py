@@ -77,7 +77,7 @@ class EpochMetadataStore:
 
     def _refuse_guard(self, guard: Guard | None) -> None:
         if guard is not None:
-            raise MetadataError("a write through the coordinator has its epoch as its guard and takes no other")
+            raise MetadataError("a write through the coordinator is guarded by its epoch and takes no other guard")
 
     def _end(self, error: StaleEpoch) -> MetadataUnavailable:
         if not self.superseded:
@@ -92,11 +92,13 @@ async def take_office(store: MetadataStore) -> EpochMetadataStore:
     for _ in range(TRIES_MAX):
         record = await store.get(metadata_keys.COORDINATOR_EPOCH)
         if record is None:
-            raise ClusterError("the metadata store holds no cluster (only `magnetar start` creates one)")
+            raise ClusterError("the metadata store holds no cluster: create one with `magnetar start`")
         epoch = int(unpack(record.value)["epoch"]) + 1
         try:
             version = await store.put(metadata_keys.COORDINATOR_EPOCH, pack({"epoch": epoch}), record.version)
         except (BadVersion, OutcomeUnknown):
             continue  # another one was faster, or it may have been us: go above it, an epoch more does not matter
         return EpochMetadataStore(store, epoch, Guard(metadata_keys.COORDINATOR_EPOCH, version))
-    raise MetadataUnavailable(f"the coordinator's epoch could not be raised in {TRIES_MAX} tries")
+    raise MetadataUnavailable(
+        f"the coordinator's epoch could not be raised in {TRIES_MAX} tries: other coordinators keep starting"
+    )

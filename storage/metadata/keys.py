@@ -69,7 +69,7 @@ def bookie_id_of(key: str) -> str:
 def ledger(ledger_id: int) -> str:
     """The key of a ledger's metadata."""
     if ledger_id < 0:
-        raise ProtocolError("a ledger id is never negative", ledger_id=ledger_id)
+        raise ProtocolError("the ledger id is negative", ledger_id=ledger_id)
     return f"{LEDGERS_PREFIX}{ledger_id:0{_LEDGER_DIGITS}d}"
 
 
@@ -77,7 +77,7 @@ def ledger_id_of(key: str) -> int:
     """The ledger id in a key of `ledger`; ProtocolError for another key."""
     digits = _below(key, LEDGERS_PREFIX)
     if len(digits) != _LEDGER_DIGITS or not (digits.isascii() and digits.isdigit()):
-        raise ProtocolError("not the key of a ledger", key=key)
+        raise ProtocolError("the key is not the key of a ledger", key=key)
     return int(digits)
 
 
@@ -158,5 +158,5 @@ def decode_part(text: str) -> str:
 
 def _below(key: str, prefix: str) -> str:
     if not key.startswith(prefix) or len(key) == len(prefix):
-        raise ProtocolError("the key is of another kind", key=key, expected_prefix=prefix)
+        raise ProtocolError("the key has another prefix", key=key, expected_prefix=prefix)
     return key[len(prefix) :]

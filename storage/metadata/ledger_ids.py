@@ -104,7 +104,7 @@ class RestoredIds:
             known_end = max([accepted_end, *(end for _, end in ranges)])
             return RestoredIds(ranges, accepted_end, int(fields.get("doubtful_end", known_end)))
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise MetadataError(f"not the record of restored ledger ids: {error!r}") from error
+            raise MetadataError(f"the record of restored ledger ids cannot be decoded: {error!r}") from error
 
 
 def counter_of(record: Versioned | None) -> int:
@@ -112,7 +112,7 @@ def counter_of(record: Versioned | None) -> int:
     try:
         return int(unpack(record.value)["next"]) if record is not None else 1
     except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-        raise MetadataError(f"not the counter of ledger ids: {error!r}") from error
+        raise MetadataError(f"the counter of ledger ids cannot be decoded: {error!r}") from error
 
 
 async def mark_restored(env: Environment, store: MetadataStore) -> RestoredIds:
@@ -152,14 +152,15 @@ class LedgerIds:
         Raises ProtocolError for an impossible id, MetadataUnavailable, OutcomeUnknown.
         """
         if not 0 <= end < LEDGER_IDS_MAX:
-            raise ProtocolError(f"{by} says that it knows ledgers below {end}, which is no ledger id")
+            raise ProtocolError(f"{by} reported {end} as the end of its ledger ids, which is not a ledger id")
         async with self._lock:
             self._end = max(self._end, end)
             counter = counter_of(await self._store.get(metadata_keys.counter(metadata_keys.LEDGER_COUNTER)))
             if counter < end:
                 logger.error(
-                    "%s holds ledgers below %d and the metadata has given out ids below %d only: it was restored from "
-                    "an older state. Ledgers that it does not know are kept; see `magnetar status`",
+                    "%s holds ledgers below %d, but the metadata has given out ids below %d only. The metadata was "
+                    "restored from "
+                    "an older backup. Ledgers that it does not know are kept; see `magnetar status`",
                     by,
                     end,
                     counter,
@@ -170,14 +171,16 @@ class LedgerIds:
     async def allocate(self, count: int) -> int:
         """The first of `count` ids that no ledger has. Raises MetadataUnavailable, OutcomeUnknown (ask again)."""
         if not self._heard:
-            raise MetadataUnavailable("no bookie has registered yet: which ledger ids are in use is not known")
+            raise MetadataUnavailable(
+                "no bookie has registered yet, so the ledger ids in use are unknown: start the bookies"
+            )
         async with self._lock:
             while True:
                 first = await self._store.allocate(metadata_keys.LEDGER_COUNTER, count)
                 if first >= self._end:
                     self._end = first + count
                     return first
-                logger.error("the counter of ledger ids went back to %d: the metadata is older than it was", first)
+                logger.error("the counter of ledger ids went back to %d: older metadata was restored", first)
                 await self._raise(first)
 
     async def accept(self) -> RestoredIds:
@@ -190,7 +193,7 @@ class LedgerIds:
             record = await self._store.get(metadata_keys.RESTORED_LEDGERS)
             before = RestoredIds.unpack(record)
             await self._put(replace(before, ranges=(), accepted_end=max(before.accepted_end, counter)), record)
-            logger.warning("ledgers of which older metadata knows nothing are given up: %s", before.ranges)
+            logger.warning("these ledgers, which the restored metadata does not know, are given up: %s", before.ranges)
             return before
 
     async def _raise(self, counter: int) -> None:
@@ -206,7 +209,7 @@ class LedgerIds:
         if self.on_restored is not None:
             self.on_restored()
         first = await self._store.allocate(metadata_keys.LEDGER_COUNTER, end - counter)
-        logger.warning("ledger ids %d to %d are not given out, the next one is %d", counter, end - 1, first)
+        logger.warning("ledger ids %d to %d are skipped; the next id is %d", counter, end - 1, first)
 
     async def _put(self, restored: RestoredIds, record: Versioned | None) -> None:
         version = None if record is None else record.version

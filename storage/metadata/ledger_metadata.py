@@ -66,7 +66,7 @@ class LedgerMetadata:
                 f"{self.ensemble_size}/{self.write_quorum}/{self.ack_quorum}"
             )
         if not 0 <= self.nonce < 1 << 64:
-            raise MetadataError(f"ledger {self.ledger_id}: its nonce {self.nonce} has not 64 bits")
+            raise MetadataError(f"ledger {self.ledger_id}: its nonce {self.nonce} does not fit into 64 bits")
         if not self.fragments or self.fragments[0].first_entry != 0:
             raise MetadataError(f"ledger {self.ledger_id}: its first fragment does not start at entry 0")
         previous = -1
@@ -160,7 +160,7 @@ class LedgerMetadata:
                 nonce=int(record["nonce"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise MetadataError(f"not the record of a ledger: {error!r}") from error
+            raise MetadataError(f"the record of a ledger cannot be decoded: {error!r}") from error
 
     def _index_of(self, entry_id: int) -> int:
         if entry_id < 0:

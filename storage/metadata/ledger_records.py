@@ -51,7 +51,7 @@ class LedgerRecords:
         records: list[LedgerRecord] = []
         for ledger_id, record in zip(ledger_ids, found, strict=True):
             if record is None:
-                raise NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+                raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id)
             records.append(LedgerRecord(LedgerMetadata.unpack(record.value), record.version))
         return records
 

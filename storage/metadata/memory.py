@@ -123,7 +123,7 @@ class MemoryMetadataStore:
             return current.version
         if expected is None:
             if current is not None:
-                return KeyExists(f"the metadata record {key} exists already", key=key)
+                return KeyExists(f"the metadata record {key} already exists", key=key)
             if needs is not None and not self._holds(needs):
                 return condition_failed(key, needs)
             records.store(key, Versioned(bytes(value), records.floor))

@@ -59,7 +59,7 @@ class RecordKind(Generic[Kept]):
         try:
             return self.ledgers_of(self.decode(value))
         except MetadataError as error:
-            raise MetadataError(f"the metadata record {key} cannot be read: {error}", key=key) from error
+            raise MetadataError(f"the metadata record {key} cannot be decoded: {error}", key=key) from error
 
 
 def decode_map(value: bytes) -> Mapping[str, Any]:
@@ -67,9 +67,9 @@ def decode_map(value: bytes) -> Mapping[str, Any]:
     try:
         record = unpack(value)
     except ProtocolError as error:
-        raise MetadataError(f"not a metadata record: {error}") from error
+        raise MetadataError(f"a metadata record cannot be decoded: {error}") from error
     if not isinstance(record, Mapping):
-        raise MetadataError(f"not a metadata record: a map is expected, not {type(record).__name__}")
+        raise MetadataError(f"a metadata record must be a map, not {type(record).__name__}")
     return cast("Mapping[str, Any]", record)
 
 

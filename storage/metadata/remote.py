@@ -92,7 +92,7 @@ class RemoteMetadataStore:
     def _ready_connection(self) -> RpcConnection:
         connection = None if self._closed else self._connection()
         if connection is None or connection.closed or not connection.ready:
-            raise MetadataUnavailable("there is no connection to the coordinator")
+            raise MetadataUnavailable("the coordinator is not connected: try again")
         return connection
 
 
@@ -150,7 +150,7 @@ class MetadataMethods:
     ) -> int:
         self._check_writer(connection, [counter_key(counter)])
         if _number(count) > ALLOCATED_MAX:
-            raise ProtocolError(f"{count} numbers are not given out at a time")
+            raise ProtocolError(f"{count} numbers cannot be allocated in one call")
         _check_guard(guard)
         ids = self._ledger_ids if counter == metadata_keys.LEDGER_COUNTER and guard is None else None
         if ids is not None:

@@ -57,4 +57,4 @@ class SchemaRecord:
                 )
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise MetadataError(f"not the record of a schema: {error!r}") from error
+            raise MetadataError(f"the record of a schema cannot be decoded: {error!r}") from error

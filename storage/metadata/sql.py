@@ -91,7 +91,7 @@ class SqlMetadataStore:
             directory = os.path.dirname(path)
             is_new = not await env.offload.run(env.files.exists, path)
             if is_new and not create:
-                raise ClusterError(f"{path} does not exist: there is no cluster here (`magnetar start` creates one)")
+                raise ClusterError(f"the metadata store {path} does not exist: create a cluster with `magnetar start`")
             if create:
                 await env.offload.run(env.files.make_directory, directory)
             lock = await env.offload.run(env.files.lock, os.path.join(directory, LOCK_FILE))
@@ -159,7 +159,7 @@ class SqlMetadataStore:
         if self._closed:
             raise MetadataUnavailable("the metadata store is closed")
         if len(self._queue) >= QUEUED_OPERATIONS_MAX:
-            raise MetadataUnavailable(f"{QUEUED_OPERATIONS_MAX} metadata operations wait already")
+            raise MetadataUnavailable(f"{QUEUED_OPERATIONS_MAX} metadata operations already wait: try again")
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append(_Queued(operation, answer))
         if not self._busy and not self._flush_scheduled:
@@ -208,4 +208,4 @@ def _parse_url(url: str) -> URL:
         return parsed
     if backend in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
-    raise SettingError(f"the metadata store can be sqlite or postgresql, not {backend}")
+    raise SettingError(f"the metadata store cannot be {backend}: use sqlite or postgresql")

@@ -70,7 +70,7 @@ class Database:
         if not found:
             self.close()
             raise ClusterError(
-                f"{self._url.render_as_string()} holds no cluster's metadata (only `magnetar start` creates it)"
+                f"{self._url.render_as_string()} holds no cluster's metadata: create a cluster with `magnetar start`"
             )
 
     def close(self) -> None:
@@ -143,20 +143,20 @@ class Database:
             try:
                 connection.close()
             except SQLAlchemyError as error:
-                logger.debug("closing a broken metadata connection: %s", error)
+                logger.debug("a broken connection to the metadata database could not be closed: %s", error)
 
     def _failure(self, error: SQLAlchemyError, *, committing: bool) -> MagnetarError:
         """What an error that ended a transaction means to callers."""
         text = " ".join(str(getattr(error, "orig", None) or error).split())
         if self._is_sqlite and "full" in text:
-            return DiskFull(f"the metadata store has no room: {text}")  # SQLite has rolled back
+            return DiskFull(f"the disk of the metadata store is full: {text}")  # SQLite has rolled back
         if committing:
             return OutcomeUnknown(f"the metadata store failed during a commit: {text}")
         if self._is_sqlite and ("I/O" in text or "malformed" in text or "readonly" in text):
             return StorageFailed(f"the metadata store cannot be written: {text}")
         if isinstance(error, DBAPIError) and (error.connection_invalidated or _is_operational(error)):
             return MetadataUnavailable(f"the metadata store cannot be reached: {text}")
-        return MetadataError(f"the metadata store refused: {text}")
+        return MetadataError(f"the metadata store refused the operation: {text}")
 
 
 def _is_operational(error: DBAPIError) -> bool:

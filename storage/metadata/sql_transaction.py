@@ -246,7 +246,7 @@ def _refusal(write: Write, version: int | None) -> MagnetarError | None:
     """What the record itself, at `version` or not there, says against a write."""
     key, value, expected, _ = write
     if value is not None and expected is None:
-        return None if version is None else KeyExists(f"the metadata record {key} exists already", key=key)
+        return None if version is None else KeyExists(f"the metadata record {key} already exists", key=key)
     if version is None:
         return no_such_key(key)
     if expected is None or expected == version:

@@ -137,7 +137,8 @@ def check_write(write: Write) -> None:
     check_key(write.key)
     if write.value is not None and len(write.value) > VALUE_SIZE_MAX_BYTES:
         raise MetadataError(
-            f"the metadata record {write.key} has {len(write.value)} bytes, at most {VALUE_SIZE_MAX_BYTES} are stored"
+            f"the metadata record {write.key} has {len(write.value)} bytes, which is above the limit of "
+            f"{VALUE_SIZE_MAX_BYTES}"
         )
 
 
@@ -148,7 +149,9 @@ def check_key(key: str) -> None:
     except UnicodeEncodeError:
         raise MetadataError("a metadata key holds a lone surrogate") from None
     if not 0 < size <= KEY_SIZE_MAX_BYTES or "\0" in key:
-        raise MetadataError(f"a metadata key has 1 to {KEY_SIZE_MAX_BYTES} bytes and no NUL, this one {size}")
+        raise MetadataError(
+            f"a metadata key of {size} bytes is impossible: it must have 1 to {KEY_SIZE_MAX_BYTES} bytes and no NUL"
+        )
 
 
 def check_limit(limit: int) -> int:
@@ -173,4 +176,4 @@ def condition_failed(key: str, needs: Guard) -> ConditionFailed:
 
 def no_such_key(key: str) -> NoSuchKey:
     """The error for a record that is not there."""
-    return NoSuchKey(f"there is no metadata record {key}", key=key)
+    return NoSuchKey(f"the metadata record {key} does not exist", key=key)

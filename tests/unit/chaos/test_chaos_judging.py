@@ -216,11 +216,11 @@ def test_a_run_that_is_slow_and_unsafe_is_unsafe() -> None:
 def test_events_are_counted_from_the_logs_of_all_processes_that_there_were(tmp_path: Path) -> None:
     (tmp_path / "worker-1.err").write_text(
         """x coordinator: broker-1 registered (incarnation aa, 127.0.0.1:1)
-x coordinator: broker-1 (incarnation aa) has lost its session: silent for 3.0 s
+x coordinator: broker-1 (incarnation aa) lost its session: it sent no heartbeat for 3.0 s
 x coordinator: broker-1 registered (incarnation bb, 127.0.0.1:1)
 x coordinator_topics: rebalancing: 3 topics move
 x ledger 7 is recovered: its last entry is 3
-x ledger 8: 4 writes refused by the fence
+x ledger 8: 4 writes were refused by the fence
 Traceback (most recent call last):
 """
     )
@@ -228,8 +228,8 @@ Traceback (most recent call last):
         """x coordinator: broker-1 registered (incarnation bb, 127.0.0.1:1)
 x coordinator: broker-2 registered (incarnation cc, 127.0.0.1:1)
 x ledger 9: ensemble change at entry 4: b1 for b2
-x ledger 9 goes on with fewer bookies
-x ledger 9: 2 writes refused by the fence
+x ledger 9 has fewer bookies from entry 5 on
+x ledger 9: 2 writes were refused by the fence
 """
     )
     (tmp_path / "driver.log").write_text("ledger 1 is recovered: its last entry is 3")

@@ -152,7 +152,7 @@ async def test_a_part_of_a_store_without_a_cookie_is_refused(files, left, accept
         content = files.read_bytes(f"{DIRECTORY}/checkpoint")
         used = dataclasses.replace(checkpoint(files), next_file_id=7).encode()
         files.write_atomic(f"{DIRECTORY}/checkpoint", used if left == "used checkpoint" else content[:-1])
-    with pytest.raises(CookieMismatch, match="without a cookie"):
+    with pytest.raises(CookieMismatch, match="but no cookie"):
         await claim(files, MemoryMetadataStore(), accept_lost_disk=accept)
 
 

@@ -295,7 +295,7 @@ def test_changes_that_lead_back_are_refused():
     one = chain(10)
     whole = CursorState(one, (3, 5)).whole().pack()
     back = pack({"mark": [3, 4], "ranges": [], "batches": []})
-    with pytest.raises(MetadataError, match="lead from"):
+    with pytest.raises(MetadataError, match="mark-delete position back from"):
         CursorState.unpack(whole, one, [back])
 
 
