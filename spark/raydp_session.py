@@ -96,12 +96,12 @@ def session(
     from raydp import context as raydp_context
 
     if raydp_context._global_spark_context is not None:  # raydp itself raises a bare Exception here
-        raise InvalidConfiguration("this process has a Spark session already: stop it by magnetar.spark.stop()")
+        raise InvalidConfiguration("this process already has a Spark session: stop it with magnetar.spark.stop()")
     _join_ray()
     cpus = ray.cluster_resources().get("CPU", 0)
     if num_executors * executor_cores > cpus:
         raise InvalidConfiguration(
-            f"{num_executors} executors of {executor_cores} cores do not fit into a Ray of {cpus:g} CPUs"
+            f"{num_executors} executors of {executor_cores} cores do not fit into a Ray of {cpus:g} CPUs: ask for fewer"
         )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return raydp.init_spark(
@@ -135,19 +135,23 @@ def check_available() -> None:
     """Raise SparkUnavailable, with what to install, unless Spark can be started here."""
     missing = [name for name in ("pyspark", "raydp", "pyarrow", "pandas") if find_spec(name) is None]
     if missing:
-        raise SparkUnavailable(f"{' and '.join(missing)} not installed: pip install 'magnetar[spark]'", missing=missing)
+        raise SparkUnavailable(
+            f"{' and '.join(missing)} is not installed: run pip install 'magnetar[spark]'", missing=missing
+        )
     import pyspark
 
     if version_numbers(pyspark.__version__) > PYSPARK_VERSION_MAX:
         newest = ".".join(map(str, PYSPARK_VERSION_MAX))
-        raise SparkUnavailable(f"RayDP works with PySpark up to {newest}, not {pyspark.__version__}")
+        raise SparkUnavailable(
+            f"RayDP works with PySpark up to {newest}, not {pyspark.__version__}: install an older PySpark"
+        )
     java = shutil.which("java")
     if java is None:
         raise SparkUnavailable("Java is not on the PATH: install Java 17 (Debian, Ubuntu: openjdk-17-jre-headless)")
     version = _java_version(java)
     if not JAVA_VERSION_MIN <= version <= JAVA_VERSION_MAX:
         raise SparkUnavailable(
-            f"{java} is Java {version}; Spark 3.5 needs {JAVA_VERSION_MIN} to {JAVA_VERSION_MAX}, best 17",
+            f"{java} is Java {version}, but Spark 3.5 needs {JAVA_VERSION_MIN} to {JAVA_VERSION_MAX}: install Java 17",
             version=version,
         )
 

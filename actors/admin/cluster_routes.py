@@ -24,8 +24,8 @@ GAUGES = {
     "magnetar_auditor_incomplete_ledgers": "Closed ledgers that lacked copies at the latest check.",
     "magnetar_auditor_copied_bytes": "Bytes that repairs copied since the coordinator started.",
     "magnetar_bookies_damaged_entries": "Damaged entries that are not repaired yet.",
-    "magnetar_bookies_repaired_entries": "Damaged entries that were repaired since the bookies' disks were new.",
-    "magnetar_bookies_scrubbed_bytes": "Bytes that scrubs have read since the bookies' disks were new.",
+    "magnetar_bookies_repaired_entries": "Damaged entries that were repaired over the life of the bookies' disks.",
+    "magnetar_bookies_scrubbed_bytes": "Bytes that scrubs have read over the life of the bookies' disks.",
     "magnetar_bookies_scrub_progress": "Progress of the slowest scrub, from 0 to 1; 1 between passes.",
 }
 
@@ -89,7 +89,10 @@ class ClusterRoutes:
         if not brokers:
             raise ServiceUnitNotReady("no broker is alive")
         if writable < self._settings.ack_quorum:
-            raise ServiceUnitNotReady(f"{writable} bookies take entries, {self._settings.ack_quorum} are needed")
+            raise ServiceUnitNotReady(
+                f"{writable} bookies are writable, but {self._settings.ack_quorum} are needed: start bookies, or free "
+                "disk space"
+            )
         return web.Response(text="ok")
 
     async def bookies(self, request: web.Request) -> web.Response:
@@ -102,7 +105,7 @@ class ClusterRoutes:
     def _check_cluster(self, request: web.Request) -> None:
         cluster = request.match_info.get("cluster", self._cluster)
         if cluster != self._cluster:
-            raise NoSuchKey(f"the cluster {cluster} does not exist; this one is {self._cluster}")
+            raise NoSuchKey(f"the cluster {cluster} does not exist: this cluster is named {self._cluster}")
 
     # -- tenants -------------------------------------------------------------------------------------------------
 
@@ -151,7 +154,7 @@ class ClusterRoutes:
         """Create a namespace. The body must be empty: policies cannot be set yet."""
         body = await json_body(request)
         if body is not None and not is_map(body):
-            raise InvalidConfiguration("the body holds the namespace's policies")
+            raise InvalidConfiguration("the body must be an object with the namespace's policies")
         if body:
             raise InvalidConfiguration("policies of a namespace cannot be set yet: leave the body empty")
         await self._ask.create_namespace(namespace=namespace_of(request))
@@ -220,12 +223,12 @@ async def _tenant_body(request: web.Request) -> dict[str, object]:
     if body is None:
         return {}
     if not is_text_map(body):
-        raise InvalidConfiguration("the body is an object with adminRoles and allowedClusters")
+        raise InvalidConfiguration("the body must be an object with adminRoles and allowedClusters")
     record: dict[str, object] = {}
     for name in ("adminRoles", "allowedClusters"):
         if name in body:
             value = body[name]
             if not is_list(value) or not all(isinstance(item, str) for item in value):
-                raise InvalidConfiguration(f"{name} is a list of names")
+                raise InvalidConfiguration(f"{name} must be a list of names")
             record[name] = value
     return record

@@ -40,7 +40,7 @@ class RequestGuard:
         self._check_origin(request, host)
         if request.method not in READS and request.body_exists and not _is_json(request.content_type):
             raise web.HTTPUnsupportedMediaType(
-                text=f"the body is of type {request.content_type}: send JSON with the header "
+                text=f"the body has the type {request.content_type}: send JSON with the header "
                 "'Content-Type: application/json'"
             )
 
@@ -48,7 +48,8 @@ class RequestGuard:
         host = request.headers.get("Host", "").strip().lower()  # aiohttp refuses a second one
         if host and not self._any and not self._is_known(_name_of(host)):
             raise web.HTTPMisdirectedRequest(
-                text=f"the admin is not called {_name_of(host)[:100]!r}: use its IP address or its own name, "
+                text=f"the admin does not answer under the name {_name_of(host)[:100]!r}: use its IP address or its "
+                "own name, "
                 f"or add the name to the setting {ALLOWED_HOSTS_SETTING}"
             )
         return host
@@ -66,11 +67,15 @@ class RequestGuard:
         """Refuse pages of other origins and sites, except that a link may be followed."""
         for origin in request.headers.getall("Origin", []):
             if not host or _authority_of(origin) != host:
-                raise web.HTTPForbidden(text=f"a page of {origin[:100]!r} may not use the admin: it is another origin")
+                raise web.HTTPForbidden(
+                    text=f"a web page of {origin[:100]!r} may not use the admin, because it has another origin"
+                )
         site = request.headers.get("Sec-Fetch-Site", "").strip().lower()
         link = request.method in READS and request.headers.get("Sec-Fetch-Mode", "").strip().lower() == "navigate"
         if site not in OWN_SITE and not link:
-            raise web.HTTPForbidden(text=f"a page of another site may not use the admin (Sec-Fetch-Site: {site[:40]})")
+            raise web.HTTPForbidden(
+                text=f"a web page of another site may not use the admin (Sec-Fetch-Site: {site[:40]})"
+            )
 
 
 def _is_json(content_type: str) -> bool:

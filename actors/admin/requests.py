@@ -119,13 +119,13 @@ def flag(request: web.Request, name: str, default: bool = False) -> bool:
         return default
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    raise web.HTTPBadRequest(text=f"{name} is true or false, not {text!r}")
+    raise web.HTTPBadRequest(text=f"{name} must be true or false, not {text!r}")
 
 
 def whole_number(text: str, what: str) -> int:
     """A number in a path or query. Raises HTTP 400."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LONG_MAX:
-        raise web.HTTPBadRequest(text=f"{what} is a whole number, not {text[:40]!r}")
+        raise web.HTTPBadRequest(text=f"{what} must be a whole number, not {text[:40]!r}")
     return int(text)
 
 
@@ -135,9 +135,9 @@ async def json_body(request: web.Request) -> object:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             text = await request.text()
     except TimeoutError:
-        raise web.HTTPRequestTimeout(text="the body did not come") from None
+        raise web.HTTPRequestTimeout(text="the body of the request did not arrive in time") from None
     except (UnicodeDecodeError, LookupError):
-        raise web.HTTPBadRequest(text="the body is not text in the charset that it claims") from None
+        raise web.HTTPBadRequest(text="the body is not text in the charset that its header names") from None
     except web.RequestPayloadError as error:
         raise web.HTTPBadRequest(text=f"the body cannot be read: {error}") from None
     if not text.strip():
@@ -163,4 +163,4 @@ def position_of(body: object, default: str) -> str | list[int]:
                 return "latest"
             if -1 <= entry <= LONG_MAX:
                 return [ledger, entry]
-    raise InvalidConfiguration('the body is a message id: {"ledgerId": …, "entryId": …}, "earliest" or "latest"')
+    raise InvalidConfiguration('the body must be a message id: {"ledgerId": …, "entryId": …}, "earliest" or "latest"')

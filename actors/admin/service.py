@@ -151,7 +151,7 @@ class AdminService:
         """Refuses what no tool sends, bounds the requests under way and turns errors into answers."""
         self._requests.inc()
         if self._under_way >= REQUESTS_UNDER_WAY_MAX:
-            return _refusal(429, "too many requests under way")
+            return _refusal(429, "too many requests are in flight: try again later")
         self._under_way += 1
         try:
             self._guard.check(request)
@@ -185,12 +185,12 @@ def _absent(request: web.Request, error: web.HTTPException) -> web.Response:
     what = f"{request.method} {request.path[:200]}"
     if isinstance(error, web.HTTPMethodNotAllowed):
         methods = ", ".join(sorted(error.allowed_methods))
-        answer = _refusal(405, f"there is no {what}: this path takes {methods}")
+        answer = _refusal(405, f"{what} does not exist: this path takes {methods}")
         answer.headers["Allow"] = methods
         return answer
     if request.path.startswith(("/admin/", "/lookup/")):
-        return _refusal(501, f"there is no {what} here: this part of Pulsar's admin API is not supported")
-    return _refusal(404, f"there is no {what}")
+        return _refusal(501, f"{what} is not supported: this part of Pulsar's admin API is missing")
+    return _refusal(404, f"{what} does not exist")
 
 
 def _refusal(status: int, reason: str) -> web.Response:

@@ -116,7 +116,7 @@ class TopicRoutes:
         """Delete a topic without partitions; `force=true` disconnects its clients first."""
         topic = topic_of(request)
         if await self._ask.partitions(topic=topic.full):
-            raise NotAllowedError(f"{topic.full} is partitioned: DELETE …/partitions deletes it")
+            raise NotAllowedError(f"{topic.full} is partitioned: delete it with DELETE …/partitions")
         return await self._delete(topic, flag(request, "force"))
 
     async def unload(self, request: web.Request) -> web.Response:
@@ -210,7 +210,7 @@ class TopicRoutes:
         else:
             body = await json_body(request)
             if body is None:
-                raise InvalidConfiguration("the body is the message id to go to")
+                raise InvalidConfiguration("the body must be the message id to reset to")
             position = position_of(body, "latest")
         subscription = request.match_info["subscription"]
         await self._owners.ask_members(
@@ -244,5 +244,5 @@ async def _partitions(request: web.Request) -> int:
     if is_text_map(body):
         body = body.get("partitions")
     if type(body) is not int or not 1 <= body < 1 << 31:
-        raise InvalidConfiguration("the body is the number of partitions, one or more")
+        raise InvalidConfiguration("the body must be the number of partitions, 1 or more")
     return body

@@ -88,7 +88,7 @@ class OrphanLedgers:
         except (BadVersion, NoSuchKey) as error:
             logger.debug("ledger %d is in use: %s", ledger_id, error)
             return False
-        logger.info("ledger %d is deleted: nothing has named it for %s s", ledger_id, ORPHAN_AFTER_S)
+        logger.info("ledger %d is deleted: no record has named it for %s s", ledger_id, ORPHAN_AFTER_S)
         return True
 
     # -- names ---------------------------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ class LedgerRepair:
             async with asyncio.timeout(self._settings.add_entry_timeout_s + self._settings.read_entry_timeout_s):
                 status = await done
         except TimeoutError:
-            raise EntryUnknown(f"bookie {target} did not take {len(batch)} copies in time", bookie=target) from None
+            raise EntryUnknown(
+                f"bookie {target} did not store {len(batch)} copied entries in time", bookie=target
+            ) from None
         if status != BookieStatus.OK:
             raise error_for_status(status, bookie=target, ledger_id=batch[0].ledger_id)
 

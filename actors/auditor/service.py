@@ -208,7 +208,9 @@ class Auditor:
         lost = {bookie: None for bookie, since in self._absent_since.items() if now - since >= grace_s}
         for bookie in lost:
             if bookie not in self._lost:
-                logger.warning("bookie %s has been away for %s s: its ledgers are copied to others", bookie, grace_s)
+                logger.warning(
+                    "bookie %s has been away for %s s: the auditor copies its ledgers to other bookies", bookie, grace_s
+                )
                 self._forget(bookie)
         self._lost = lost
 
@@ -221,7 +223,7 @@ class Auditor:
         try:
             progress.orphans_deleted_total += await self._orphans.collect()
         except MagnetarError as error:
-            self._fail("the search for ledgers that nothing names", error)
+            self._fail("the search for ledgers that no record names", error)
         await self._repair_damage()
         ledgers = open_ledgers = checked = incomplete = 0
         whole: dict[int, tuple[int, tuple[str, ...]]] = {}
@@ -303,7 +305,11 @@ class Auditor:
         if not in_limbo and replace_lost(metadata, lost, self._spares(), self._copies_given) is None:
             return None
         away = ", ".join(in_limbo or lost)
-        logger.warning("nobody closes ledger %d, of which %s is lost or in limbo", metadata.ledger_id, away)
+        logger.warning(
+            "ledger %d is still open, and its bookie %s is lost or in limbo: the auditor recovers it",
+            metadata.ledger_id,
+            away,
+        )
         recovery = LedgerRecovery(self._env, self._records, self._client, self._settings, metadata.ledger_id)
         try:
             await recovery.run(record)
@@ -390,7 +396,7 @@ class Auditor:
         try:
             await self._calls.of(bookie).clear_limbo(fence_floor=floor, reason=reason)
         except MagnetarError as error:
-            self._fail(f"bookie {bookie}'s limbo", error)
+            self._fail(f"the limbo of bookie {bookie}", error)
         else:
             self._limbo_known.pop(bookie, None)  # it may fall into limbo again before the next round
             logger.info("bookie %s has all its data back and leaves limbo", bookie)

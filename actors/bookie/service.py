@@ -119,7 +119,7 @@ class BookieService(RpcService):
     def store(self) -> BookieStore:
         """The storage engine. Raises AlreadyClosed before the start and after the end."""
         if self._store is None:
-            raise AlreadyClosed(f"bookie {self.identity.node_id} does not run")
+            raise AlreadyClosed(f"bookie {self.identity.node_id} is not running")
         return self._store
 
     async def start(self) -> None:
@@ -190,7 +190,10 @@ class BookieService(RpcService):
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         """ADD, READ, FENCE, READ_LAC of `protocol.bookie_wire`."""
         if connection.peer.role == ROLE_READER and op == BookieOp.READ and decode_read(payload).fence:
-            connection.respond_error(request_id, AuthorizationError(f"{connection.peer.node_id} may not fence"))
+            connection.respond_error(
+                request_id,
+                AuthorizationError(f"{connection.peer.node_id} may not fence ledgers: its role does not permit it"),
+            )
             return
         self.store.request(connection, op, request_id, payload)
 
@@ -253,7 +256,7 @@ class BookieService(RpcService):
     ) -> list[DamagedEntry]:
         """The entries known to be damaged, ascending, behind `after`. Raises ProtocolError."""
         if limit < 1:
-            raise ProtocolError(f"a page of {limit} damaged entries would never end the list: ask for one or more")
+            raise ProtocolError(f"a page of damaged entries cannot have {limit} of them: ask for 1 or more")
         entries = self.store.entries
         page = entries.damage.notes.page((after.ledger, after.entry), limit)
         return [DamagedEntry(*key, entries.ledgers[key[0]].nonce) for key in page if key[0] in entries.ledgers]
@@ -275,7 +278,9 @@ class BookieService(RpcService):
         Raises BadVersion when more was lost meanwhile, so that the reason is another one, and ProtocolError.
         """
         if fence_floor is not None and not 0 <= fence_floor < 1 << 63:
-            raise ProtocolError(f"{fence_floor!r:.100} is no ledger id")  # it would be stored, and fail the next start
+            raise ProtocolError(
+                f"{fence_floor!r:.100} is not a ledger id"
+            )  # it would be stored, and fail the next start
         if fence_floor is None:
             fence_floor = await self._coordinator.metadata.allocate(LEDGER_COUNTER, 1)
         await self.store.clear_limbo(fence_floor, reason)
@@ -331,7 +336,7 @@ class BookieService(RpcService):
             try:
                 self._usage = await self.store.check_disk()
             except OSError as error:
-                logger.warning("bookie %s cannot look at its disk: %s", self.identity.node_id, error)
+                logger.warning("bookie %s cannot read its disk usage: %s", self.identity.node_id, error)
                 continue
             self._report()
             if self.store.disk_full and not was_full:
@@ -350,7 +355,7 @@ class BookieService(RpcService):
         try:
             await self.collect(major)
         except (MagnetarError, OSError) as error:
-            logger.warning("bookie %s keeps everything this time: %s", self.identity.node_id, error)
+            logger.warning("bookie %s skipped a garbage collection: %s", self.identity.node_id, error)
             return False
         return True
 
@@ -383,7 +388,9 @@ class BookieService(RpcService):
         }
 
     def _session_lost(self) -> None:
-        self._failed(AlreadyClosed(f"the coordinator ended the session of bookie {self.identity.node_id}"))
+        self._failed(
+            AlreadyClosed(f"the coordinator ended the session of bookie {self.identity.node_id}, so this process ends")
+        )
 
     def _failed(self, error: BaseException) -> None:
         if self.failure is None and not self._closed:

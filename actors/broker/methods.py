@@ -54,7 +54,7 @@ class BrokerRpc(RpcService):
     ) -> None:
         """Create a durable subscription at a place. Raises NotAllowedError when it exists."""
         if not subscription:
-            raise InvalidConfiguration("a subscription needs a name")
+            raise InvalidConfiguration("the name of the subscription is empty: give one")
         owner = await self._topic(topic)
         if (subscription, True) in owner.subscriptions:
             raise NotAllowedError(f"Subscription {subscription} already exists", exists=True)
@@ -123,13 +123,13 @@ class BrokerRpc(RpcService):
         if not name.persistent:
             raise NotAllowedError("a non-persistent topic has no stored messages to read")
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
-            raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
+            raise InvalidConfiguration(f"a pin cannot last {ttl_s} s: ask for up to {PIN_TTL_MAX_S} s")
         return await plan_read(await self._persistent(topic), start, end, ttl_s, self._bookies)
 
     async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
         """Let a pin last `ttl_s` seconds from now on, by this broker's clock. Returns whether it is still there."""
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
-            raise InvalidConfiguration(f"a pin lasts up to {PIN_TTL_MAX_S} s, not {ttl_s}")
+            raise InvalidConfiguration(f"a pin cannot last {ttl_s} s: ask for up to {PIN_TTL_MAX_S} s")
         return await (await self._persistent(topic)).ledger.prolong_pin(pin, ttl_s)
 
     async def rpc_unpin(self, connection: RpcConnection, topic: str, pin: str) -> None:
@@ -144,7 +144,7 @@ class BrokerRpc(RpcService):
     async def _persistent(self, topic: str) -> PersistentTopic:
         found = await self._topic(topic)
         if not isinstance(found, PersistentTopic):
-            raise NotAllowedError(f"{topic} is not persistent: it stores nothing")
+            raise NotAllowedError(f"{topic} is not persistent, so it stores no messages")
         return found
 
     async def _seek(self, topic: Topic, subscription: Subscription, place: Point) -> None:

@@ -52,4 +52,4 @@ def position_of_point(place: str | list[int]) -> Position:
         and all(type(part) is int and -1 <= part < 1 << 63 for part in place)
     ):
         return (place[0], place[1])
-    raise InvalidConfiguration(f"not a place in a topic: {place!r}")
+    raise InvalidConfiguration(f"{place!r} is not a position in a topic")

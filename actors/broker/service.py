@@ -124,7 +124,7 @@ class BrokerService:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.topics.close()
         except TimeoutError:
-            logger.error("%s stops with topics that would not close", self.broker_id)
+            logger.error("%s stops, although some topics did not close in time", self.broker_id)
         for connection in list(self.connections):
             connection.close()
         await self.requests.close()
@@ -174,7 +174,7 @@ class BrokerService:
             self._tasks.spawn(self._renew(), "renew-session")
 
     async def _renew(self) -> None:
-        logger.warning("%s lost its session: it closes its topics and registers anew", self.broker_id)
+        logger.warning("%s lost its session: it closes its topics and registers again", self.broker_id)
         backoff = Backoff(self.env.random, SESSION_RETRY_INITIAL_S, SESSION_RETRY_MAXIMUM_S)
         try:
             while True:
@@ -188,7 +188,7 @@ class BrokerService:
                     )
                     return
                 except MagnetarError as error:
-                    logger.warning("%s cannot register: %s", self.broker_id, error)
+                    logger.warning("%s could not register at the coordinator: %s", self.broker_id, error)
                     await asyncio.sleep(backoff.next_delay_s())
         finally:
             self._renewing = False

@@ -131,10 +131,10 @@ class ServerConnection(asyncio.Protocol):
                 else:
                     self._handle(command)
         except ProtocolError as error:
-            logger.warning("closing the connection of %s: %s", self.remote_address, error)
+            logger.warning("the connection of %s is closed: %s", self.remote_address, error)
             self.close()
         except Exception:
-            logger.exception("closing the connection of %s after an unexpected error", self.remote_address)
+            logger.exception("the connection of %s is closed after an unexpected error", self.remote_address)
             self.close()
 
     def pause_writing(self) -> None:
@@ -210,7 +210,9 @@ class ServerConnection(asyncio.Protocol):
         """Serve a request that has to wait: the coroutine's result is written, what it raises goes to `on_error`."""
         if self._requests >= self.host.settings.connection_requests_max:
             coroutine.close()
-            on_error(TooManyLookupRequestException("too many requests under way on this connection"))
+            on_error(
+                TooManyLookupRequestException("too many requests are in flight on this connection: wait for answers")
+            )
             return
         self._requests += 1
         self.host.requests.spawn(self._serve(coroutine, name, on_error), f"{name} of {self.remote_address}")
@@ -283,7 +285,7 @@ class ServerConnection(asyncio.Protocol):
             self._heard = False
             self._silent_ticks = 0
         elif self._silent_ticks + 1 >= SILENT_TICKS_MAX:
-            logger.info("closing the connection of %s: silent", self.remote_address)
+            logger.info("the connection of %s is closed: it did not answer a PING", self.remote_address)
             self.close()
         else:
             self._silent_ticks += 1
@@ -346,7 +348,7 @@ class ServerConnection(asyncio.Protocol):
     def _handle(self, command: BaseCommand) -> None:
         kind = command.type
         if not self.connected and kind != BaseCommand.CONNECT:
-            raise ProtocolError(f"{FIELD_OF_TYPE[kind]} before connect")
+            raise ProtocolError(f"the client sent {FIELD_OF_TYPE[kind]} before CONNECT")
         content = getattr(command, FIELD_OF_TYPE[kind])
         handler = self._handlers.get(kind)
         if handler is not None:
@@ -355,13 +357,13 @@ class ServerConnection(asyncio.Protocol):
             error = NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported")
             self.write(refusal(kind, content.request_id, server_error_code(error), str(error)))
         elif FIELD_OF_TYPE[kind] not in _ANSWERS:
-            raise ProtocolError(f"unexpected command {FIELD_OF_TYPE[kind]}")
+            raise ProtocolError(f"the client sent the unexpected command {FIELD_OF_TYPE[kind]}")
 
     def _connect(self, command: CommandConnect) -> None:
         if self.connected:
-            raise ProtocolError("a second connect")
+            raise ProtocolError("the client sent CONNECT twice")
         if command.proxy_to_broker_url:
-            raise ProtocolError("this broker is no proxy")
+            raise ProtocolError("this broker is not a proxy: connect to the broker itself")
         self.connected = True
         self.client_version = command.client_version
         self.write(
@@ -387,4 +389,4 @@ _ANSWERS = frozenset({"success", "error"})
 
 
 def _nobody_sends(command: Any, entry: bytes) -> None:
-    raise ProtocolError("a message, but no producer can be created here")
+    raise ProtocolError("the client sent a message, but this connection takes no producers")

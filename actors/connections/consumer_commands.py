@@ -166,10 +166,10 @@ class ConsumerCommands(CommandFamily):
             )
         try:
             if command.txnid_most_bits or command.txnid_least_bits:
-                raise NotAllowedError("transactions are not supported")
+                raise NotAllowedError("transactions are not supported: acknowledge without one")
             if command.ack_type == CommandAck.Cumulative:
                 if len(command.message_id) != 1:
-                    raise NotAllowedError("a cumulative acknowledgement names one message")
+                    raise NotAllowedError("a cumulative acknowledgement must name one message")
                 try:
                     subscription.acknowledge_cumulative(consumer, _done_up_to(command.message_id[0]))
                 except CumulativeAcknowledgementNotAllowedError as error:
@@ -346,13 +346,17 @@ def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
         raise BrokerMetadataError(f"metadata has a max size of {metadata_max_chars} bytes")
     if sum(item.ByteSize() for item in command.subscription_properties) > SUBSCRIPTION_PROPERTIES_MAX_BYTES:
         limit = SUBSCRIPTION_PROPERTIES_MAX_BYTES
-        raise BrokerMetadataError(f"the properties of subscription {command.subscription} exceed {limit} bytes")
+        raise BrokerMetadataError(
+            f"the properties of subscription {command.subscription} have more than {limit} bytes: shorten them"
+        )
     if not command.subscription:
-        raise NotAllowedError("a subscription needs a name")
+        raise NotAllowedError("the name of the subscription is empty: give one")
     if command.subType not in DISPATCHERS:
-        raise NotAllowedError(f"subscription type {CommandSubscribe.SubType.Name(command.subType)} is not supported")
+        raise NotAllowedError(
+            f"the subscription type {CommandSubscribe.SubType.Name(command.subType)} is not supported"
+        )
     if command.read_compacted:
-        raise NotAllowedError("reading compacted topics is not supported")
+        raise NotAllowedError("compacted topics are not supported: subscribe without read_compacted")
 
 
 def _done_up_to(data: Any) -> Position:

@@ -148,7 +148,7 @@ class LookupCommands(CommandFamily):
             answer = CommandGetOrCreateSchemaResponse(request_id=command.request_id, schema_version=b"")
         else:
             kind = Schema.Type.Name(command.schema.type)
-            error = NotAllowedError(f"a schema of type {kind} cannot be kept: this broker supports bytes only")
+            error = NotAllowedError(f"schemas of type {kind} are not supported: this broker takes bytes only")
             answer = CommandGetOrCreateSchemaResponse(
                 request_id=command.request_id,
                 error_code=server_error_code(error),  # type: ignore[arg-type]

@@ -73,9 +73,9 @@ class ProducerCommands(CommandFamily):
         connection, producer_id = self._connection, command.producer_id
         if command.producer_access_mode != Shared:
             mode = ProducerAccessMode.Name(command.producer_access_mode)
-            raise NotAllowedError(f"producer access mode {mode} is not supported")
+            raise NotAllowedError(f"the producer access mode {mode} is not supported: use Shared")
         if command.txn_enabled:
-            raise NotAllowedError("transactions are not supported")
+            raise NotAllowedError("transactions are not supported: send without one")
         topic = await connection.host.topics.get(TopicName.parse(command.topic), create=True)
         producer = AttachedProducer(
             topic.publishing,
@@ -112,12 +112,17 @@ class ProducerCommands(CommandFamily):
         if producer is None:
             if command.producer_id in self._departed:
                 return
-            raise ProtocolError(f"a message of the unknown producer {command.producer_id}")
+            raise ProtocolError(
+                f"the client sent a message of producer {command.producer_id}, which this connection does not have"
+            )
         try:
             metadata, _ = parse_entry(entry)
             messages = message_count(metadata)
             if len(entry) > self._entry_size_max:
-                raise MessageTooBig(f"an entry of {len(entry)} bytes is above the limit of {self._entry_size_max}")
+                raise MessageTooBig(
+                    f"the entry has {len(entry)} bytes, but the broker accepts {self._entry_size_max}: send less, or "
+                    "raise maxMessageSize"
+                )
         except (ChecksumError, ProtocolError, MessageTooBig) as error:
             producer.publishing.refuse(producer, command.sequence_id, error)
             return

@@ -20,9 +20,9 @@ def check_registration(node_id: str, host: object, port: object, data: object) -
     the rest is handed on as it is, if it is small.
     """
     if not _is_address([host, port]):
-        raise ProtocolError(f"{node_id} registers with an impossible address: {host!r:.100}, {port!r:.100}")
+        raise ProtocolError(f"the registration of {node_id} has an impossible address: {host!r:.100}, {port!r:.100}")
     if not isinstance(data, dict):
-        raise ProtocolError(f"{node_id} registers without a description of itself")
+        raise ProtocolError(f"the registration of {node_id} has no description of the node")
     _check(node_id, "registration", data, _DATA)
     if len(pack(data)) > DATA_BYTES_MAX:
         raise ProtocolError(f"the registration of {node_id} is too long")

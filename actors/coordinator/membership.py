@@ -128,7 +128,7 @@ class Membership:
         Raises StaleEpoch for an incarnation of a broker that has ended.
         """
         if session.role == ROLE_BROKER and (session.node_id, session.incarnation) in self._ended:
-            raise StaleEpoch(f"the session of {session.node_id} has ended, and its topics were given to others")
+            raise StaleEpoch(f"the session of {session.node_id} has ended, and other brokers own its topics")
         key = (session.role, session.node_id)
         replaced = self._sessions.pop(key, None)
         if replaced is not None:

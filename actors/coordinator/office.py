@@ -92,7 +92,7 @@ class Office:
             raise ClusterError(
                 f"the metadata store belongs to cluster {found}, not to {cluster_id}"
                 if found is not None
-                else "the metadata store holds no cluster (only `magnetar start` creates one)"
+                else "the metadata store holds no cluster: create one with `magnetar start`"
             )
         store = await take_office(metadata)
         ledger_ids = LedgerIds(env, store)
@@ -127,7 +127,7 @@ class Office:
         await self.broker_calls.close()
 
     def _superseded(self) -> None:
-        logger.error("another coordinator took office: this one (epoch %d) ends", self.epoch)
+        logger.error("another coordinator became active, so this one (epoch %d) ends", self.epoch)
         self.end()
         self._on_ended()
 

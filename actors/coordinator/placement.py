@@ -238,10 +238,10 @@ class Placement:
                         backoff.reset()
                         continue
                 except MagnetarError as error:
-                    logger.warning("assignments cannot be written now: %s", error)
+                    logger.warning("assignments could not be written and are tried again: %s", error)
                     self._doubtful.update(batch)
                 except Exception:
-                    logger.exception("a round of assignments failed; it is repeated")
+                    logger.exception("a round of assignments failed and is tried again")
                     self.unexpected_errors += 1
                     self._doubtful.update(batch)
                 # Whatever went wrong with these records, they are read again and then looked at afresh.
@@ -321,7 +321,7 @@ class Placement:
         doubtful: dict[str, None] = {}
         for (topic, broker, epoch), result in zip(wanted, results, strict=True):
             if isinstance(result, MagnetarError):
-                logger.warning("the assignment of %s was not as remembered: %s", topic, result)
+                logger.warning("the assignment of %s could not be written and is read again: %s", topic, result)
                 doubtful[topic] = None
                 continue
             assignment = Assignment(broker, brokers[broker], epoch, result)

@@ -115,7 +115,7 @@ class Rebalancer:
         try:
             await self._broker_calls.of(assignment.broker).unload(topic=topic)
         except MagnetarError as error:
-            logger.warning("%s did not release %s in order: %s", assignment.broker, topic, error)
+            logger.warning("%s did not release %s: %s", assignment.broker, topic, error)
 
 
 async def _at_a_time(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:

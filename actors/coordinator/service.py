@@ -114,7 +114,7 @@ class CoordinatorService(RpcService):
         active.tasks.spawn(self._verify_office(office), "coordinator-office")
         office.auditor.start()
         logger.info(
-            "coordinator of cluster %s in office with epoch %d: %d topics, %d assignments",
+            "the coordinator of cluster %s is active with epoch %d: %d topics, %d assignments",
             self._cluster_id,
             office.epoch,
             office.registry.topic_count,
@@ -170,7 +170,7 @@ class CoordinatorService(RpcService):
             try:
                 await office.store.verify()
             except MetadataError as error:
-                logger.debug("cannot look whether this coordinator is in office: %s", error)
+                logger.debug("the coordinator could not check whether it is still active: %s", error)
 
     # -- what connections ask ------------------------------------------------------------------------------------
 

@@ -47,7 +47,10 @@ class SessionMethods:
         if self._office.membership.disconnected(session, asyncio.get_running_loop().time()):
             self._ended(session, "its connection closed")
         else:
-            logger.info("%s left while this coordinator stood still, and has time to come back", session.node_id)
+            logger.info(
+                "the connection of %s ended while this coordinator was paused; the session timeout starts now",
+                session.node_id,
+            )
 
     def heartbeat(self, connection: RpcConnection, payload: bytes) -> None:
         """Costs no task, and its report is unpacked only when it changed. Raises ProtocolError."""
@@ -87,13 +90,15 @@ class SessionMethods:
         office = self._office
         peer = connection.peer
         if role != peer.role:
-            raise NotAllowedError(f"{peer.node_id} shook hands as {peer.role} and registers as {role}")
+            raise NotAllowedError(f"{peer.node_id} is a {peer.role} by its handshake, but registers as a {role}")
         check_registration(peer.node_id, host, port, data)
         if role == ROLE_BOOKIE:
             await self._check_cookie(peer.node_id, data)
             await office.ledger_ids.known(data.get("ledgers_end") or 0, peer.node_id)
         if connection.closed or not office.active:
-            raise StaleEpoch("too late to register")
+            raise StaleEpoch(
+                "the connection or this coordinator ended before the registration was done: register again"
+            )
         session = Session(role, peer.node_id, peer.incarnation, host, port, data, connection)
         replaced = office.membership.register(session)
         self.sessions[connection] = session
@@ -138,9 +143,13 @@ class SessionMethods:
     async def _check_cookie(self, bookie_id: str, data: dict[str, Any]) -> None:
         record = await self._office.store.get(metadata_keys.bookie(bookie_id))
         if record is None:
-            raise CookieMismatch(f"bookie {bookie_id} has no cookie in the metadata: it must write it first")
+            raise CookieMismatch(
+                f"bookie {bookie_id} has no cookie in the metadata: it must write one before it registers"
+            )
         if data.get("instance") not in (None, unpack_record(record.value).get("instance")):
-            raise CookieMismatch(f"bookie {bookie_id} runs on another disk than the one in the metadata")
+            raise CookieMismatch(
+                f"bookie {bookie_id} runs on another disk than the metadata names: put its own disk back"
+            )
 
     # -- the end of sessions -------------------------------------------------------------------------------------
 
@@ -150,7 +159,7 @@ class SessionMethods:
             self._ended(session, why)
 
     def _ended(self, session: Session, why: str) -> None:
-        logger.warning("%s (incarnation %s) has lost its session: %s", session.node_id, session.incarnation, why)
+        logger.warning("%s (incarnation %s) lost its session: %s", session.node_id, session.incarnation, why)
         self._forget(session)
         session.connection.close()
         if session.role == ROLE_BROKER:
@@ -174,7 +183,7 @@ class SessionMethods:
                 backoff.reset()
                 delay_s = tick_s
             except Exception:
-                logger.exception("judging the sessions failed; it is tried again")
+                logger.exception("the check of the sessions failed and is tried again")
                 self.unexpected_errors += 1
                 delay_s = backoff.next_delay_s()
             await asyncio.sleep(delay_s)
@@ -187,7 +196,7 @@ class SessionMethods:
                 membership.heard(session)
         for session in membership.tick(now):
             try:
-                self.end(session, f"silent for {self._office.settings.session_timeout_s} s")
+                self.end(session, f"it sent no heartbeat for {self._office.settings.session_timeout_s} s")
             except Exception:  # the others are judged all the same
                 logger.exception("ending the session of %s failed", session.node_id)
                 self.unexpected_errors += 1

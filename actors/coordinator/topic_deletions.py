@@ -124,7 +124,9 @@ class TopicDeletions:
                 self._tasks.spawn(self._finish(deletion), f"delete {name.full}")
                 await asyncio.shield(deletion.ended)
         except TimeoutError:
-            raise ServiceUnitNotReady(f"the deletion of {name.full} takes long; it goes on") from None
+            raise ServiceUnitNotReady(
+                f"the deletion of {name.full} takes long: it goes on, and the call can be repeated"
+            ) from None
 
     def _begin(self, name: TopicName) -> _Deletion:
         deletion = _Deletion(name, asyncio.get_running_loop().create_future())
@@ -161,7 +163,11 @@ class TopicDeletions:
         except BaseException as error:
             del self._registry.deleting[deletion.name.full]
             self._placement.force(released)  # a new epoch ends the release
-            failure = error if isinstance(error, MagnetarError) else ServiceUnitNotReady("the deletion was given up")
+            failure = (
+                error
+                if isinstance(error, MagnetarError)
+                else ServiceUnitNotReady("the deletion ended without a result: repeat it")
+            )
             self._end(deletion, failure)
             raise
 
@@ -195,7 +201,7 @@ class TopicDeletions:
             if isinstance(error, MagnetarError):
                 logger.warning("%s is not deleted yet: %s", deletion.name.full, error)
             else:
-                logger.exception("the deletion of %s failed; it is tried again", deletion.name.full)
+                logger.exception("the deletion of %s failed and is tried again", deletion.name.full)
             self.failures += 1
 
         await retry.forever(
@@ -232,7 +238,7 @@ class TopicDeletions:
         """Have brokers delete what these topics store: the former owner, if it is alive, else any."""
         brokers = [session.node_id for session in self._membership.of_role(ROLE_BROKER)]
         if not brokers:
-            raise ServiceUnitNotReady("no broker is alive that could delete the topic's data")
+            raise ServiceUnitNotReady("no live broker can delete the topic's data: start a broker")
         shares: dict[str, list[tuple[str, int]]] = {}
         for topic, owner in owners.items():
             self._turn += 1

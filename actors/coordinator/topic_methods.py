@@ -71,7 +71,7 @@ class TopicMethods:
         other broker. Raises TopicNotFound, InvalidConfiguration (no such broker).
         """
         if destination is not None and self._membership.find(ROLE_BROKER, destination) is None:
-            raise InvalidConfiguration(f"there is no live broker {destination}")
+            raise InvalidConfiguration(f"{destination} is not a live broker: choose one that `magnetar status` lists")
         topics = [name for name in self._registry.members(TopicName.parse(topic)) if name in self._placement.table]
         await self._office.rebalancer.move(dict.fromkeys(topics, destination))
 
@@ -108,7 +108,7 @@ class TopicMethods:
         """
         name = TopicName.parse(topic)
         if name.partition >= 0 and self._registry.find(name) is None:
-            raise NotAllowedError(f"{topic} is a partition: delete the topic as a whole")
+            raise NotAllowedError(f"{topic} is a partition and cannot be deleted alone: delete the whole topic")
         await self._office.deletions.delete(name, force=force)
 
     async def rpc_topic_records(

@@ -167,17 +167,19 @@ class TopicRegistry:
         """Create a topic (0 partitions: a plain one). Raises KeyExists, TopicNotFound (no such namespace), …"""
         _check_persistent(topic)
         if topic.partition >= 0:
-            raise NotAllowedError(f"{topic.full} is the name of a partition, which cannot be created by itself")
+            raise NotAllowedError(
+                f"{topic.full} is the name of a partition, which cannot be created alone: choose another name"
+            )
         if not 0 <= partitions <= PARTITIONS_MAX:
             raise InvalidConfiguration(f"a topic has up to {PARTITIONS_MAX} partitions, not {partitions}")
         if len(metadata_keys.cursor(topic.path, "").encode()) > KEY_SIZE_MAX_BYTES - 300:
-            raise InvalidTopicName(f"the topic name is too long: {topic.full[:100]}…")
+            raise InvalidTopicName(f"the topic name {topic.full[:100]}… is too long: shorten it")
         while topic.full in self._creating:
             await asyncio.wait((self._creating[topic.full],))
         self._check_stays(topic)
         self.check_namespace(topic.namespace)
         if topic.full in self._partitions:
-            raise KeyExists(f"{topic.full} exists already", partitions=self._partitions[topic.full])
+            raise KeyExists(f"{topic.full} already exists", partitions=self._partitions[topic.full])
         self._take_room(topic.namespace, max(partitions, 1))
         under_way = self._creating[topic.full] = asyncio.get_running_loop().create_future()
         try:
@@ -198,7 +200,9 @@ class TopicRegistry:
             if now is None:
                 raise TopicNotFound(f"{topic.full} does not exist")
             if not 0 < now <= partitions <= PARTITIONS_MAX:
-                raise InvalidConfiguration(f"{topic.full} has {now} partitions and cannot get {partitions}")
+                raise InvalidConfiguration(
+                    f"{topic.full} has {now} partitions and cannot have {partitions}: the number can only grow"
+                )
             key = metadata_keys.topic(topic.path)
             record = await self._store.get(key)
             if record is None:
@@ -297,7 +301,7 @@ class TopicRegistry:
             if tenant not in self._tenants:
                 raise NoSuchKey(f"the tenant {tenant} does not exist")
             if name in self._namespaces:
-                raise KeyExists(f"the namespace {name} exists already")
+                raise KeyExists(f"the namespace {name} already exists")
             record = {"policies": policies, "created_ms": self._env.clock.now_ms()}
             version = await put_certain(self._env, self._store, metadata_keys.namespace(name), pack(record), None)
             self._namespaces[name] = (record, version)
@@ -309,7 +313,7 @@ class TopicRegistry:
             if self._names_by_namespace.get(name) or any(
                 TopicName.parse(topic).namespace == name for topic in self._creating
             ):
-                raise NotAllowedError(f"the namespace {name} still has topics")
+                raise NotAllowedError(f"the namespace {name} still has topics: delete them first")
             self._namespaces_going[name] = None
             try:
                 await delete_certain(self._env, self._store, metadata_keys.namespace(name))
@@ -323,7 +327,7 @@ class TopicRegistry:
         async with self._changing:
             known = self._tenants.get(name)
             if create and known is not None:
-                raise KeyExists(f"the tenant {name} exists already")
+                raise KeyExists(f"the tenant {name} already exists")
             if not create and known is None:
                 raise NoSuchKey(f"the tenant {name} does not exist")
             value = {"created_ms": self._env.clock.now_ms(), **(known[0] if known else {}), **record}
@@ -336,7 +340,7 @@ class TopicRegistry:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
             if self.namespaces(name):
-                raise NotAllowedError(f"the tenant {name} still has namespaces")
+                raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first")
             await delete_certain(self._env, self._store, metadata_keys.tenant(name))
             del self._tenants[name]
 

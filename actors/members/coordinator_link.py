@@ -151,7 +151,7 @@ class CoordinatorClient:
             try:
                 await self._register(connection)
             except (RpcDisconnected, RpcTimeout):
-                logger.info("the coordinator went away during the registration; it is repeated")
+                logger.info("the connection to the coordinator ended during the registration, which is tried again")
         await self._wait(self._registered, timeout_s)
 
     async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
@@ -163,11 +163,13 @@ class CoordinatorClient:
             async with asyncio.timeout_at(deadline):
                 await self._permits.acquire()
         except TimeoutError:
-            raise CoordinatorUnavailable(f"too many questions wait for the coordinator: {method} had no turn") from None
+            raise CoordinatorUnavailable(
+                f"too many calls wait for the coordinator, so {method} was not sent: try again"
+            ) from None
         try:
             connection = self._connection
             if connection is None:
-                raise CoordinatorUnavailable("there is no connection to the coordinator")
+                raise CoordinatorUnavailable("the coordinator is not connected: try again")
             left_s = deadline - asyncio.get_running_loop().time()
             return await connection.call(method, timeout_s=left_s, **arguments)
         except (RpcDisconnected, RpcTimeout) as error:
@@ -202,11 +204,11 @@ class CoordinatorClient:
                 if self._is_fatal(error):
                     self._end(error)
                     return
-                logger.warning("cannot join the coordinator: %s", error)
+                logger.warning("the coordinator refused this process: %s", error)
             except (MagnetarError, OSError) as error:
-                logger.info("no connection to the coordinator: %s", error)
+                logger.info("the coordinator cannot be reached: %s", error)
             except Exception:
-                logger.exception("the link to the coordinator failed unexpectedly; it is tried again")
+                logger.exception("the link to the coordinator failed unexpectedly and is opened again")
             finally:
                 self._disconnect()
             await asyncio.sleep(backoff.next_delay_s())
@@ -219,7 +221,7 @@ class CoordinatorClient:
         self._fatal = error
         self._connected.set()
         self._registered.set()
-        logger.warning("%s has lost its session: %s", self.identity.node_id, error)
+        logger.warning("%s lost its session: %s", self.identity.node_id, error)
         for listener in list(self.on_session_lost):
             listener()
 
@@ -252,7 +254,9 @@ class CoordinatorClient:
 
     def _take_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
-            raise RpcDisconnected(f"this coordinator has epoch {epoch}, and one with {self.epoch} took over from it")
+            raise RpcDisconnected(
+                f"this coordinator has epoch {epoch}, but a coordinator with epoch {self.epoch} has superseded it"
+            )
         self.epoch = epoch
 
     async def _register(self, connection: RpcConnection) -> None:
@@ -303,7 +307,7 @@ class CoordinatorClient:
                 payload = pack(report)
             # Counted in heartbeats, not seconds: a process that was paused cannot blame the coordinator for it.
             if self._unanswered >= unanswered_max:
-                connection.close(RpcTimeout("heartbeats stay unanswered"))
+                connection.close(RpcTimeout("the coordinator does not answer heartbeats"))
                 break
             self._unanswered += 1
             connection.request(OP_HEARTBEAT, (payload,), answered)
@@ -383,7 +387,7 @@ class _Pushes(RpcService):
     def _current(self, connection: RpcConnection, epoch: int) -> bool:
         if epoch >= self._client.epoch:
             return True
-        connection.close(StaleEpoch(f"a push with epoch {epoch} after {self._client.epoch}"))
+        connection.close(StaleEpoch(f"the coordinator sent a push with epoch {epoch} after epoch {self._client.epoch}"))
         return False
 
     async def rpc_bookies_changed(self, connection: RpcConnection, epoch: int, bookies: list[BookieInfo]) -> None:

@@ -15,6 +15,6 @@ async def disk_report(env: Environment, directory: str) -> dict[str, int]:
     try:
         usage = await env.offload.run(env.files.disk_usage, directory)
     except (OSError, DiskFull) as error:
-        logger.debug("the disk of %s cannot be looked at: %s", directory, error)
+        logger.debug("the disk usage of %s cannot be read: %s", directory, error)
         return {}
     return {"used": usage.used_bytes, "total": usage.total_bytes, "free": usage.free_bytes}

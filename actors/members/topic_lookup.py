@@ -92,7 +92,7 @@ class Lookups:
                 size += sum(len(name.encode()) + NAME_FRAME_BYTES for name in names)
                 if size > size_max_bytes:
                     raise NotAllowedError(
-                        f"the names of the topics in {namespace} exceed the largest frame of {size_max_bytes} bytes: "
+                        f"the names of the topics in {namespace} do not fit into a frame of {size_max_bytes} bytes: "
                         "ask the admin HTTP for them, or raise maxMessageSize"
                     )
                 found += names
@@ -102,7 +102,7 @@ class Lookups:
 
     async def _call(self, method: str, **arguments: Any) -> object:
         if self._under_way >= self._under_way_max:
-            raise TooManyLookupRequestException("too many lookups under way")
+            raise TooManyLookupRequestException("too many lookups are in flight: try again later")
         self._under_way += 1
         try:
             return await self.coordinator().call(method, **arguments)

@@ -65,4 +65,4 @@ def build_member(env: Environment, plan: MemberPlan, locate: Locate, on_fatal: O
         from ..admin.service import AdminService
 
         return AdminService(env, *common, advertised_host=node.advertised_host)
-    raise ClusterError(f"a node of role {node.role} is no member of a cluster")
+    raise ClusterError(f"{node.role} is not a role of a cluster's process")

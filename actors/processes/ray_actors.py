@@ -183,7 +183,7 @@ class CoordinatorActor:
         def failed(error: Exception, delay_s: float) -> None:
             nonlocal port
             self._problem = f"{type(error).__name__}: {error}"
-            logger.exception("the coordinator does not start")
+            logger.exception("the coordinator could not start")
             if isinstance(error, OSError):
                 port = 0  # taken by a stranger meanwhile: any other will do, members ask for it
 
@@ -204,5 +204,5 @@ class CoordinatorActor:
         """
         await service.wait_ended()
         if not self._stopping:
-            logger.error("this coordinator was superseded: its process ends")
+            logger.error("this coordinator was superseded, so its process ends")
             os._exit(1)

@@ -62,7 +62,7 @@ def launch_ahead(plan: ClusterPlan, member: type) -> None:
         try:
             _create(plan, member, node)
         except ValueError as error:
-            logger.info("%s is left to the supervisor: %s", node.node_id, error)
+            logger.info("%s was not created; the supervisor creates it: %s", node.node_id, error)
 
 
 def _create(plan: ClusterPlan, member: type, node: NodePlan) -> Any:
@@ -92,7 +92,9 @@ class RayLauncher:
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
                 await handle.start.remote()
         except (TimeoutError, RayError) as error:
-            logger.warning("%s of an earlier coordinator does not answer (%s): replaced", node.node_id, error)
+            logger.warning(
+                "%s, started by an earlier coordinator, does not answer (%s) and is replaced", node.node_id, error
+            )
             await self.kill(handle)
             return None
         return handle

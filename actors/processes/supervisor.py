@@ -164,7 +164,7 @@ class Supervisor:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._launcher.close(handle)
         except Exception as error:
-            logger.warning("a process did not close in order and is killed: %s", error)
+            logger.warning("a process did not close and is killed: %s", error)
         await self._launcher.kill(handle)
 
     async def _keep(self, kept: _Kept) -> None:
@@ -187,6 +187,6 @@ class Supervisor:
             delay_s = backoff.next_delay_s()
             kept.restarts += 1
             self._become(kept, NodeState.WAITING, problem)
-            logger.warning("%s is not running (%s); next start in %.1f s", kept.node.node_id, problem, delay_s)
+            logger.warning("%s is not running (%s); the next start is in %.1f s", kept.node.node_id, problem, delay_s)
             await asyncio.sleep(delay_s)
             self._become(kept, NodeState.STARTING, problem)

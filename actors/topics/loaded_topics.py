@@ -229,7 +229,7 @@ class Topics:
                 logger.exception("loading %s failed", full_name)
                 error = ServiceUnitNotReady(f"{full_name} could not be loaded: {error!r}")
             else:
-                logger.warning("cannot load %s now: %s", full_name, error)
+                logger.warning("%s could not be loaded: %s", full_name, error)
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # perhaps nobody waits
@@ -267,7 +267,7 @@ class Topics:
         return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self._counts, self._terminated)
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
-        logger.warning("%s ends here: %s", topic.name.full, error)
+        logger.warning("this broker closes %s: %s", topic.name.full, error)
         self._close(topic)
 
     def _close(self, topic: Topic) -> None:
@@ -295,4 +295,4 @@ class Topics:
 
 
 def _not_ours(full_name: str) -> ServiceUnitNotReady:
-    return ServiceUnitNotReady(f"{full_name} is not served by this broker")
+    return ServiceUnitNotReady(f"this broker does not own {full_name}")

@@ -93,7 +93,7 @@ class PersistentTopic:
     def publish_failed(self, error: BaseException) -> None:
         """An entry was not stored."""
         if self.state is TopicState.OPEN:
-            logger.warning("a publish to %s failed, its producers start anew: %s", self.name.full, error)
+            logger.warning("a publish to %s failed, so its producers are disconnected: %s", self.name.full, error)
             self._become(TopicState.FENCED)
         if isinstance(error, TERMINAL_ERRORS):
             self._ledger_fenced(error)
@@ -305,7 +305,7 @@ class PersistentTopic:
                 async with asyncio.timeout(drain_s):
                     await self.publishing.drained()
             except TimeoutError:
-                logger.warning("%s closes with %d publishes under way", self.name.full, self.publishing.pending)
+                logger.warning("%s closes with %d publishes in flight", self.name.full, self.publishing.pending)
             self._send_clients_away()
             await self._tasks.close()
             try:
@@ -339,7 +339,7 @@ class PersistentTopic:
         try:
             await self.ledger.trim()
         except MagnetarError as error:
-            logger.warning("cannot trim %s now: %s", self.name.full, error)
+            logger.warning("%s could not be trimmed and is tried again: %s", self.name.full, error)
         finally:
             self._trimming = False
 

@@ -142,7 +142,7 @@ class Pump:
         if position > self._host.ledger.last_confirmed or not dispatcher.set_aside(plan, position):
             return False
         self._passed_over += 1
-        logger.warning("subscription %s goes on without %s, which cannot be read: %s", self._name, position, error)
+        logger.warning("subscription %s skips entry %s, which cannot be read: %s", self._name, position, error)
         if self._recall is None and dispatcher.set_aside_size:
             self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
         return True
@@ -157,7 +157,7 @@ class Pump:
     def _retry_later(self, error: MagnetarError) -> None:
         delay_s = self._backoff.next_delay_s()
         if not self._stopped:
-            logger.warning("subscription %s cannot read, next try in %.2f s: %s", self._name, delay_s, error)
+            logger.warning("subscription %s could not read; the next try is in %.2f s: %s", self._name, delay_s, error)
             self._retry = self._loop.call_later(delay_s, self._retry_now)
 
     def _retry_now(self) -> None:
@@ -176,7 +176,11 @@ class Pump:
         if self.dispatcher is None or self._running or self._retry is not None or self._stopped:
             return
         if self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None:
-            logger.error("dispatch of subscription %s had stalled: %s", self._name, self._describe(self._loop.time()))
+            logger.error(
+                "the dispatch of subscription %s had stalled and was started again: %s",
+                self._name,
+                self._describe(self._loop.time()),
+            )
             self.wake()
 
     def stop(self) -> None:

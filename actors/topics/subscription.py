@@ -235,9 +235,11 @@ class Subscription:
         if dispatcher is None or self.closed:
             return
         if dispatcher.tracks_pending:
-            raise CumulativeAcknowledgementNotAllowedError("cumulative acknowledgement on a Shared subscription")
+            raise CumulativeAcknowledgementNotAllowedError(
+                "a Shared subscription has no cumulative acknowledgement: acknowledge each message"
+            )
         if position > self.host.ledger.last_confirmed:
-            raise NotAllowedError("acknowledgement of a message that was never written")
+            raise NotAllowedError("the acknowledgement names a message that was never written")
         if position >= (0, 0):
             self.cursor.acknowledge_cumulative(position)
         self._note_acknowledged(consumer, 1)

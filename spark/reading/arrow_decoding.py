@@ -131,9 +131,13 @@ def encode_block(batch: pa.RecordBatch) -> bytes:
 
 def _refuse_unreadable(metadata: MessageMetadata) -> None:
     if metadata.encryption_keys:
-        raise NotAllowedError("the topic holds encrypted messages, which a bulk read cannot decrypt")
+        raise NotAllowedError(
+            "the topic holds encrypted messages, which a bulk read cannot decrypt: use a consumer that has the key"
+        )
     if metadata.num_chunks_from_msg > 1:
-        raise NotAllowedError("the topic holds messages cut into chunks, which a bulk read does not put together")
+        raise NotAllowedError(
+            "the topic holds chunked messages, which a bulk read does not assemble: use an official client"
+        )
 
 
 def _add_batch(table: MessageTable, entry: EntryFields, data: bytes | memoryview, wanted: range) -> None:

@@ -137,7 +137,7 @@ def release(frame: "DataFrame") -> None:
     with _lock:
         found = _numbers.get(frame)
         if found is None:
-            raise InvalidConfiguration("this DataFrame does not come from magnetar.spark.read_topic")
+            raise InvalidConfiguration("this DataFrame was not made by magnetar.spark.read_topic")
         application, number = found
         application.frames.pop(number, None)
 

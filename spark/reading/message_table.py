@@ -262,7 +262,7 @@ class MessageTable:
 def check_time_ms(time_ms: int) -> int:
     """`time_ms`, milliseconds since the epoch; ProtocolError if a timestamp in microseconds cannot hold it."""
     if not -_TIME_MS_MAX <= time_ms <= _TIME_MS_MAX:
-        raise ProtocolError(f"a time of {time_ms} ms is beyond what a timestamp holds", time_ms=time_ms)
+        raise ProtocolError(f"a message's time of {time_ms} ms does not fit into a timestamp", time_ms=time_ms)
     return time_ms
 
 

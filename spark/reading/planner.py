@@ -86,7 +86,7 @@ async def _ask_coordinator(method: str) -> Any:
     try:
         handle = await asyncio.to_thread(ray.get_actor, COORDINATOR_ACTOR, RAY_NAMESPACE)
     except ValueError as error:
-        raise ClusterError("no Magnetar cluster runs on this Ray: start one by `magnetar start`") from error
+        raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
     try:
         async with asyncio.timeout(LOCATE_TIMEOUT_S):
             return await getattr(handle, method).remote()
@@ -110,7 +110,7 @@ class Planner:
         """Raises InvalidTopicName, NotAllowedError for a topic that is not persistent."""
         self.name = TopicName.parse(topic)
         if not self.name.persistent:
-            raise NotAllowedError(f"{self.name.full} stores nothing: only persistent topics can be read in bulk")
+            raise NotAllowedError(f"{self.name.full} stores no messages: only persistent topics can be read in bulk")
         self._env = env
         self._access = access
         self._timeout_s = timeout_s
@@ -172,7 +172,9 @@ class Planner:
         except (MagnetarError, OSError) as error:
             if not self._bookies:
                 raise
-            logger.warning("the coordinator is away, reading with the bookies as last known: %s", error)
+            logger.warning(
+                "the coordinator does not answer, so the read uses the last known list of bookies: %s", error
+            )
         else:
             self._bookies = listed
         return self._bookies
@@ -231,7 +233,7 @@ class Planner:
             attempt,
             retriable=lambda error: is_retriable(error) or isinstance(error, MOVING),
             on_retry=lambda error, delay_s: logger.info(
-                "planning a read of %s again in %.1f s: %s", self.name.full, delay_s, error
+                "the read of %s could not be planned and is tried again in %.1f s: %s", self.name.full, delay_s, error
             ),
         )
 
@@ -243,7 +245,7 @@ class Planner:
             await self._at_the_owners(
                 self._pins,
                 lambda broker, topic, pin: broker.prolong_pin(topic=topic, pin=pin, ttl_s=self._pin_ttl_s),
-                "prolonging a pin of %s failed, it is tried again later: %s",
+                "a pin of %s could not be prolonged and is tried again: %s",
             )
 
     async def _unpin(self) -> None:
@@ -253,10 +255,10 @@ class Planner:
                 await self._at_the_owners(
                     pins,
                     lambda broker, topic, pin: broker.unpin(topic=topic, pin=pin),
-                    "removing a pin of %s failed, it expires by itself: %s",
+                    "a pin of %s could not be removed and expires by itself: %s",
                 )
         except TimeoutError:
-            logger.warning("the pins of %s could not be removed in time, they expire by themselves", self.name.full)
+            logger.warning("the pins of %s could not be removed in time and expire by themselves", self.name.full)
 
     async def _at_the_owners(
         self,

@@ -114,7 +114,7 @@ def parse_bounds(
         for bound in (first, last):
             if bound is not None and bound.partition not in (-1, partition):
                 raise InvalidConfiguration(
-                    f"the message id {bound} is of another partition than {partition}", partition=partition
+                    f"the message id {bound} belongs to another partition than {partition}", partition=partition
                 )
         result[partition] = Bounds(
             first or WireMessageId.earliest, last or WireMessageId.latest, TimeWindow(start_ms, end_ms)
@@ -242,7 +242,7 @@ def _of_partition(
         return given.get(partition, otherwise)
     if len(partitions) > 1 and not isinstance(given, str | int | datetime):
         raise InvalidConfiguration(
-            f"{side}: a message id means one partition, the topic has several: give {{partition: id, …}}"
+            f"{side}: a message id names one partition, but the topic has several: give {{partition: id, …}}"
         )
     return given
 
@@ -254,14 +254,14 @@ def _point(given: PointInTopic) -> tuple[WireMessageId | None, int | None]:
             return WireMessageId(*EARLIEST_POSITION), None
         if given == "latest":
             return WireMessageId(*LATEST_POSITION), None
-        raise InvalidConfiguration(f"a bound is 'earliest', 'latest', a message id or a time, not {given!r}")
+        raise InvalidConfiguration(f"a bound must be 'earliest', 'latest', a message id or a time, not {given!r}")
     if isinstance(given, datetime):
         return None, round(given.timestamp() * 1000)
     if isinstance(given, bool):
-        raise InvalidConfiguration("a bound is 'earliest', 'latest', a message id or a time, not a bool")
+        raise InvalidConfiguration("a bound must be 'earliest', 'latest', a message id or a time, not a bool")
     if isinstance(given, int):
         return None, given
     try:
         return WireMessageId.deserialize(given if isinstance(given, bytes) else bytes(given.serialize())), None
     except (AttributeError, TypeError, MagnetarError) as error:
-        raise InvalidConfiguration(f"not a bound of a read: {given!r} ({error})") from error
+        raise InvalidConfiguration(f"{given!r} is not a bound of a read: {error}") from error

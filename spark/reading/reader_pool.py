@@ -85,7 +85,7 @@ class ReaderPool:
                 handle = ray.remote(RangeReaderActor).options(**options).remote(access)
                 readers.append(PlacedReader(handle, node["NodeManagerAddress"]))
         if not readers:
-            raise ClusterError("no node of Ray has a CPU to read with")
+            raise ClusterError("no node of Ray has a free CPU for a reader: add CPUs")
         return cls(readers)
 
     async def read(
@@ -111,7 +111,9 @@ class ReaderPool:
                         delay_s = backoff.next_delay_s() if is_retriable(error) else None
                         if delay_s is None:
                             raise
-                        logger.warning("reading %s again in %.1f s: %s", split.topic, delay_s, error)
+                        logger.warning(
+                            "a read of %s failed and is tried again in %.1f s: %s", split.topic, delay_s, error
+                        )
                     await asyncio.sleep(delay_s)
                     bookies = list(await locate())
                 backoff.reset()

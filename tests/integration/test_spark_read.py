@@ -231,7 +231,7 @@ def test_one_partition_by_its_name_and_bounds_for_single_partitions(cluster, spa
 
 
 def test_what_cannot_be_read_is_refused(cluster, spark):
-    with pytest.raises(InvalidConfiguration, match="session already"):
+    with pytest.raises(InvalidConfiguration, match="already has a Spark session"):
         session("one-too-many")
     with pytest.raises(NotAllowedError):
         read_topic(spark, "non-persistent://public/default/x")

@@ -263,7 +263,7 @@ async def test_no_coordinator_at_all(harness: Harness) -> None:
 
 def test_only_persistent_topics_can_be_read(harness_env: Environment) -> None:
     access = ClusterAccess("cluster", KEYS, ("127.0.0.1", 1))
-    with pytest.raises(NotAllowedError, match="stores nothing"):
+    with pytest.raises(NotAllowedError, match="stores no messages"):
         Planner(harness_env, access, "non-persistent://public/default/x", timeout_s=1)
     with pytest.raises(InvalidTopicName):
         Planner(harness_env, access, "a/b", timeout_s=1)
