@@ -5,8 +5,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chaos_checks import Delivery, Message, compare, find_misplaced, find_rewinds, stall_after
-from judging import Outcome
+from support.checks.chaos_checks import Delivery, Message, compare, find_misplaced, find_rewinds, stall_after
+
+from .judging import Outcome
 
 SHARED_KINDS = ("shared", "batch")
 

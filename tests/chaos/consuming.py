@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from publishing import GAP_MIN_S, place_of
+from .publishing import GAP_MIN_S, place_of
 
 IDLE_S = 8.0
 DRAIN_MAX_S = 90.0

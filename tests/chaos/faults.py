@@ -9,10 +9,11 @@ from collections import Counter
 from typing import Any
 
 import ray
-from judging import Fault
 from ray.exceptions import RayError
 
 from magnetar.protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, actor_name
+
+from .judging import Fault
 
 PAUSE_S = 4.5
 """Longer than a session (3 s)."""

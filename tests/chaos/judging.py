@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos_checks import Found
 from rich.console import Console
 from rich.table import Table
+
+from support.checks.chaos_checks import Found
 
 RATE_MIN = 0.30
 STALL_MAX_S = 10.0

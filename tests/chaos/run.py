@@ -26,19 +26,20 @@ from typing import Any
 
 import ray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from chaos_checks import Message, find_backlogs, longest, stall_after
-from checking import Checking
-from events import count_events
-from faults import Faults
-from judging import Outcome, judge, plain
-from publishing import place_of
 from rich.console import Console
-from workloads import ProcessWorkload, RayWorkload, Running
 
 import magnetar
+from chaos.checking import Checking
+from chaos.events import count_events
+from chaos.faults import Faults
+from chaos.judging import Outcome, judge, plain
+from chaos.publishing import place_of
+from chaos.workloads import ProcessWorkload, RayWorkload, Running
 from magnetar.cluster.handle import Cluster
+from support.checks.chaos_checks import Message, find_backlogs, longest, stall_after
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "chaos"

@@ -1,7 +1,7 @@
 """A publisher or some consumers in a process of their own, until SIGTERM; what they learned goes to a JSON file.
 
-    python tests/chaos/workload_process.py OUTPUT ours|official URL publish TOPIC batched|unbatched|async
-    python tests/chaos/workload_process.py OUTPUT ours|official URL consume|consume-async KIND:TOPIC:NAME …
+    PYTHONPATH=tests python -m chaos.workload_process OUTPUT ours|official URL publish TOPIC batched|unbatched|async
+    PYTHONPATH=tests python -m chaos.workload_process OUTPUT ours|official URL consume|consume-async KIND:TOPIC:NAME …
 
 Prints `ready` when everything is open. What else is printed goes to standard error: the official client logs to
 standard output, and stands still when that is a pipe which is full. Publishers then flush; consumers go on until
@@ -18,8 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import consuming
-import publishing
+from . import consuming, publishing
 
 
 class Workload:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import ray
+from ray import cloudpickle
 from ray.exceptions import RayError
 
 READY_S, DONE_S = 60.0, 240.0
+TESTS = str(Path(__file__).resolve().parents[1])
 
 
 class Running(Protocol):
@@ -46,8 +48,11 @@ class ProcessWorkload:
         self.name = name
         self._output = directory / f"{name}.json"
         self._log_path = directory / f"{name}.log"
-        command = [sys.executable, "-P", str(Path(__file__).with_name("workload_process.py")), str(self._output)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        command = [sys.executable, "-P", "-m", "chaos.workload_process", str(self._output)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([TESTS, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
         with self._log_path.open("w") as log:
             self._process = subprocess.Popen(
                 [*command, *arguments], stdout=subprocess.PIPE, stderr=log, text=True, env=environment
@@ -85,7 +90,7 @@ class RayActor:
 
     def __init__(self, directory: str, action: str, arguments: list[str]) -> None:
         sys.path.insert(0, directory)
-        from workload_process import Workload
+        from chaos.workload_process import Workload
 
         self._workload = Workload("ours", None, action, arguments)
         self._ready = threading.Event()
@@ -121,8 +126,9 @@ class RayWorkload:
 
     def __init__(self, name: str, action: str, *arguments: str) -> None:
         self.name = name
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers cannot import it before `RayActor`
         made: Any = ray.remote(RayActor).options(num_cpus=0, max_restarts=0)
-        self._actor = made.remote(str(Path(__file__).parent), action, list(arguments))
+        self._actor = made.remote(TESTS, action, list(arguments))
 
     def wait_ready(self) -> None:
         if not self._ask(self._actor.wait_ready.remote(READY_S)):

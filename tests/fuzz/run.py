@@ -27,7 +27,8 @@ _SITE = _WORK / "site"
 _ATHERIS = "atheris==3.0.0"
 _START_S, _SHRINK_S = 60.0, 120.0
 _STUCK = -1000
-sys.path[:0] = [str(_HERE), str(_HERE.parent / "support")]
+if __name__ == "__main__":
+    sys.path[:0] = [str(_HERE.parent)]
 
 
 def main() -> int:
@@ -72,14 +73,14 @@ def _parse() -> Any:
     parser.add_argument("--engine", choices=["auto", "atheris", "hypothesis"], default="auto")
     parser.add_argument("--seed", type=int, help="of the first input; random if not given")
     parser.add_argument("--replay", metavar="FILE", type=Path, help="take the input in this file once")
-    parser.add_argument("--targets", default="fuzz_targets", metavar="MODULE", help=argparse.SUPPRESS)
+    parser.add_argument("--targets", default="fuzz.targets", metavar="MODULE", help=argparse.SUPPRESS)
     parser.add_argument("--hang-seconds", type=float, default=10.0, help="for one input")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def _replay(arguments: Any) -> int:
-    import fuzz_engine
+    from fuzz import engine as fuzz_engine
 
     if not arguments.target or len(arguments.target) != 1:
         sys.exit("--replay needs exactly one --target")
@@ -89,7 +90,7 @@ def _replay(arguments: Any) -> int:
 
 
 def _choose_engine(wanted: str) -> str:
-    import fuzz_engine
+    from fuzz import engine as fuzz_engine
 
     if wanted == "hypothesis":
         return wanted
@@ -110,7 +111,7 @@ def _choose_engine(wanted: str) -> str:
 
 def _run_target(arguments: Any, name: str, engine: str, seconds: float, seed: int) -> Row:
     """One target in a process of its own."""
-    import fuzz_engine
+    from fuzz import engine as fuzz_engine
 
     status, log = _WORK / f"{name}.status", _WORK / f"{name}.log"
     status.unlink(missing_ok=True)
@@ -140,7 +141,7 @@ def _run_target(arguments: Any, name: str, engine: str, seconds: float, seed: in
 
 def _wait(process: "subprocess.Popen[bytes]", status: Path, seconds: float, stuck_s: float) -> int:
     """The process's exit code; it is killed, and the code _STUCK, when it stands still at one input."""
-    import fuzz_engine
+    from fuzz import engine as fuzz_engine
 
     count, since = -1, time.monotonic()
     ends = since + seconds
@@ -160,7 +161,7 @@ def _wait(process: "subprocess.Popen[bytes]", status: Path, seconds: float, stuc
 
 
 def _run_child(arguments: Any) -> None:
-    import fuzz_engine
+    from fuzz import engine as fuzz_engine
 
     name, seconds = arguments.target[0], arguments.minutes * 60
     status = _WORK / f"{name}.status"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import ray
-import ray_nodes
 
 import magnetar
 from magnetar.cluster.ray_calls import ask, remote
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.errors import ClusterError
 from magnetar.protocol.names import RAY_NAMESPACE
+from support.servers import ray_nodes
 
 
 def named_actors() -> set[str]:

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import document_examples
 import pulsar
 import pytest
 import ray
-from document_examples import ADMIN_URL, URL, commands, example
 
 import magnetar
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.errors import SparkUnavailable
 from magnetar.spark.raydp_session import check_available
+from support.checks import document_examples
+from support.checks.document_examples import ADMIN_URL, URL, commands, example
 
 QUICKSTART = "docs/quickstart.md"
 RAY = "docs/guides/ray.md"

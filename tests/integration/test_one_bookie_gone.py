@@ -2,11 +2,10 @@
 its return.
 """
 
-import ray_nodes
-from replicas import missing_copies
-from workload import Publisher, check_history, read_log
-
 import magnetar
+from support.checks.replicas import missing_copies
+from support.clients.workload import Publisher, check_history, read_log
+from support.servers import ray_nodes
 
 SMALL_LEDGERS = {
     "managedLedgerMaxEntriesPerLedger": 200,

@@ -8,11 +8,10 @@ outside the system.
 import json
 import urllib.request
 
-import ray_nodes
-from workload import Publisher, check_history, read_log
-
 import magnetar
 from magnetar.protocol.names import COORDINATOR_ID
+from support.clients.workload import Publisher, check_history, read_log
+from support.servers import ray_nodes
 
 SESSION_TIMEOUT_S = 3.0
 PAST_THE_SESSION_S = SESSION_TIMEOUT_S + 1.5

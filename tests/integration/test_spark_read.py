@@ -13,7 +13,6 @@ from typing import Any
 import pulsar
 import pytest
 import ray
-import ray_nodes
 
 import magnetar
 from magnetar.protocol.errors import (
@@ -26,6 +25,7 @@ from magnetar.protocol.errors import (
 from magnetar.spark import read_topic, release, session, stop
 from magnetar.spark.raydp_session import check_available
 from magnetar.spark.reading import frame as frame_module
+from support.servers import ray_nodes
 
 # What PySpark, Py4J and Ray Data do on their own: they use what is deprecated, and leave sockets to the collector.
 pytestmark = [

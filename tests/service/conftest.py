@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-import postgresql_server
 import pytest
-from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
+from support.fakes.broker import FakeBroker
+from support.servers import postgresql_server
 
 
 @pytest.fixture(scope="session")

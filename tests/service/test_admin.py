@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from coordination import CLUSTER, FAST, KEYS, Coordination, Member, TestBrokerRpc, coordination, eventually
-from figures import producer_figures, storage_figures, topic_figures
 
 from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
@@ -20,6 +18,17 @@ from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
+from support.fakes.topic_figures import producer_figures, storage_figures, topic_figures
+from support.servers.coordination import (
+    CLUSTER,
+    FAST,
+    KEYS,
+    Coordination,
+    Member,
+    TestBrokerRpc,
+    coordination,
+    eventually,
+)
 
 PERSISTENT = "/admin/v2/persistent/public/default"
 JSON = "Content-Type: application/json"

@@ -8,9 +8,9 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from coordination import CLUSTER, FAST, KEYS, coordination
 
 from magnetar.actors.admin.service import AdminService
+from support.servers.coordination import CLUSTER, FAST, KEYS, coordination
 
 PARTITIONS = "/admin/v2/persistent/public/default/t/partitions"
 JSON = "application/json"

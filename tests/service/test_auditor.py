@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from bookie_kit import held_ranges
-from coordination import CLUSTER, FAST, KEYS, Coordination, coordination, eventually
 
 from magnetar.actors.auditor import repair as ledger_repair
 from magnetar.actors.auditor import service as auditor_module
@@ -26,6 +24,8 @@ from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from support.servers.coordination import CLUSTER, FAST, KEYS, Coordination, coordination, eventually
+from support.stores.bookie_kit import held_ranges
 
 SETTINGS = dataclasses.replace(FAST, lost_bookie_grace_s=3600.0, segment_size_bytes=1 << 20, add_entry_timeout_s=1.0)
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-from bookie_kit import add_payload, bodies, body_of
 
 from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.bookie_wire import (
@@ -31,6 +30,7 @@ from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.ledger_records import renew
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
+from support.stores.bookie_kit import add_payload, bodies, body_of
 
 KEYS = RootKeys(b"s" * 32)
 CLUSTER = "cluster-1"
@@ -290,11 +290,12 @@ async def test_a_failing_disk_ends_the_service_at_once(cluster, monkeypatch):
 OK_ANSWER = r"(write|writev|sendto|sendmsg)\(\d+<(socket|TCP).*?\"" + re.escape(r"\0\0\0\6\1\0")
 """An answer frame on a socket, as strace shows it: 6 bytes follow, a response, status OK."""
 
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BOOKIE_PROGRAM = """
 import asyncio, sys
-sys.path[:0] = [{tests!r}, {support!r}]
+sys.path[:0] = [{tests!r}]
 from pathlib import Path
-from test_bookie_service import Cluster
+from service.test_bookie_service import Cluster
 
 async def main():
     cluster = Cluster(Path({directory!r}))
@@ -310,8 +311,7 @@ asyncio.run(main())
 
 async def _traced_bookie(cluster, tmp_path, command):
     program = BOOKIE_PROGRAM.format(
-        tests=os.path.dirname(__file__),
-        support=os.path.join(os.path.dirname(__file__), "..", "support"),
+        tests=TESTS,
         directory=str(tmp_path),
     )
     process = await asyncio.create_subprocess_exec(

@@ -5,9 +5,9 @@ import time
 
 import pulsar
 import pytest
-from embedded_cluster import EmbeddedCluster
 
 from magnetar.protocol.errors import CoordinatorUnavailable
+from support.servers.embedded_cluster import EmbeddedCluster
 
 WAIT_MS = 15_000
 

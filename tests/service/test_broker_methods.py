@@ -4,7 +4,6 @@ import time
 
 import pulsar
 import pytest
-from embedded_cluster import HOST, KEYS, EmbeddedCluster
 
 from magnetar.actors.members.contracts_broker import BrokerContract
 from magnetar.protocol.errors import (
@@ -18,6 +17,7 @@ from magnetar.protocol.names import ROLE_ADMIN, broker_id
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
 from magnetar.storage.managed.cursor_record import CursorKind
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from support.servers.embedded_cluster import HOST, KEYS, EmbeddedCluster
 
 WAIT_MS = 10_000
 

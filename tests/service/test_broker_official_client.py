@@ -5,7 +5,8 @@ import time
 
 import pulsar
 import pytest
-from embedded_cluster import EmbeddedCluster
+
+from support.servers.embedded_cluster import EmbeddedCluster
 
 WAIT_MS = 10_000
 ALL_COMPRESSIONS = [

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from fake_broker import FakeBroker, FakeBrokerThread
 
 from magnetar.client.blocking.client import Client
 from magnetar.client.blocking.consumer import Consumer, Reader
@@ -24,6 +23,7 @@ from magnetar.protocol.errors import (
     ProducerQueueIsFull,
     Timeout,
 )
+from support.fakes.broker import FakeBroker, FakeBrokerThread
 
 TOPIC = "persistent://public/default/t"
 EARLIEST = InitialPosition.Earliest

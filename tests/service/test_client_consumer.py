@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from client_calls import TOPIC, nothing_more, numbers, publish, receive, subscription
-from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
@@ -19,6 +17,8 @@ from magnetar.protocol.errors import (
     OperationNotSupported,
     Timeout,
 )
+from support.clients.calls import TOPIC, nothing_more, numbers, publish, receive, subscription
+from support.fakes.broker import FakeBroker
 
 EARLIEST = InitialPosition.Earliest
 

@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from client_calls import TOPIC, numbers, publish, receive, subscription
-from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.configuration import ConsumerType, InitialPosition
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
 from magnetar.protocol.errors import AlreadyClosed, ChecksumError, MessageTooBig, Timeout, UnknownError
+from support.clients.calls import TOPIC, numbers, publish, receive, subscription
+from support.fakes.broker import FakeBroker
 
 EARLIEST = InitialPosition.Earliest
 
@@ -125,7 +125,7 @@ async def test_a_surprise_while_reconnecting_reaches_those_who_wait(
 
 
 async def test_a_seek_that_fails_acknowledges_nothing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fake_broker.Connection.on_seek", lambda *_: None)
+    monkeypatch.setattr("support.fakes.broker.Connection.on_seek", lambda *_: None)
     async with AsyncClient(broker.url, operation_timeout_seconds=1) as client:
         ids = await publish(client, numbers(10))
         consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=2)

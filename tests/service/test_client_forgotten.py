@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from client_calls import TOPIC
-from fake_broker import FakeBroker, FakeBrokerThread
 
 from magnetar.client.blocking import loop as blocking_loop
 from magnetar.client.blocking.client import Client
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
+from support.clients.calls import TOPIC
+from support.fakes.broker import FakeBroker, FakeBrokerThread
 
 
 @pytest.fixture

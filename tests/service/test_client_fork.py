@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker, FakeBrokerThread
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.blocking.client import Client
@@ -22,6 +21,7 @@ from magnetar.client.core.configuration import InitialPosition
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.results import Result
 from magnetar.protocol.errors import AlreadyClosed, ConnectError
+from support.fakes.broker import FakeBroker, FakeBrokerThread
 
 CHILD_TIMEOUT_S = 20.0
 EARLIEST = InitialPosition.Earliest

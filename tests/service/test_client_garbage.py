@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_broker import Connection, FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.commands import encode
 from magnetar.protocol.errors import ProtocolError, Timeout
 from magnetar.protocol.pulsar_pb2 import CommandPartitionedTopicMetadataResponse, CommandSuccess
+from support.fakes.broker import Connection, FakeBroker
 
 
 @pytest.mark.parametrize("partitions", [None, (1 << 32) - 1])

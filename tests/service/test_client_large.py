@@ -5,8 +5,6 @@ import threading
 import zlib
 
 import pytest
-from client_calls import TOPIC, numbers, publish
-from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.consuming import message
@@ -17,6 +15,8 @@ from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import InvalidMessage
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from support.clients.calls import TOPIC, numbers, publish
+from support.fakes.broker import FakeBroker
 
 EARLIEST = InitialPosition.Earliest
 PAYLOADS = [b"%07d" % number * 100 for number in range(1000)]

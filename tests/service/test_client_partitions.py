@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from client_calls import TOPIC, numbers
-from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.core.results import Result
 from magnetar.protocol.entries import parse_entry
+from support.clients.calls import TOPIC, numbers
+from support.fakes.broker import FakeBroker
 
 
 def stored(broker: FakeBroker, topic: str) -> list[bytes]:

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.consuming.message import ReceivedEntry
@@ -25,6 +24,7 @@ from magnetar.protocol.errors import (
     TopicNotFound,
     TopicTerminated,
 )
+from support.fakes.broker import FakeBroker
 
 TOPIC = "persistent://public/default/t"
 

@@ -1,12 +1,12 @@
 """Readers against a broker with faults: starts, ends, reconnecting without a message twice or left out, seeking."""
 
 import pytest
-from client_calls import TOPIC, numbers, publish
-from fake_broker import FakeBroker
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import OperationNotSupported
+from support.clients.calls import TOPIC, numbers, publish
+from support.fakes.broker import FakeBroker
 
 
 @pytest.mark.parametrize("batch", [1, 4])

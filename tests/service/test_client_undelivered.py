@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_calls import TOPIC, nothing_more, numbers, publish, receive, subscription
-from fake_broker import FakeBroker, FakeBrokerThread
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
@@ -25,6 +23,8 @@ from magnetar.protocol.errors import (
     OperationNotSupported,
 )
 from magnetar.protocol.pulsar_pb2 import EncryptionKeys, MessageMetadata
+from support.clients.calls import TOPIC, nothing_more, numbers, publish, receive, subscription
+from support.fakes.broker import FakeBroker, FakeBrokerThread
 
 EARLIEST = InitialPosition.Earliest
 LIMIT = 80 * 1024 * 1024

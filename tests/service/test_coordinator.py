@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import postgresql_server
 import pytest
-from coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, create, eventually
 
 from magnetar.actors.coordinator.membership import Session
 from magnetar.actors.coordinator.service import CoordinatorService
@@ -33,6 +31,8 @@ from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
 from magnetar.storage.metadata.store import Guard, Write, list_all, unpack
+from support.servers import postgresql_server
+from support.servers.coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, create, eventually
 
 # -- ownership -------------------------------------------------------------------------------------------------------
 

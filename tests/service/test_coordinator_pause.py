@@ -8,11 +8,19 @@ import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from coordination import CLUSTER, FAST, PREFIX, Coordination, CoordinatorThread, Member, assign_all, eventually
-
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore
+from support.servers.coordination import (
+    CLUSTER,
+    FAST,
+    PREFIX,
+    Coordination,
+    CoordinatorThread,
+    Member,
+    assign_all,
+    eventually,
+)
 
 
 class Scene(NamedTuple):

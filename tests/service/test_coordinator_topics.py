@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from coordination import PREFIX, coordination, eventually
 
 from magnetar.actors.members.contracts_coordinator import CoordinatorContract
 from magnetar.actors.members.topic_lookup import pages
@@ -15,6 +14,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
+from support.servers.coordination import PREFIX, coordination, eventually
 
 
 async def topics(call: Any) -> list[str]:

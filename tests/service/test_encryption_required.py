@@ -8,11 +8,11 @@ import subprocess
 
 import pulsar
 import pytest
-from embedded_cluster import EmbeddedCluster
-from wire_peer import WirePeer, entry
 
 import magnetar
 from magnetar.protocol.pulsar_pb2 import BaseCommand, EncryptionKeys, ServerError
+from support.clients.wire_peer import WirePeer, entry
+from support.servers.embedded_cluster import EmbeddedCluster
 
 TOPIC = "persistent://public/default/secrets"
 ENCRYPTION_KEYS = [EncryptionKeys(key="k", value=b"v")]

@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from embedded_cluster import EmbeddedCluster
 
 import magnetar
 from magnetar.runtime.files import DiskUsage, RealFiles
+from support.servers.embedded_cluster import EmbeddedCluster
 
 CAUSE = "bookie-1 is read-only: its disk is full"
 

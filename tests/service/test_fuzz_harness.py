@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
-_RUN = [sys.executable, "-P", str(_ROOT / "tests" / "fuzz" / "run.py"), "--targets", "fuzz_standins", "--seed", "1"]
+_RUN = [sys.executable, "-P", str(_ROOT / "tests" / "fuzz" / "run.py"), "--targets", "fuzz.standins", "--seed", "1"]
 
 HANGING = ("spin", "stand_still")
 

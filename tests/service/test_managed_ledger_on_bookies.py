@@ -1,7 +1,6 @@
 """A managed ledger over real bookies: real sockets, real disks, real group commit; only the coordinator is absent."""
 
 import pytest
-from fake_bookies import Adds, until
 
 from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.errors import LedgerFenced, StaleEpoch
@@ -16,6 +15,7 @@ from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
+from support.fakes.bookies import Adds, until
 
 CLUSTER, KEYS, NAME = "cluster-1", RootKeys(b"s" * 32), "persistent/public/default/t"
 

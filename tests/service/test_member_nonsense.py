@@ -3,12 +3,12 @@
 """
 
 import pytest
-from coordination import CLUSTER, Coordination, coordination
 
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.names import ROLE_BROKER
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys
+from support.servers.coordination import CLUSTER, Coordination, coordination
 
 
 async def hello(cluster: Coordination, role: str, node_id: str):

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pulsar
 import pytest
-from embedded_cluster import EmbeddedCluster
 
 import magnetar
 from magnetar.actors.admin.topic_figures import topic_json
 from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.core.configuration import ConsumerConfiguration, ProducerConfiguration
+from support.servers.embedded_cluster import EmbeddedCluster
 
 WAIT_MS = 10_000
 SMALL_LEDGERS = {"ledger_entries_max": 10, "ledger_rollover_min_minutes": 0, "cursor_flush_interval_s": 0.05}

@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import postgresql_server
 import pytest
 
 from magnetar.protocol.errors import ClusterError, MetadataUnavailable, NoSuchKey, OutcomeUnknown, StaleEpoch
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata.sql import SqlMetadataStore
 from magnetar.storage.metadata.store import Guard, Write
+from support.servers import postgresql_server
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import postgresql_server
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from open_rpc import OpenService
 
 from magnetar.protocol.errors import (
     BadVersion,
@@ -44,6 +42,8 @@ from magnetar.storage.metadata.store import (
     list_all,
     one_result,
 )
+from support.servers import postgresql_server
+from support.servers.open_rpc import OpenService
 
 FRAME_SIZE_MAX = 64 << 20
 KEYS = RootKeys(b"metadata test secret")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pulsar
 import pytest
-from embedded_cluster import EmbeddedCluster
 
 import magnetar
+from support.servers.embedded_cluster import EmbeddedCluster
 
 WAIT_MS = 10_000
 MESSAGES = 30

@@ -5,7 +5,6 @@ import contextlib
 
 import pulsar
 import pytest
-from embedded_cluster import HOST, KEYS, EmbeddedCluster
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger, encode_read
 from magnetar.protocol.errors import AuthorizationError, HandshakeRefused, TopicNotFound
@@ -15,6 +14,7 @@ from magnetar.runtime.rpc.keys import Identity
 from magnetar.runtime.rpc.messages import decode_error
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from support.servers.embedded_cluster import HOST, KEYS, EmbeddedCluster
 
 TOPIC = "persistent://public/default/read-by-a-reader"
 MISSING = "persistent://public/default/made-by-a-reader"

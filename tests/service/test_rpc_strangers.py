@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 
 import pytest
-from coordination import CLUSTER, KEYS, coordination, eventually
 
 from magnetar.protocol.errors import HandshakeRefused
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, encode_frame_header
@@ -12,6 +11,7 @@ from magnetar.runtime.rpc import admission as rpc_admission
 from magnetar.runtime.rpc import connection as rpc
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
+from support.servers.coordination import CLUSTER, KEYS, coordination, eventually
 
 FRAME_SIZE_MAX = 64 << 20
 

@@ -5,11 +5,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from coordination import FAST, PREFIX, Coordination, coordination, create, eventually
 
 from magnetar.protocol.errors import NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from magnetar.storage.metadata.keys import ASSIGNMENTS_PREFIX, TOPICS_PREFIX
 from magnetar.storage.metadata.store import list_all
+from support.servers.coordination import FAST, PREFIX, Coordination, coordination, create, eventually
 
 
 async def records(cluster: Coordination) -> list[str]:

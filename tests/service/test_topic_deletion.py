@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from coordination import PREFIX, Coordination, Member, assign_all, coordination, create, eventually
 
 from magnetar.actors.coordinator import topic_deletions
 from magnetar.protocol.errors import (
@@ -21,6 +20,7 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, WriteResult
+from support.servers.coordination import PREFIX, Coordination, Member, assign_all, coordination, create, eventually
 
 TOPIC = PREFIX + "t"
 RECORD = metadata_keys.topic("persistent/public/default/t")

@@ -70,7 +70,7 @@ def collect(directory: str, seeds: list[int], scenario: str | None) -> list[str]
     )
     counting.start()
     try:
-        sys.path[:0] = [str(TESTS), str(TESTS / "support")]
+        sys.path[:0] = [str(TESTS)]
         from simulation.run import simulate
 
         violations: list[str] = []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from simulation.explorer.plain import PlainExplorer
 from simulation.explorer.reduced import Explorer

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "support")]
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from simulation.mutants import catalog
 from simulation.run import SCENARIOS

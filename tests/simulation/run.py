@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "support")]
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from simulation.scenarios import cluster, ledgers
 from simulation.world.harness import Outcome

@@ -8,8 +8,7 @@ Without `--output` the committed pages are replaced (`make reference`). A unit t
 import argparse
 from pathlib import Path
 
-import reference_api
-import reference_pages
+from tools import reference_api, reference_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 

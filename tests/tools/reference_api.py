@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from reference_pages import NOTE
-
 import magnetar
+
+from .reference_pages import NOTE
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
 _ITEM = re.compile(r"^(\*{0,2}\w[\w, *]*): (.*)$")

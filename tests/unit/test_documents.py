@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from document_examples import unmarked
 
 from magnetar.cluster.command_line import app
 from magnetar.cluster.planning import load_settings
 from magnetar.runtime.settings.declarations import Settings
+from support.checks.document_examples import unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
 FEATURES = (ROOT / "docs" / "FEATURES.md").read_text()

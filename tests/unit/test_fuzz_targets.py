@@ -4,9 +4,10 @@ import importlib
 from pathlib import Path
 from random import Random
 
-import fuzz_loop  # pyright: ignore[reportMissingImports]
 import pytest
-from fuzz_targets import TARGETS  # pyright: ignore[reportMissingImports]
+
+from fuzz import loop as fuzz_loop
+from fuzz.targets import TARGETS
 
 SLOW = {
     "admin": 40,
@@ -24,7 +25,8 @@ SLOW = {
 
 def test_every_target_of_every_module_is_listed() -> None:
     directory = Path(fuzz_loop.__file__).parent
-    modules = [path.stem for path in directory.glob("fuzz_*.py") if path.stem not in ("fuzz_targets", "fuzz_standins")]
+    others = ("__init__", "run", "targets", "standins")
+    modules = [f"fuzz.{path.stem}" for path in directory.glob("*.py") if path.stem not in others]
     found = [getattr(importlib.import_module(module), "TARGETS", []) for module in modules]
     assert sorted(target.name for targets in found for target in targets) == sorted(TARGETS)
 

@@ -1,6 +1,6 @@
 """README.md and docs/ are written in short sentences."""
 
-from count_long_sentences import ROOT, WORDS_MAX, pages, sentences, words
+from tools.count_long_sentences import ROOT, WORDS_MAX, pages, sentences, words
 
 LONG_SHARE_MAX = 0.02
 

@@ -1,9 +1,11 @@
 """The shape of the source tree: which room may import which, no circles, files of readable size, light imports."""
 
 import ast
+import importlib.util
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 ROOMS = list(dict.fromkeys(room.partition(".")[0] for room in MAY_IMPORT))
 HEAVY = {"ray", "raydp", "pyspark", "pandas", "numpy", "pyarrow"}
+TEST_PACKAGES = {"chaos", "fuzz", "simulation", "support", "tools"}
+"""What lies in `tests` and may be imported by tests and their programs."""
+OPTIONAL = {"atheris"}
+"""What tests import only if it is there."""
 LINES_MAX = 500
 TEST_NAME_MAX = 80
 FILES_MAX = 20
@@ -224,6 +230,31 @@ def test_files_stay_readable() -> None:
         if lines > LINES_MAX:
             long[str(file.relative_to(ROOT))] = lines
     assert not long, f"over {LINES_MAX} lines, find the missing concept: {long}"
+
+
+@cache
+def is_there(module: str) -> bool:
+    """Whether a module that a test imports exists: of ours below `tests`, else one that is installed."""
+    top = module.partition(".")[0]
+    if top in TEST_PACKAGES:
+        place = ROOT / "tests" / module.replace(".", "/")
+        return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+    return top in sys.stdlib_module_names or top in OPTIONAL or importlib.util.find_spec(top) is not None
+
+
+def test_whatever_a_test_imports_exists() -> None:
+    """`tests` is on the path, its folders are not: `from support.files.faulty_files import …`."""
+    wrong: list[str] = []
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported = [node.module or ""]
+            else:
+                continue
+            wrong += [f"{file.relative_to(ROOT)}:{node.lineno} {name}" for name in imported if not is_there(name)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_names_of_tests_have_at_most_80_characters() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generate_reference import pages
-from reference_api import members
-from reference_pages import advice
 
 import magnetar
+from tools.generate_reference import pages
+from tools.reference_api import members
+from tools.reference_pages import advice
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = pages()

@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from bookie_kit import held_ranges
-
 from magnetar.protocol.errors import EntryCorrupt
 from magnetar.storage.bookie.entry_store import EntryStore
 from magnetar.storage.bookie.held_ledgers import HeldLedger
@@ -30,6 +28,7 @@ from magnetar.storage.ledger.writer_state import PendingEntry
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryRecords
+from support.stores.bookie_kit import held_ranges
 
 from ..world.loop import PROCESS
 from .history import History

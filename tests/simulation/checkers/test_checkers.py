@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faulty_files import FaultyFiles
 
 from magnetar.client.core.message_id import MessageId
 from magnetar.storage.bookie.held_ledgers import HeldLedger
@@ -29,6 +28,7 @@ from simulation.scenarios.cluster import simulate
 from simulation.workloads.foreign_reading import CPP, GO, ForeignReading, Where, before, dropped
 from simulation.world.cluster import SimCluster, draw_settings
 from simulation.world.loop import SimLoop
+from support.files.faulty_files import FaultyFiles
 
 TOPIC = "persistent://public/default/t"
 LEDGER = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),))

@@ -1,10 +1,9 @@
 """The checker of copies sees what is on the disks, and tells no bookie of it."""
 
-from bookie_kit import DIRECTORY, Bookie, body_of
-from faulty_files import FaultyFiles
-
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from simulation.checkers.copies_watch import lacking_copies
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, Bookie, body_of
 
 LEDGER = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)).close(9, 1000)
 

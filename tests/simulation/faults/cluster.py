@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any
 
-from faulty_files import FaultyFiles
-
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Versioned
+from support.files.faulty_files import FaultyFiles
 
 from ..checkers.history import History
 from ..workloads.workload import Workload

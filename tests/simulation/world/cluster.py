@@ -12,8 +12,6 @@ from contextvars import Context
 from random import Random
 from typing import Any
 
-from faulty_files import FaultyFiles
-
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
@@ -28,6 +26,7 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
+from support.files.faulty_files import FaultyFiles
 
 from .loop import SimLoop
 from .metadata import SimMetadataStore, WatchedRecords

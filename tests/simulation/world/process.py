@@ -11,11 +11,10 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any, TypeVar
 
-from faulty_files import FaultyFiles
-
 from magnetar.runtime.environment import Environment, SeededChance
 from magnetar.runtime.files import DiskUsage, File, FileLock
 from magnetar.runtime.offload import Lane, LaneCallback
+from support.files.faulty_files import FaultyFiles
 
 from .loop import PROCESS, TASKS_SWEPT_MIN, SimHandle, SimLoop
 from .network import Network

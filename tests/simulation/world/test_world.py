@@ -6,13 +6,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
 from simulation.world.loop import SimLoop, Stuck
 from simulation.world.metadata import SimMetadataStore, WatchedRecords
 from simulation.world.network import Network
 from simulation.world.process import Process
+from support.files.faulty_files import FaultyFiles
 
 
 class World:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from fake_bookies import FakeCluster, until
 
 from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor import service as auditor_module
@@ -14,6 +13,7 @@ from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from support.fakes.bookies import FakeCluster, until
 
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_bench import TOPIC, broker_front, until
-from wire_peer import WirePeer, entry
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.link import CommandFamily
@@ -26,6 +24,8 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandWatchTopicList,
     ServerError,
 )
+from support.clients.wire_peer import WirePeer, entry
+from support.servers.broker_bench import TOPIC, broker_front, until
 
 
 async def published(front, count, **fields):

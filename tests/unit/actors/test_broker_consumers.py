@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front, cursor, filled, until
-from wire_peer import entry
 
 from magnetar.actors.admin.topic_figures import topic_json
 from magnetar.protocol.commands import ack
@@ -24,6 +22,8 @@ from magnetar.protocol.pulsar_pb2 import (
     MessageIdData,
     ServerError,
 )
+from support.clients.wire_peer import entry
+from support.servers.broker_bench import TOPIC, broker_front, cursor, filled, until
 
 SHARED = CommandSubscribe.Shared
 

@@ -4,13 +4,13 @@ import asyncio
 import random
 
 import pytest
-from broker_bench import TOPIC, broker_front, until
 from google.protobuf.descriptor import FieldDescriptor
-from wire_peer import entry
 
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.commands import encode, send_header
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandProducer, CommandSubscribe
+from support.clients.wire_peer import entry
+from support.servers.broker_bench import TOPIC, broker_front, until
 
 TEXTS = ["", "t", TOPIC, "persistent://public/default/x-partition-0", "bad//name", "ü" * 50, "non-persistent://a/b/c"]
 USUAL = (  # what clients say; most of the rest ends the connection at once

@@ -2,8 +2,6 @@
 
 import asyncio
 
-from broker_bench import TOPIC, broker_front
-
 from magnetar.actors.topics import loaded_topics as topics
 from magnetar.protocol.pulsar_pb2 import (
     CommandGetOrCreateSchema,
@@ -16,6 +14,7 @@ from magnetar.protocol.pulsar_pb2 import (
     Schema,
     ServerError,
 )
+from support.servers.broker_bench import TOPIC, broker_front
 
 STRING = Schema(name="String", schema_data=b"", type=Schema.String)
 BYTES = Schema(name="Bytes", schema_data=b"", type=Schema.NoSchema)

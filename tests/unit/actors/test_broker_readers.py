@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front, cursor, filled, until
 
 from magnetar.protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, WireMessageId
 from magnetar.protocol.pulsar_pb2 import CommandCloseConsumer, CommandSeek, CommandSubscribe, MessageIdData, ServerError
+from support.servers.broker_bench import TOPIC, broker_front, cursor, filled, until
 
 SHARED = CommandSubscribe.Shared
 

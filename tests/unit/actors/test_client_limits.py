@@ -4,8 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_bench import TOPIC, broker_front, until
-from wire_peer import WirePeer
 
 from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
@@ -15,6 +13,8 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandSuccess,
     ServerError,
 )
+from support.clients.wire_peer import WirePeer
+from support.servers.broker_bench import TOPIC, broker_front, until
 
 SHARED: Any = {"subType": CommandSubscribe.Shared}
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front, cursor, filled, until
 
 from magnetar.actors.topics import pump as pump_module
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages, CommandSubscribe, MessageIdData
+from support.servers.broker_bench import TOPIC, broker_front, cursor, filled, until
 
 SHARED = CommandSubscribe.Shared
 

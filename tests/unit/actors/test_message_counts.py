@@ -1,8 +1,7 @@
 """Counts of messages by position, bounded."""
 
-from wire_peer import entry
-
 from magnetar.actors.topics.message_counts import MessageCounts
+from support.clients.wire_peer import entry
 
 
 def test_known_counts_are_not_parsed_again_and_unknown_ones_are():

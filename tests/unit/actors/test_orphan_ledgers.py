@@ -1,7 +1,6 @@
 """Ledgers that nothing names are deleted; those that something names, or is about to name, never to anybody's harm."""
 
 import pytest
-from fake_bookies import Adds, FakeCluster
 
 from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor.orphans import OrphanLedgers
@@ -14,6 +13,7 @@ from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
 from magnetar.storage.metadata.store import list_all, pack
+from support.fakes.bookies import Adds, FakeCluster
 
 NAME = "persistent/public/default/t"
 NAMING = [kind.prefix for kind in RECORD_KINDS if kind.names_ledgers]

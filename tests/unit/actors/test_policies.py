@@ -4,14 +4,14 @@ import dataclasses
 from typing import Any
 
 import pytest
-from broker_bench import TOPIC, broker_front, filled
-from wire_peer import WirePeer, entry
 
 from magnetar.actors.policies.effective import POLICIES, EffectivePolicies
 from magnetar.actors.policies.kinds import INT_MAX, Bound, Switch
 from magnetar.protocol.errors import InvalidConfiguration
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, CommandSuccess, ServerError
 from magnetar.runtime.settings.declarations import Settings
+from support.clients.wire_peer import WirePeer, entry
+from support.servers.broker_bench import TOPIC, broker_front, filled
 
 SHARED: Any = {"subType": CommandSubscribe.Shared}
 BOUNDS = {name: policy for name, policy in POLICIES.items() if isinstance(policy, Bound)}

@@ -1,13 +1,19 @@
 """Figures of topics under Pulsar's names, and what is added up over the partitions of a topic."""
 
 import pytest
-from figures import consumer_figures, producer_figures, storage_figures, subscription_figures, topic_figures
 
 from magnetar.actors.admin.topic_figures import partitioned_json, storage_json, subscription_names, topic_json
 from magnetar.actors.members.contracts_broker import BrokerContract
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.topic_figures import CursorFigures
 from magnetar.runtime.rpc.messages import pack, unpack
+from support.fakes.topic_figures import (
+    consumer_figures,
+    producer_figures,
+    storage_figures,
+    subscription_figures,
+    topic_figures,
+)
 
 
 def test_a_topic_is_shown_with_its_state_epoch_and_sums_over_its_subscriptions():

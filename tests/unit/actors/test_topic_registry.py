@@ -4,12 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_bench import TOPIC, broker_front, until
-from wire_peer import entry
 
 from magnetar.protocol.errors import NotAllowedError, RecoveryFailed, ServiceUnitNotReady, StaleEpoch
 from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
 from magnetar.protocol.topics import TopicName
+from support.clients.wire_peer import entry
+from support.servers.broker_bench import TOPIC, broker_front, until
 
 NAME = TopicName.parse(TOPIC)
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from broker_bench import TOPIC, broker_front, until
-from memory_managed_ledger import MemoryManagedLedger
 
 from magnetar.protocol.errors import ServiceUnitNotReady, StaleEpoch
 from magnetar.protocol.topics import TopicName
+from support.fakes.managed_ledger import MemoryManagedLedger
+from support.servers.broker_bench import TOPIC, broker_front, until
 
 
 @pytest.mark.parametrize("begun", [True, False])

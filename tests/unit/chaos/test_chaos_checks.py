@@ -1,6 +1,6 @@
 """The checks of a chaos run find what they are there for."""
 
-from chaos_checks import (
+from support.checks.chaos_checks import (
     Delivery,
     compare,
     find_backlogs,

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checking import Checking  # pyright: ignore[reportMissingImports]
-from events import count_events  # pyright: ignore[reportMissingImports]
-from judging import Fault, Outcome, judge, plain  # pyright: ignore[reportMissingImports]
-from publishing import GAP_MIN_S, History  # pyright: ignore[reportMissingImports]
 from rich.console import Console
+
+from chaos.checking import Checking
+from chaos.events import count_events
+from chaos.judging import Fault, Outcome, judge, plain
+from chaos.publishing import GAP_MIN_S, History
 
 PARTITION = "persistent://public/default/chaos-batched-partition-{}"
 ENOUGH = {
@@ -242,7 +243,7 @@ x ledger 9: 2 writes were refused by the fence
 
 def test_a_publisher_remembers_gaps_between_its_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("publishing.time.monotonic", lambda: now)
+    monkeypatch.setattr("chaos.publishing.time.monotonic", lambda: now)
 
     class Id:
         def __init__(self, partition: int) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from faulty_files import FaultyFiles
-from faulty_inode import SECTOR_SIZE
 
 from magnetar.protocol.errors import DiskFull
 from magnetar.runtime.files import File
+from support.files.faulty_files import FaultyFiles
+from support.files.faulty_inode import SECTOR_SIZE
 
 SECTORS = 8
 

@@ -7,7 +7,6 @@ import contextlib
 from functools import partial
 
 import pytest
-from open_rpc import OpenService
 
 from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError, RpcDisconnected, RpcError, RpcTimeout
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
@@ -16,6 +15,7 @@ from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, STATUS_OK, Identity, RpcConnection, rpc_connect
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.server import RpcServer
+from support.servers.open_rpc import OpenService
 
 KEYS = RootKeys(b"s" * 32)
 FRAME_MAX = 1 << 20

@@ -4,10 +4,10 @@ import errno
 import os
 
 import pytest
-from faulty_files import FaultyFiles, PowerLost
 
 from magnetar.protocol.errors import DiskFull
 from magnetar.runtime.files import RealFiles
+from support.files.faulty_files import FaultyFiles, PowerLost
 
 PARTS = [b"one", b"", b"two", b"three"]
 WHOLE = b"".join(PARTS)

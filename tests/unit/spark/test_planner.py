@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from coordination import eventually
-from open_rpc import OpenService
 
 from magnetar.protocol.errors import (
     CoordinatorUnavailable,
@@ -27,6 +25,8 @@ from magnetar.spark.reading.range_reader import ClusterAccess
 from magnetar.spark.reading.read_plan import Bounds
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from support.servers.coordination import eventually
+from support.servers.open_rpc import OpenService
 
 KEYS = RootKeys(b"s" * 32)
 LEDGER = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("bookie-1",)),), LedgerState.CLOSED, 9, 1000)

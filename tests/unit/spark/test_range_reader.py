@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 import pytest
-from open_rpc import OpenService
 
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.bookie_wire import (
@@ -28,6 +27,7 @@ from magnetar.spark.reading.range_reader import ClusterAccess, RangeReader
 from magnetar.spark.reading.read_plan import LedgerRange, ReadSplit
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from support.servers.open_rpc import OpenService
 
 KEYS = RootKeys(b"s" * 32)
 ACCESS = ClusterAccess("cluster", KEYS, ("127.0.0.1", 1))

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from fake_bookies import FakeCluster, until
 
 from magnetar.protocol.bookie_wire import encode_add, encode_entry_header
 from magnetar.protocol.errors import (
@@ -23,6 +22,7 @@ from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.storage.ledger.bookie_client import ChannelState
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.certain_writes import delete_certain, put_certain
+from support.fakes.bookies import FakeCluster, until
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ import asyncio
 from random import Random
 
 import pytest
-from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of
-from faulty_files import FaultyFiles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger
 from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.bookie.compaction import Compactor
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of
 
 S = BookieStatus
 SEGMENT_BYTES = 4096

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of, turns
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger, encode_read
 from magnetar.protocol.errors import BadVersion, NoSuchLedger, StorageFailed
@@ -12,6 +10,8 @@ from magnetar.runtime.files import DiskUsage
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie import segment_reader
 from magnetar.storage.bookie.entry_reads import READER_LANES
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of, turns
 
 S = BookieStatus
 

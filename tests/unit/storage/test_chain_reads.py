@@ -4,13 +4,13 @@ import asyncio
 import gc
 
 import pytest
-from fake_bookies import Adds, FakeCluster
 
 from magnetar.protocol.bookie_wire import BookieOp, LedgerEntry
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage.ledger import reader as ledger_reader
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed.managed_ledger import ManagedLedger
+from support.fakes.bookies import Adds, FakeCluster
 
 ENTRIES = 300
 

@@ -4,8 +4,6 @@ import asyncio
 import itertools
 
 import pytest
-from fake_bookies import Adds, FakeBookie, FakeCluster, until
-from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import (
@@ -19,6 +17,8 @@ from magnetar.protocol.errors import (
 )
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from support.fakes.bookies import Adds, FakeBookie, FakeCluster, until
+from support.stores.managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 import asyncio
 import time
 
-from fake_bookies import FakeCluster
-
 from magnetar.storage.managed.chain import LedgerChain
 from magnetar.storage.managed.chain_writer import ChainWriter
 from magnetar.storage.managed.record import OwnedRecord
+from support.fakes.bookies import FakeCluster
 
 TOPICS = 4000
 

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from bookie_kit import DIRECTORY, Bookie, bodies, body_of, turns
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import EntryCorrupt
 from magnetar.storage.bookie.compaction import SMALL_SEGMENTS_MIN, Compactor
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, Bookie, bodies, body_of, turns
 
 S = BookieStatus
 SEGMENT_BYTES = 16 << 10

@@ -4,8 +4,6 @@ import dataclasses
 import json
 
 import pytest
-from bookie_kit import make_env
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.errors import CookieMismatch, MetadataUnavailable
 from magnetar.runtime.rpc.messages import pack
@@ -14,6 +12,8 @@ from magnetar.storage.bookie.cookie import claim_directory, read_cookie
 from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import make_env
 
 DIRECTORY = "/data/bookie-1"
 

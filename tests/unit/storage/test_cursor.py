@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
 
 from magnetar.protocol.errors import (
     AlreadyClosed,
@@ -25,6 +24,7 @@ from magnetar.storage.managed.cursor import CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
+from support.fakes.bookies import Adds, FakeCluster, until
 
 NAME = "persistent/public/default/t"
 

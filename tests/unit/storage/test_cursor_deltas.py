@@ -5,7 +5,6 @@ import contextlib
 from random import Random
 
 import pytest
-from fake_bookies import Adds, FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
+from support.fakes.bookies import Adds, FakeCluster
 
 NAME = "persistent/public/default/t"
 HOLES = 300_000

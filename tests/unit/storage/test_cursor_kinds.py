@@ -1,13 +1,13 @@
 """Cursors that are no subscriptions: they are kept like all others, hold back trimming, and are not shown."""
 
 import pytest
-from fake_bookies import FakeCluster
-from managed_ledger_kit import NAME, append, bodies, open_
 
 from magnetar.protocol.errors import MetadataError, NotAllowedError, SubscriptionNotFound
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
+from support.fakes.bookies import FakeCluster
+from support.stores.managed_ledger_kit import NAME, append, bodies, open_
 
 HIDDEN = [kind for kind in CursorKind if kind is not CursorKind.SUBSCRIPTION]
 

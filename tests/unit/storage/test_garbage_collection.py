@@ -4,8 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bookie_kit import Bookie, bodies, held_ranges
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import BadVersion, CookieMismatch, MetadataError, MetadataUnavailable
@@ -19,6 +17,8 @@ from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.ledger_records import LedgerRecords
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import Bookie, bodies, held_ranges
 
 S = BookieStatus
 CLUSTER = "cluster-1"

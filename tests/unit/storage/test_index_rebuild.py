@@ -4,11 +4,11 @@ pass for something that never was. Found by `tests/fuzz` (target storage)."""
 import asyncio
 
 import pytest
-from bookie_kit import DIRECTORY, Bookie, bodies
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_read
 from magnetar.storage.bookie.segment import INDEX_SUFFIX
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, Bookie, bodies
 
 S = BookieStatus
 SEGMENT_BYTES = 4096

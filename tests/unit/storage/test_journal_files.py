@@ -3,9 +3,6 @@
 import asyncio
 
 import pytest
-from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of, make_env
-from faulty_files import FaultyFiles
-from inline_offload import InlineLane
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import DiskFull
@@ -20,6 +17,9 @@ from magnetar.storage.bookie.journal_files import (
 )
 from magnetar.storage.bookie.records import FILE_HEADER_SIZE
 from magnetar.storage.bookie.segment import JOURNAL_SUFFIX, Segment, SegmentState
+from support.fakes.inline_offload import InlineLane
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of, make_env
 
 S = BookieStatus
 SIZE = 4 * FILL_PIECE_BYTES

@@ -1,12 +1,11 @@
 """The journal's succession of files: a slow or full disk under heavy load must never mix, lose or reorder anything."""
 
-from bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of
-from faulty_files import FaultyFiles
-
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_ledger
 from magnetar.storage.bookie.journal import BATCH_BYTES_MAX
 from magnetar.storage.bookie.replay import load_store
 from magnetar.storage.bookie.segment import SegmentState
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, Bookie, add_payload, bodies, body_of
 
 S = BookieStatus
 SEGMENT_BYTES = 8192

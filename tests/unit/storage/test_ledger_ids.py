@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from inline_offload import InlineOffload
 
 from magnetar.protocol.errors import MetadataError, MetadataUnavailable, OutcomeUnknown, ProtocolError
 from magnetar.runtime.environment import Environment, SeededChance, SystemClock
@@ -20,6 +19,7 @@ from magnetar.storage.metadata.ledger_ids import (
 )
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned, pack
+from support.fakes.inline_offload import InlineOffload
 
 ENV = Environment(SystemClock(), SeededChance(1), InlineOffload(), RealFiles())
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from fake_bookies import FakeCluster, until
 
 from magnetar.protocol.errors import LedgerError
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_ids import counter_of
+from support.fakes.bookies import FakeCluster, until
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """Recovery of ledgers that may be newer than their records, because the metadata was restored from a backup."""
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import LedgerInDoubt
 from magnetar.storage.ledger.recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
+from support.fakes.bookies import Adds, FakeCluster, until
 
 
 @pytest.fixture

@@ -1,14 +1,14 @@
 """Two ledgers with one id, as after a restore of older metadata: nobody takes the one for the other."""
 
 import pytest
-from bookie_kit import Bookie, bodies
-from fake_bookies import Adds, FakeCluster
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import EntryCorrupt, ForeignLedger, NotEnoughBookies, RecoveryFailed
 from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.metadata.memory import MemoryMetadataStore
+from support.fakes.bookies import Adds, FakeCluster
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import Bookie, bodies
 
 S = BookieStatus
 

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, decode_read
 from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
+from support.fakes.bookies import Adds, FakeCluster, until
 
 
 async def closed_ledger(cluster, count, size=10):

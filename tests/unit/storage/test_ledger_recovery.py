@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, decode_read, encode_add, encode_entry_header
 from magnetar.protocol.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger, OutcomeUnknown, RecoveryFailed
 from magnetar.storage.ledger.write_back import LATE_ROUNDS_MAX
 from magnetar.storage.metadata.ledger_metadata import LedgerState
+from support.fakes.bookies import Adds, FakeCluster, until
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import (
@@ -20,6 +19,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerState
+from support.fakes.bookies import Adds, FakeCluster, until
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
-from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (
@@ -21,6 +19,8 @@ from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerState
+from support.fakes.bookies import Adds, FakeCluster, until
+from support.stores.managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fake_bookies import Adds, FakeCluster
 
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
+from support.fakes.bookies import Adds, FakeCluster
 
 NAME = "persistent/public/default/t"
 CALLS = ("get", "get_many", "list", "put", "delete", "write_many", "allocate")

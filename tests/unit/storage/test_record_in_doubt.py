@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from fake_bookies import Adds, FakeCluster, until
-from managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
 from magnetar.storage.managed import chain_writer
@@ -14,6 +12,8 @@ from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.certain_writes import put_certain
 from magnetar.storage.metadata.store import Guard, Write, WriteResult
+from support.fakes.bookies import Adds, FakeCluster, until
+from support.stores.managed_ledger_kit import NAME, append, bodies, open_, read_all
 
 RECORD = metadata_keys.managed_ledger(NAME)
 

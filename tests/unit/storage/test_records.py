@@ -3,7 +3,6 @@
 from random import Random
 
 import pytest
-from bookie_kit import add_payload, body_of
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +26,7 @@ from magnetar.storage.bookie.records import (
     encode_record_header,
     file_seed,
 )
+from support.stores.bookie_kit import add_payload, body_of
 
 FILE_ID = 7
 SEED = file_seed("instance", FILE_ID)

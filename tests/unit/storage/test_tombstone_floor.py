@@ -6,8 +6,6 @@ import time
 import tracemalloc
 
 import pytest
-from bookie_kit import Bookie, bodies
-from faulty_files import FaultyFiles
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.storage.bookie import entry_store
@@ -17,6 +15,8 @@ from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.bookie.held_ledgers import HeldLedger, IdRanges
 from magnetar.storage.bookie.segment import Segment
 from magnetar.storage.bookie.segment_index import Rows, SegmentTable, encode_index
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import Bookie, bodies
 
 S = BookieStatus
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 
 import pytest
-from fake_bookies import Adds, FakeCluster
 
 from magnetar.actors.auditor.record_kinds import RECORD_KINDS
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
@@ -14,6 +13,7 @@ from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import list_all, pack
+from support.fakes.bookies import Adds, FakeCluster
 
 NAME = "persistent/public/default/t"
 ASSIGNMENT = metadata_keys.assignment(NAME)

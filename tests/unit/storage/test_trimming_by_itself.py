@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fake_bookies import FakeCluster, until
-from managed_ledger_kit import NAME, append, bodies, open_
 
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage.managed import managed_ledger, trim_timer
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
+from support.fakes.bookies import FakeCluster, until
+from support.stores.managed_ledger_kit import NAME, append, bodies, open_
 
 
 @pytest.fixture

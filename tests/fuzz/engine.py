@@ -22,11 +22,11 @@ from struct import Struct
 from types import FrameType
 from typing import Any, NoReturn
 
-import fuzz_loop
-from fuzz_mutation import SIZE_MAX_BYTES, mutate
-from fuzz_target import Target
-
 from magnetar.protocol.errors import MagnetarError
+
+from . import loop as fuzz_loop
+from .mutation import SIZE_MAX_BYTES, mutate
+from .target import Target
 
 HANG_S = 10.0
 """An input that takes longer hangs; the slowest ones take some tens of milliseconds."""

@@ -9,11 +9,6 @@ import asyncio
 from random import Random
 from typing import Any
 
-from fuzz_loop import FuzzLoop, MemoryTransport, make_env, run
-from fuzz_mutation import U32
-from fuzz_target import Target, Wrong
-from fuzz_wire import FROM_BROKERS, make_stream
-
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.configuration import ConsumerType, InitialPosition
 from magnetar.client.core.context import Core
@@ -33,6 +28,11 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandSuccess,
     MessageIdData,
 )
+
+from .loop import FuzzLoop, MemoryTransport, make_env, run
+from .mutation import U32
+from .target import Target, Wrong
+from .wire import FROM_BROKERS, make_stream
 
 _URL = "pulsar://127.0.0.1:6650"
 _ROUNDS_MAX = 60

@@ -12,17 +12,18 @@ from random import Random
 from typing import Any
 
 from aiohttp import web_app
-from figures import storage_figures, topic_figures
-from fuzz_coordinator import CLUSTER, SETTINGS, BrokerStub, Cluster
-from fuzz_loop import MemoryTransport, run, turns
-from fuzz_mutation import mutate
-from fuzz_rpc import KEYS
-from fuzz_target import Target, Wrong
 
 from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import NotAllowedError, SubscriptionNotFound
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
+from support.fakes.topic_figures import storage_figures, topic_figures
+
+from .coordinator import CLUSTER, SETTINGS, BrokerStub, Cluster
+from .loop import MemoryTransport, run, turns
+from .mutation import mutate
+from .rpc import KEYS
+from .target import Target, Wrong
 
 _ANSWERS_S = 200.0
 _LINGER_S = 11.0

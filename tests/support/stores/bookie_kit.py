@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from inline_offload import InlineOffload
-
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
@@ -21,6 +19,8 @@ from magnetar.runtime.environment import Environment, SeededChance, SystemClock
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.bookie.store import BookieStore
+
+from ..fakes.inline_offload import InlineOffload
 
 DIRECTORY = "/bookie"
 INSTANCE = "instance"

@@ -18,11 +18,11 @@ import threading
 from collections.abc import Callable, Sequence
 from random import Random
 
-from faulty_inode import Content, Inode
-
 from magnetar.protocol.byte_stream import Buffer
 from magnetar.protocol.errors import DirectoryLocked, DiskFull
 from magnetar.runtime.files import DiskUsage, File, FileLock
+
+from .faulty_inode import Content, Inode
 
 
 class PowerLost(OSError):

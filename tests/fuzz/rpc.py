@@ -8,14 +8,6 @@ import asyncio
 from random import Random
 from typing import Any
 
-from bookie_kit import DIRECTORY, INSTANCE, add_payload, body_of
-from faulty_files import FaultyFiles
-from fuzz_loop import MemoryTransport, make_env, run, turns
-from fuzz_mutation import make_odd, mutate
-from fuzz_records import pack_odd
-from fuzz_target import Target, Wrong
-from open_rpc import OpenService
-
 from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.bookie_wire import (
     BookieOp,
@@ -35,6 +27,14 @@ from magnetar.runtime.rpc.messages import pack
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.bookie.store import BookieStore
+from support.files.faulty_files import FaultyFiles
+from support.servers.open_rpc import OpenService
+from support.stores.bookie_kit import DIRECTORY, INSTANCE, add_payload, body_of
+
+from .loop import MemoryTransport, make_env, run, turns
+from .mutation import make_odd, mutate
+from .records import pack_odd
+from .target import Target, Wrong
 
 KEYS = RootKeys(b"s" * 32)
 _OURS = Identity("c", "bookie", "b1", "i1")

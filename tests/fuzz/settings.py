@@ -9,12 +9,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fuzz_mutation import make_odd, mutate
-from fuzz_target import Target, Wrong, quietly
-
 from magnetar.cluster.directory import IDENTITY_FILE, RUN_FILE, ClusterDirectory
 from magnetar.protocol.errors import ClusterError, SettingError
 from magnetar.runtime.settings.declarations import ENVIRONMENT_PREFIX, Settings
+
+from .mutation import make_odd, mutate
+from .target import Target, Wrong, quietly
 
 _NAMES = list(Settings().to_dict())
 _TEXTS = """0 1 2 3 -1 007 1_000 1e3 nan inf -inf 0x10 true false TRUE yes partitioned non-partitioned

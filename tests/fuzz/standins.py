@@ -6,10 +6,10 @@ import os
 import signal
 from random import Random
 
-from fuzz_loop import run
-from fuzz_target import Target, Wrong
-
 from magnetar.protocol.errors import ProtocolError
+
+from .loop import run
+from .target import Target, Wrong
 
 _kept: list[bytes] = []
 _AFTER = 30

@@ -4,10 +4,6 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
-from fuzz_mutation import mutate
-from fuzz_target import Target, Wrong, quietly
-from fuzz_wire import FROM_BROKERS, FROM_CLIENTS, make_batch, make_entry, make_stream
-
 from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol import batches, bookie_wire, compression, entries, frames, rpc_frames
@@ -26,6 +22,10 @@ from magnetar.protocol.errors import (
 from magnetar.protocol.message_id import WireMessageId
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc import messages as rpc_messages
+
+from .mutation import mutate
+from .target import Target, Wrong, quietly
+from .wire import FROM_BROKERS, FROM_CLIENTS, make_batch, make_entry, make_stream
 
 FRAME_MAX_BYTES = 1 << 14
 PAYLOAD_MAX_BYTES = 1 << 20

@@ -7,11 +7,6 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from fuzz_loop import run
-from fuzz_mutation import make_odd, mutate
-from fuzz_records import pack_odd
-from fuzz_target import Target, Wrong, quietly
-
 from magnetar.protocol.bookie_wire import LedgerEntry
 from magnetar.protocol.errors import MetadataError
 from magnetar.protocol.message_id import Position
@@ -19,6 +14,11 @@ from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.cursor_ledger import read_last, split
 from magnetar.storage.managed.cursor_state import CursorState, words_to_bits
+
+from .loop import run
+from .mutation import make_odd, mutate
+from .records import pack_odd
+from .target import Target, Wrong, quietly
 
 _PART_BYTES = 20
 

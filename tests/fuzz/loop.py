@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from faulty_files import FaultyFiles
-from inline_offload import InlineOffload
-
 from magnetar.runtime.environment import Environment, SeededChance
+from support.fakes.inline_offload import InlineOffload
+from support.files.faulty_files import FaultyFiles
 
 
 class Stuck(AssertionError):

@@ -5,21 +5,21 @@ instrument what only others use.
 import importlib
 from collections.abc import Iterator, Mapping
 
-from fuzz_target import Target
+from .target import Target
 
 _MODULES = {
-    "fuzz_decoders": ("frames", "entries", "batches", "compression", "rpc-frames", "rpc-messages"),
-    "fuzz_messages": ("blocks", "messages"),
-    "fuzz_records": ("records",),
-    "fuzz_cursors": ("cursors",),
-    "fuzz_broker": ("broker",),
-    "fuzz_broker_rpc": ("broker-rpc",),
-    "fuzz_client": ("client",),
-    "fuzz_rpc": ("rpc", "bookie"),
-    "fuzz_coordinator": ("coordinator",),
-    "fuzz_admin": ("admin",),
-    "fuzz_storage": ("storage", "files"),
-    "fuzz_settings": ("settings",),
+    "fuzz.decoders": ("frames", "entries", "batches", "compression", "rpc-frames", "rpc-messages"),
+    "fuzz.messages": ("blocks", "messages"),
+    "fuzz.records": ("records",),
+    "fuzz.cursors": ("cursors",),
+    "fuzz.broker": ("broker",),
+    "fuzz.broker_rpc": ("broker-rpc",),
+    "fuzz.client": ("client",),
+    "fuzz.rpc": ("rpc", "bookie"),
+    "fuzz.coordinator": ("coordinator",),
+    "fuzz.admin": ("admin",),
+    "fuzz.storage": ("storage", "files"),
+    "fuzz.settings": ("settings",),
 }
 
 

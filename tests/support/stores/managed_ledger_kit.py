@@ -1,8 +1,8 @@
 """Opening a topic's managed ledger over scripted bookies, appending to it, reading it."""
 
-from fake_bookies import Adds
-
 from magnetar.storage.managed.managed_ledger import ManagedLedger
+
+from ..fakes.bookies import Adds
 
 NAME = "persistent/public/default/t"
 

@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from memory_managed_ledger import MemoryManagedLedger
-from wire_peer import WirePeer, entry
-
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnection
 from magnetar.actors.connections.limits import ConnectionLimits
@@ -20,6 +17,9 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.tasks import Tasks
+
+from ..clients.wire_peer import WirePeer, entry
+from ..fakes.managed_ledger import MemoryManagedLedger
 
 TOPIC = "persistent://public/default/t"
 

@@ -6,11 +6,6 @@ import asyncio
 import dataclasses
 from random import Random
 
-from broker_bench import TOPIC, BrokerFront
-from fuzz_loop import MemoryTransport, make_env, run, turns
-from fuzz_target import Target, Wrong
-from fuzz_wire import FROM_CLIENTS, make_stream
-
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnection
 from magnetar.actors.topics.loaded_topics import Topics
@@ -19,6 +14,11 @@ from magnetar.protocol.commands import encode
 from magnetar.protocol.frames import FrameDecoder
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandFlow, CommandProducer, CommandSubscribe
 from magnetar.runtime.settings.declarations import Settings
+from support.servers.broker_bench import TOPIC, BrokerFront
+
+from .loop import MemoryTransport, make_env, run, turns
+from .target import Target, Wrong
+from .wire import FROM_CLIENTS, make_stream
 
 _SETTINGS = dataclasses.replace(
     Settings(), connection_liveness_timeout_ms=10, reader_return_timeout_s=0.02, max_message_size_bytes=1 << 15

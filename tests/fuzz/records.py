@@ -7,9 +7,6 @@ from random import Random
 from typing import Any, cast
 
 import msgpack
-from fuzz_loop import make_env, run
-from fuzz_mutation import make_odd, mutate
-from fuzz_target import Target, Wrong, quietly
 
 from magnetar.protocol.errors import CookieMismatch, MetadataError
 from magnetar.runtime.rpc.messages import pack, unpack
@@ -21,6 +18,10 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
+
+from .loop import make_env, run
+from .mutation import make_odd, mutate
+from .target import Target, Wrong, quietly
 
 _LEDGER = LedgerMetadata(
     ledger_id=7,

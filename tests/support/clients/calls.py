@@ -1,12 +1,13 @@
 """What the tests of the client's consumers and readers have in common."""
 
 import pytest
-from fake_broker import FakeBroker, Subscription
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import Timeout
+
+from ..fakes.broker import FakeBroker, Subscription
 
 TOPIC = "persistent://public/default/t"
 

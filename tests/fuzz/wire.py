@@ -3,10 +3,10 @@
 from random import Random
 from typing import Any
 
-from fuzz_mutation import U32, fill, mutate
-
 from magnetar.protocol import batches, commands, compression, entries
 from magnetar.protocol import pulsar_pb2 as pb
+
+from .mutation import U32, fill, mutate
 
 KINDS = {field.name: field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type is not None}
 FROM_CLIENTS = (

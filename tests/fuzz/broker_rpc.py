@@ -11,14 +11,6 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from fake_bookies import Adds, FakeCluster
-from fuzz_loop import MemoryTransport, make_env, run, turns
-from fuzz_mutation import make_odd, mutate
-from fuzz_records import pack_odd
-from fuzz_rpc import KEYS, frame, shake
-from fuzz_target import Target, Wrong
-from fuzz_wire import make_entry
-
 from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.persistent import PersistentTopic
@@ -32,6 +24,14 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
+from support.fakes.bookies import Adds, FakeCluster
+
+from .loop import MemoryTransport, make_env, run, turns
+from .mutation import make_odd, mutate
+from .records import pack_odd
+from .rpc import KEYS, frame, shake
+from .target import Target, Wrong
+from .wire import make_entry
 
 _TOPIC = TopicName.parse("persistent://public/default/t")
 _OTHER = "persistent://public/default/other"

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from typing import Any
 
 import uvloop
-from open_rpc import OpenService
 
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
@@ -26,6 +25,8 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.store import Guard, MetadataStore, Write, one_result, unpack
+
+from .open_rpc import OpenService
 
 CLUSTER = "cluster-1"
 NO_VERSION = 1 << 40

@@ -11,9 +11,6 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from fuzz_mutation import U32, mutate
-from fuzz_target import Target, Wrong, quietly
-from fuzz_wire import make_entry
 
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import MessageId
@@ -33,6 +30,10 @@ from magnetar.protocol.errors import (
 from magnetar.spark.reading import arrow_decoding
 from magnetar.spark.reading.arrow_decoding import EntryDecoder, TimeWindow, encode_block
 from magnetar.spark.reading.message_table import SCHEMA
+
+from .mutation import U32, mutate
+from .target import Target, Wrong, quietly
+from .wire import make_entry
 
 _TOPIC = "persistent://public/default/t-partition-3"
 _PARTITION = 3

@@ -18,13 +18,7 @@ from random import Random
 from struct import Struct
 from typing import Any
 
-from bookie_kit import DIRECTORY, INSTANCE, Bookie, body_of
 from crc32c import crc32c
-from faulty_files import FaultyFiles
-from fuzz_loop import make_env, run
-from fuzz_mutation import SIZE_MAX_BYTES, make_odd, mutate
-from fuzz_records import pack_odd
-from fuzz_target import Target, Wrong, quietly
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import CookieMismatch, EntryCorrupt
@@ -50,6 +44,13 @@ from magnetar.storage.bookie.records import (
 )
 from magnetar.storage.bookie.segment import JOURNAL_SUFFIX, parse_segment_name
 from magnetar.storage.bookie.segment_index import Rows, decode_table, encode_index
+from support.files.faulty_files import FaultyFiles
+from support.stores.bookie_kit import DIRECTORY, INSTANCE, Bookie, body_of
+
+from .loop import make_env, run
+from .mutation import SIZE_MAX_BYTES, make_odd, mutate
+from .records import pack_odd
+from .target import Target, Wrong, quietly
 
 S = BookieStatus
 SEGMENT_BYTES = 4096

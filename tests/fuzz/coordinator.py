@@ -12,13 +12,6 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from fuzz_loop import MemoryTransport, make_env, run, turns
-from fuzz_mutation import make_odd, mutate
-from fuzz_records import pack_odd
-from fuzz_rpc import KEYS, frame, shake
-from fuzz_target import Target, Wrong
-from open_rpc import OpenService
-
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members.coordinator_link import OP_HEARTBEAT, CoordinatorClient
 from magnetar.protocol.errors import MagnetarError
@@ -32,6 +25,13 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore
+from support.servers.open_rpc import OpenService
+
+from .loop import MemoryTransport, make_env, run, turns
+from .mutation import make_odd, mutate
+from .records import pack_odd
+from .rpc import KEYS, frame, shake
+from .target import Target, Wrong
 
 CLUSTER = "c"
 TOPIC = "persistent://public/default/t"

@@ -1,0 +1,1 @@
+"""Stand-ins in memory for what a test does without: bookies, brokers, managed ledgers, threads, figures."""

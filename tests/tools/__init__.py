@@ -1,0 +1,1 @@
+"""Programs that generate files of this repository or measure them."""
