@@ -6,7 +6,11 @@ Without `--output` the committed pages are replaced (`make reference`). A unit t
 """
 
 import argparse
+import sys
 from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from tools import reference_api, reference_pages
 

@@ -3,6 +3,8 @@
 import enum
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,15 @@ PAGES = pages()
 def test_a_reference_page_is_what_the_code_says(name: str) -> None:
     committed = (ROOT / "docs" / "reference" / name).read_text()
     assert committed == PAGES[name], f"run `make reference` and commit docs/reference/{name}"
+
+
+def test_the_program_that_the_makefile_runs_writes_every_page(tmp_path: Path) -> None:
+    program = ROOT / "tests" / "tools" / "generate_reference.py"
+    done = subprocess.run(
+        [sys.executable, "-P", program, "--output", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {page.name: page.read_text() for page in tmp_path.iterdir()} == PAGES
 
 
 def test_every_error_says_what_happened_and_what_to_do() -> None:
