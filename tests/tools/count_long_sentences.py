@@ -1,4 +1,4 @@
-"""Count the sentences of README.md and docs/, and list those that are too long.
+"""Count the sentences of README.md, CONTRIBUTING.md, CHANGELOG.md and docs/, and list those that are too long.
 
     python tests/tools/count_long_sentences.py [FILE…]
 
@@ -21,7 +21,8 @@ _ABBREVIATION = re.compile(r"\b(e\.g|i\.e|etc|vs|cf)\.", re.IGNORECASE)
 
 def pages() -> list[Path]:
     """The files that count."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    at_the_root = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    return [*at_the_root, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def sentences(text: str) -> list[str]:
