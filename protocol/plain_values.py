@@ -1,7 +1,7 @@
 """Values as msgpack and JSON carry them, and what they may be taken for.
 
-What was unpacked is an `object` until somebody has looked at it. These guards look at the kind alone, and leave the
-items to their reader.
+An unpacked value is an `object` until its reader has checked what it is. These guards check the kind alone. The reader
+checks the items.
 """
 
 from typing import TypeGuard

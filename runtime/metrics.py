@@ -4,8 +4,11 @@ Each service has a registry of its own, because several of them may live in one 
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+Metric = TypeVar("Metric", Counter, Gauge)
 
 
 class Metrics:
@@ -30,5 +33,5 @@ class Metrics:
         """All samples, in Prometheus' text format 0.0.4."""
         return generate_latest(self._registry)
 
-    def _labelled(self, metric):  # type: ignore[no-untyped-def]
+    def _labelled(self, metric: Metric) -> Metric:
         return metric.labels(**self._labels)

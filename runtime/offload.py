@@ -10,11 +10,13 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 LaneCallback = Callable[[Any, BaseException | None], None]
+"""Takes the result, of whatever type the function returns, and None; or None and the error."""
 
 
 class Lane(Protocol):
@@ -23,11 +25,11 @@ class Lane(Protocol):
     Implementations derive from this for `run`, which rests on their `submit`.
     """
 
-    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+    def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> Awaitable[T]:
         """Await the result of `function(*arguments)`. A cancelled wait does not stop work that already runs."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def finish(result: Any, error: BaseException | None) -> None:
+        def finish(result: T, error: BaseException | None) -> None:
             if future.done():
                 return
             if error is not None:
@@ -38,7 +40,9 @@ class Lane(Protocol):
         self.submit(function, arguments, finish)
         return future
 
-    def submit(self, function: Callable[..., Any], arguments: tuple[Any, ...], callback: LaneCallback) -> None:
+    def submit(
+        self, function: Callable[[*Arguments], object], arguments: tuple[*Arguments], callback: LaneCallback
+    ) -> None:
         """Run `function(*arguments)`, then call `callback(result, None)` or `callback(None, error)` on the loop."""
         ...
 
@@ -50,7 +54,7 @@ class Lane(Protocol):
 class Offload(Protocol):
     """Where blocking work goes."""
 
-    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+    def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> Awaitable[T]:
         """Await `function(*arguments)`, run on some thread of a bounded pool."""
         ...
 
@@ -68,17 +72,23 @@ class ThreadLane(Lane):
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._work: queue.SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], LaneCallback] | None] = (
+        self._work: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...], LaneCallback] | None] = (
             queue.SimpleQueue()
         )
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=f"magnetar-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, function: Callable[..., Any], arguments: tuple[Any, ...], callback: LaneCallback) -> None:
+    def submit(
+        self, function: Callable[[*Arguments], object], arguments: tuple[*Arguments], callback: LaneCallback
+    ) -> None:
         if self._closed:
             raise RuntimeError("this lane is closed")
         self._work.put((function, arguments, callback))
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def close(self) -> None:
         if not self._closed:
@@ -112,12 +122,12 @@ class ThreadOffload:
         self._pool = ThreadPoolExecutor(threads_max, thread_name_prefix="magnetar-offload")
         self._lanes: list[ThreadLane] = []
 
-    def run(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+    def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     def lane(self, name: str) -> Lane:
         lane = ThreadLane(name)
-        self._lanes = [other for other in self._lanes if not other._closed]
+        self._lanes = [other for other in self._lanes if not other.closed]
         self._lanes.append(lane)
         return lane
 

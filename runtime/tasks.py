@@ -8,7 +8,7 @@ collected, if at all.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 logger = logging.getLogger(__name__)
 
@@ -19,14 +19,14 @@ class Tasks:
     """A set of tasks with one owner. `on_error` hears of every exception that a task did not handle itself."""
 
     def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
-        self._running: dict[asyncio.Task[Any], None] = {}  # a dict, because its order is that of creation
+        self._running: dict[asyncio.Task[object], None] = {}  # a dict, because its order is that of creation
         self._on_error = on_error
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._running)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def spawn(self, coroutine: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
         """Start a task. Raises RuntimeError after `close`."""
         if self._closed:
             coroutine.close()
@@ -46,7 +46,7 @@ class Tasks:
         if waiting:
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._running.pop(task, None)
         if task.cancelled():
             return
@@ -57,7 +57,7 @@ class Tasks:
                 self._on_error(error)
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def together(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:
     """Run all at once; their results in the order given.
 
     When one fails, or the caller is cancelled, the others are cancelled, and have ended when this raises (what

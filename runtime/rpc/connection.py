@@ -64,7 +64,7 @@ Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where a server listens now: (host, port)."""
 
 ResponseCallback = Callable[[int, bytes], None]
-Handler = Callable[..., Awaitable[Any]]
+Handler = Callable[..., Awaitable[object]]
 
 
 class RpcService:
@@ -167,7 +167,7 @@ class RpcConnection(asyncio.Protocol):
         self._pending[request_id] = callback
         self._send(KIND_REQUEST, op, request_id, parts)
 
-    async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+    async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: object) -> Any:
         """Call `rpc_<method>` at the other end and return its result. Services do so by a `Contract` only.
 
         Raises the error that the method raised, RpcDisconnected or RpcTimeout (in both cases the call may have been
@@ -193,7 +193,7 @@ class RpcConnection(asyncio.Protocol):
             raise RpcDisconnected(f"the connection to {self.peer.node_id or 'the peer'} ended during {method}")
         raise decode_error(payload)
 
-    def notify(self, method: str, /, **arguments: Any) -> None:
+    def notify(self, method: str, /, **arguments: object) -> None:
         """Call a method of the other end without an answer. Lost when the connection is, and nobody is told."""
         if self.ready and not self.closed:
             self._send(KIND_NOTIFY, OP_CALL, 0, (pack([method, arguments]),))
@@ -404,7 +404,7 @@ class RpcConnection(asyncio.Protocol):
             self.respond_error(request_id, error)
 
     async def _serve_call(
-        self, request_id: int | None, method: str, handler: Any, arguments: dict[str, object]
+        self, request_id: int | None, method: str, handler: Handler, arguments: dict[str, object]
     ) -> None:
         try:
             result = await handler(self, **arguments)

@@ -19,8 +19,8 @@ error and never reaches the handler.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar, cast, get_type_hints
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar, TypeVar, cast, get_type_hints
 
 from ...protocol.errors import ProtocolError
 from .shapes import Misfit, Shape, shape_of
@@ -98,7 +98,7 @@ class Contract:
 
     methods: ClassVar[Mapping[str, Method]] = {}
 
-    def __init__(self, call: Callable[..., Any], *, timeout_s: float | None = None) -> None:
+    def __init__(self, call: Callable[..., object], *, timeout_s: float | None = None) -> None:
         self._call = call
         self._timeout_s = timeout_s
 
@@ -107,7 +107,8 @@ class Contract:
         declared = (getattr(getattr(cls, name), _METHOD, None) for name in dir(cls))
         cls.methods = {one.name: one for one in declared if isinstance(one, Method)}
 
-    def _ask(self, method: Method, arguments: dict[str, object]) -> Any:
+    def carry(self, method: Method, arguments: dict[str, object]) -> object:
+        """Hand a call of the method to `call`, and return what that returns."""
         timeout_s = self._timeout_s if self._timeout_s is not None else method.timeout_s
         if timeout_s is None:
             return self._call(method.name, **arguments)
@@ -122,11 +123,11 @@ def method(roles: Roles, *, timeout_s: float | None = None) -> Callable[[Declare
 
         @functools.wraps(declared)
         async def asked(self: Contract, **arguments: object) -> object:
-            return found.answer(await self._ask(found, arguments))
+            return found.answer(await cast("Awaitable[object]", self.carry(found, arguments)))
 
         @functools.wraps(declared)
         def told(self: Contract, **arguments: object) -> None:
-            self._ask(found, arguments)
+            self.carry(found, arguments)
 
         made = told if found.notification else asked
         setattr(made, _METHOD, found)

@@ -20,12 +20,11 @@ WELCOME is sent). A message out of this order raises ProtocolError.
 
 import hashlib
 import hmac
-from typing import Any, cast
-
-import msgpack
 
 from ...protocol.errors import HandshakeRefused, ProtocolError
+from ...protocol.plain_values import is_list
 from .keys import Identity, Keys
+from .messages import pack, unpack
 
 HELLO, CHALLENGE, PROOF, WELCOME, REFUSED = 1, 2, 3, 4, 5
 NONCE_SIZE_BYTES = 16
@@ -92,7 +91,7 @@ class Handshake:
 
 
 def encode_hello(identity: Identity, nonce: bytes) -> bytes:
-    return _pack([VERSION, list(identity), nonce])
+    return pack([VERSION, list(identity), nonce])
 
 
 def decode_hello(payload: bytes) -> tuple[Identity, bytes]:
@@ -107,7 +106,7 @@ def decode_hello(payload: bytes) -> tuple[Identity, bytes]:
 
 
 def encode_challenge(identity: Identity, nonce: bytes, proof: bytes) -> bytes:
-    return _pack([list(identity), nonce, proof])
+    return pack([list(identity), nonce, proof])
 
 
 def decode_challenge(payload: bytes) -> tuple[Identity, bytes, bytes]:
@@ -121,7 +120,7 @@ def prove(
     key: bytes, label: str, initiator: Identity, initiator_nonce: bytes, acceptor: Identity, acceptor_nonce: bytes
 ) -> bytes:
     """The HMAC-SHA256 that `label` ("initiator" or "acceptor") owes to the other end."""
-    text = _pack([label, list(initiator), initiator_nonce, list(acceptor), acceptor_nonce])
+    text = pack([label, list(initiator), initiator_nonce, list(acceptor), acceptor_nonce])
     return hmac.new(key, text, hashlib.sha256).digest()
 
 
@@ -142,27 +141,24 @@ def check_peer(
         raise HandshakeRefused(f"{theirs.role} {theirs.node_id} answered at the address of {expected_node_id}")
 
 
-def _pack(value: Any) -> bytes:
-    return cast(bytes, msgpack.packb(value, use_bin_type=True))
-
-
-def _unpack(payload: bytes, fields: int) -> list[Any]:
+def _unpack(payload: bytes, fields: int) -> list[object]:
     try:
-        value = msgpack.unpackb(payload, raw=False)
-    except Exception as error:  # msgpack raises many unrelated types on bad bytes
+        value = unpack(payload)
+    except ProtocolError as error:
         raise ProtocolError(f"malformed handshake: {error}") from error
-    if not isinstance(value, list) or len(value) != fields:
+    if not is_list(value) or len(value) != fields:
         raise ProtocolError("malformed handshake: wrong number of fields")
     return value
 
 
-def _identity(fields: Any) -> Identity:
-    if not isinstance(fields, list) or len(fields) != 4 or not all(isinstance(field, str) for field in fields):
+def _identity(fields: object) -> Identity:
+    texts = [field for field in fields if isinstance(field, str)] if is_list(fields) and len(fields) == 4 else []
+    if len(texts) != 4:
         raise ProtocolError("malformed handshake: the identity is not four strings")
-    return Identity(*fields)
+    return Identity(*texts)
 
 
-def _nonce(nonce: Any) -> bytes:
+def _nonce(nonce: object) -> bytes:
     if not isinstance(nonce, bytes) or len(nonce) != NONCE_SIZE_BYTES:
         raise ProtocolError("malformed handshake: bad nonce")
     return nonce

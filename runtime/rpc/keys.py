@@ -19,12 +19,11 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, cast
-
-import msgpack
+from typing import NamedTuple, Protocol
 
 from ...protocol.errors import HandshakeRefused
 from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
+from .messages import pack
 
 CALLS: Mapping[str, tuple[str, ...]] = {
     ROLE_COORDINATOR: (ROLE_BROKER, ROLE_BOOKIE),
@@ -116,4 +115,4 @@ def _calling_key(accepting_key: bytes, role: str, node_id: str) -> bytes:
 
 
 def _derive(key: bytes, *labels: str) -> bytes:
-    return hmac.new(key, cast(bytes, msgpack.packb(["magnetar-rpc-1", *labels])), hashlib.sha256).digest()
+    return hmac.new(key, pack(["magnetar-rpc-1", *labels]), hashlib.sha256).digest()

@@ -12,6 +12,8 @@ from typing import Any, NoReturn, Union, cast, get_args, get_origin, get_type_hi
 
 Shape = Callable[[object], object]
 
+_TEXTS_AND_NUMBERS: tuple[object, ...] = (str, bytes, int, bool)
+
 
 class Misfit(ValueError):
     """A value is not of the declared type."""
@@ -25,7 +27,7 @@ def shape_of(declared: object) -> Shape:
         return _nothing
     if declared is float:
         return _number
-    if declared in (str, bytes, int, bool):
+    if declared in _TEXTS_AND_NUMBERS:
         return _exact(cast(type, declared))
     origin, parts = get_origin(declared) or declared, get_args(declared)
     if origin in (Union, types.UnionType):
@@ -37,10 +39,11 @@ def shape_of(declared: object) -> Shape:
     if origin is tuple and parts:
         return _record_of(tuple, [shape_of(part) for part in parts], 0)
     if isinstance(declared, type):
-        if issubclass(declared, tuple) and hasattr(declared, "_fields"):
-            return _named_tuple_of(declared)
-        if dataclasses.is_dataclass(declared):
-            return _dataclass_of(declared)
+        kind = cast("type[object]", declared)
+        if tuple in kind.__mro__ and hasattr(kind, "_fields"):
+            return _named_tuple_of(kind)
+        if dataclasses.is_dataclass(kind):
+            return _dataclass_of(kind)
     raise TypeError(f"{declared!r} cannot travel over the internal RPC: use plain values, NamedTuples or dataclasses")
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...protocol.errors import InvalidTopicName, SettingError
 from ...protocol.topics import check_named_entity
@@ -87,7 +86,7 @@ class Settings(
         Raises SettingError for an unknown name (naming the nearest one), a value of the wrong type and an impossible
         combination.
         """
-        given: dict[str, Any] = {}
+        given: dict[str, setting_text.Value] = {}
         if file is not None:
             given.update(_parse_all(setting_text.read_file(file), f"{file}: "))
         source = os.environ if environment is None else environment
@@ -99,26 +98,27 @@ class Settings(
         }
         given.update(_parse_all(variables, "environment: "))
         given.update(_parse_all(overrides or {}, ""))
-        return cls(**given)
+        return dataclasses.replace(cls(), **given)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, setting_text.Value]:
         """Values by outside name."""
         return {item.metadata["name"]: getattr(self, item.name) for item in dataclasses.fields(self)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
+    def from_dict(cls, values: Mapping[str, object]) -> "Settings":
         """The inverse of `to_dict`; missing ones take their default. Raises SettingError."""
         by_name = _fields_by_name()
-        return cls(**{setting_text.find(by_name, name).name: value for name, value in values.items()})
+        given = {setting_text.find(by_name, name).name: value for name, value in values.items()}
+        return dataclasses.replace(cls(), **given)
 
 
-def _fields_by_name() -> dict[str, "dataclasses.Field[Any]"]:
+def _fields_by_name() -> dict[str, setting_text.Field]:
     return {item.metadata["name"]: item for item in dataclasses.fields(Settings)}
 
 
-def _parse_all(values: Mapping[str, str], where: str) -> dict[str, Any]:
+def _parse_all(values: Mapping[str, str], where: str) -> dict[str, setting_text.Value]:
     by_name = _fields_by_name()
-    parsed: dict[str, Any] = {}
+    parsed: dict[str, setting_text.Value] = {}
     for name, text in values.items():
         try:
             item = setting_text.find(by_name, name)

@@ -1,12 +1,11 @@
 """Bounds on what clients may open and create. All are Pulsar's, with Pulsar's default: 0, no bound."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from .text import setting
 
 
-def _bound(name: str, doc: str) -> Any:
+def _bound(name: str, doc: str) -> int:
     return setting(name, "pulsar", 0, f"{doc}; 0 = no bound.", minimum=0, maximum=1 << 31)
 
 

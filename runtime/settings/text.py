@@ -6,11 +6,15 @@ Works on dataclass fields with the metadata that `settings` gives them, and know
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from ...protocol.errors import SettingError
 
-Fields = Mapping[str, "dataclasses.Field[Any]"]
+Value = bool | int | float | str
+Declared = TypeVar("Declared", bool, int, float, str)
+Field = dataclasses.Field[object]
+
+Fields = Mapping[str, Field]
 """Fields by outside name."""
 
 
@@ -23,15 +27,15 @@ _UNITS = {"bytes": "bytes", "mb": "MB", "ms": "ms", "s": "s", "minutes": "min", 
 def setting(
     name: str,
     origin: Origin,
-    default: Any,
+    default: Declared,
     doc: str,
     *,
     minimum: float | None = None,
     maximum: float | None = None,
-    hostile: Any = None,
+    hostile: Declared | None = None,
     choices: tuple[str, ...] = (),
     original: str = "",
-) -> Any:
+) -> Declared:
     """Declare a field of `Settings`.
 
     `origin` says whose setting it is; `original` is the default there, if ours differs. `hostile` is a legal value
@@ -52,7 +56,7 @@ def setting(
     )
 
 
-def unit_of(item: "dataclasses.Field[Any]") -> str:
+def unit_of(item: Field) -> str:
     """The unit of a setting, which its field's name says last; empty for counts, shares, texts and switches."""
     words = item.name.removesuffix("_max").split("_")
     if words[-2:] == ["per", "s"]:
@@ -60,7 +64,7 @@ def unit_of(item: "dataclasses.Field[Any]") -> str:
     return _UNITS.get(words[-1], "")
 
 
-def find(by_name: Fields, name: str) -> "dataclasses.Field[Any]":
+def find(by_name: Fields, name: str) -> Field:
     """The field of a name. Raises SettingError, naming the nearest one, for a name that nothing has."""
     if name in by_name:
         return by_name[name]
@@ -69,7 +73,7 @@ def find(by_name: Fields, name: str) -> "dataclasses.Field[Any]":
     raise SettingError(f"unknown setting {name}{hint or '; `magnetar settings` lists all'}")
 
 
-def parse(item: "dataclasses.Field[Any]", text: str) -> Any:
+def parse(item: Field, text: str) -> Value:
     """A value from its text. Raises SettingError when it is of another kind."""
     name = item.metadata["name"]
     try:
@@ -87,7 +91,7 @@ def parse(item: "dataclasses.Field[Any]", text: str) -> Any:
     return text
 
 
-def check(item: "dataclasses.Field[Any]", value: Any) -> None:
+def check(item: Field, value: object) -> None:
     """Raise SettingError unless the value has the type and lies within the bounds."""
     name, low, high, choices = (item.metadata[key] for key in ("name", "minimum", "maximum", "choices"))
     kind = getattr(item.type, "__name__", str(item.type))

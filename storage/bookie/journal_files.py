@@ -108,6 +108,7 @@ class JournalFiles:
 
     def _fill(self, making: _Making) -> None:
         making.timer = None
+        assert making.file is not None, "nothing is filled before `_created`"
         start = making.filled
         making.filled = min(making.size, start // FILL_PIECE_BYTES * FILL_PIECE_BYTES + FILL_PIECE_BYTES)
         arguments = (self._files, making.segment, making.file, start, making.filled)
