@@ -8,7 +8,7 @@ paths and their page in the reference.
 from dataclasses import dataclass
 
 from ...runtime.settings.declarations import Settings
-from .kinds import Policy, Values, bound, policies_of, switch
+from .kinds import Policy, PolicyValues, bound, policies_of, switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class EffectivePolicies:
     )
 
     @classmethod
-    def resolve(cls, settings: Settings, *levels: Values) -> "EffectivePolicies":
+    def resolve(cls, settings: Settings, *levels: PolicyValues) -> "EffectivePolicies":
         """What the settings and the levels say together. `levels` go from the widest to the narrowest.
 
         Policies that are not in the table are left out: a newer coordinator may know more of them.

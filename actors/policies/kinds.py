@@ -13,7 +13,7 @@ from ...protocol.errors import InvalidConfiguration
 INT_MAX = (1 << 31) - 1
 """Pulsar's policies are of Java's type int."""
 
-Values = Mapping[str, object]
+PolicyValues = Mapping[str, object]
 """The policies of one level (a namespace) by name. What is not set there is missing."""
 
 _METADATA = "policy"

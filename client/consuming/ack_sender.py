@@ -45,13 +45,20 @@ class Wire(Protocol):
     def write(self, data: bytes) -> None: ...
 
 
-class Acknowledging(Protocol):
-    """A partition's consumer, as its acknowledgements see it."""
-
-    consumer_id: int
+class AckRoute(Protocol):
+    """Where a consumer is registered, as far as acknowledgements have to know."""
 
     @property
     def connection(self) -> Wire | None: ...
+    @property
+    def id(self) -> int: ...
+
+
+class Acknowledging(Protocol):
+    """A partition's consumer, as its acknowledgements see it."""
+
+    @property
+    def registration(self) -> AckRoute: ...
 
     def redeliver_all(self) -> None:
         """Have everything unacknowledged delivered again."""
@@ -193,11 +200,11 @@ class ConsumerAcks:
         self._stop_timer()
         self._told = False  # before draining: what is appended from here on tells the loop again
         self._drain()
-        connection = self._consumer.connection
+        connection = self._consumer.registration.connection
         if connection is None or not self._state:
             return
         cumulative, complete = self._state.take()
-        consumer_id = self._consumer.consumer_id
+        consumer_id = self._consumer.registration.id
         if cumulative is not None:
             connection.write(ack(consumer_id, [cumulative], cumulative=True))
         for start in range(0, len(complete), ENTRIES_PER_COMMAND_MAX):
@@ -216,14 +223,14 @@ class ConsumerAcks:
 
     def send_redelivery(self, positions: Sequence[Position], epoch: int | None = None) -> None:
         """Ask for entries again; for all if none is named. What is sent again carries `epoch` (PIP 84)."""
-        connection = self._consumer.connection
+        connection = self._consumer.registration.connection
         if connection is None:
             return
         if not positions:
             self._forget_negative()
         for start in range(0, len(positions) or 1, ENTRIES_PER_COMMAND_MAX):
             command = CommandRedeliverUnacknowledgedMessages(
-                consumer_id=self._consumer.consumer_id,
+                consumer_id=self._consumer.registration.id,
                 message_ids=[
                     MessageId(-1, *position).to_wire()
                     for position in positions[start : start + ENTRIES_PER_COMMAND_MAX]

@@ -1,12 +1,8 @@
 """The consumer of one topic or partition, on the loop: permits out, entries in, acknowledgements out.
 
-States and what leads from one to the other:
-
-- CONNECTING: no subscription at a broker. → READY when the broker answered SUBSCRIBE; permits for the free part of the
-  queue are granted then.
-- READY → CONNECTING when the connection ends or the broker closes the consumer (also after every seek).
-- FAILED: the broker's refusal is final; the inbox hears of it.
-- CLOSED: by the application.
+`Registration` has the states. When it becomes READY, permits for the free part of the queue are granted. It is
+CONNECTING again when the connection ends or the broker closes the consumer, which it also does after every seek. When
+the broker's refusal is final, the inbox hears of it.
 
 A durable subscription gets everything unacknowledged again from its new broker, so its queue is emptied at each
 SUBSCRIBE (`generation` makes what was queued void). A non-durable one goes on after the last entry that arrived, and
@@ -24,15 +20,13 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from ...protocol.commands import encode, flow
+from ...protocol.commands import flow
 from ...protocol.entries import parse_entry, parse_metadata
 from ...protocol.errors import (
     AlreadyClosed,
     ChecksumError,
-    ConnectionClosed,
     MagnetarError,
     ProtocolError,
-    UnknownError,
 )
 from ...protocol.message_id import signed64
 from ...protocol.pulsar_pb2 import (
@@ -45,9 +39,10 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ..core.configuration import ConsumerConfiguration, ConsumerType
-from ..core.connection import ClientConnection
+from ..core.connection import ClientConnection, ConsumerEndpoint
 from ..core.context import Core
 from ..core.message_id import MessageId
+from ..core.registration import Registration, RegistrationKind, RegistrationState
 from .ack_sender import ConsumerAcks
 from .message import Message, ReceivedEntry
 from .receive_queue import Inbox
@@ -55,6 +50,13 @@ from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
 
 logger = logging.getLogger(__name__)
+
+KIND: RegistrationKind[ConsumerEndpoint] = RegistrationKind(
+    "consumer",
+    "subscribed",
+    lambda connection: connection.consumers,
+    lambda consumer_id, request_id: CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id),
+)
 
 
 class PartitionConsumer:
@@ -78,8 +80,7 @@ class PartitionConsumer:
         self.acks = ConsumerAcks(core, configuration, self)
         self._keeps_order = start is None and configuration.consumer_type is not ConsumerType.Shared
         """Whether cumulative acknowledgement deletes, so that it matters what it covers."""
-        self.connection: ClientConnection | None = None
-        self.consumer_id = -1
+        self.registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._core = core
         self._configuration = configuration
         self._inbox = inbox
@@ -106,20 +107,18 @@ class PartitionConsumer:
         """Of a non-durable subscription: the entry that the last SUBSCRIBE named, until something behind it comes."""
         self._sought = False
         """Whether our own seek is what the next SUBSCRIBE comes from."""
-        self._failure: MagnetarError | None = None
-        self._reconnecting = False
         self._ready_waiters: deque[asyncio.Future[None]] = deque()
 
     # ---- Life ----
 
     async def open(self) -> None:
         """Subscribe. Raises the broker's refusal, ConnectError or Timeout."""
-        await self._core.lookup.retry(f"subscribing to {self.topic.full}", self._subscribe)
+        await self._core.lookup.retry(f"subscribing to {self.topic.full}", self.register)
 
     @property
     def is_connected(self) -> bool:
         """Whether the subscription is in place at a broker."""
-        return self.connection is not None
+        return self.registration.connection is not None
 
     @property
     def last_arrived(self) -> tuple[int, int] | None:
@@ -128,43 +127,39 @@ class PartitionConsumer:
 
     async def close(self) -> None:
         """Send the acknowledgements that wait, then leave the subscription. Never raises."""
-        if self._failure is not None:
+        if self.registration.failure is not None:
             return
         self.acks.close()
-        self._failure = AlreadyClosed("the consumer is closed: subscribe again")
+        self.registration.end(RegistrationState.CLOSED, AlreadyClosed("the consumer is closed: subscribe again"))
         self._wake_waiters()
-        connection, self.connection = self.connection, None
-        if connection is None or connection.closed:
-            return
-        connection.consumers.pop(self.consumer_id, None)
-        request_id = connection.next_request_id()
-        command = CommandCloseConsumer(consumer_id=self.consumer_id, request_id=request_id)
-        try:
-            await connection.request(command, request_id, self._core.timeout_s)
-        except (MagnetarError, TimeoutError) as error:
-            logger.info("the broker did not confirm that the consumer on %s is closed: %s", self.topic.full, error)
+        connection = self.registration.let_go()
+        if connection is not None:
+            await self.registration.say_goodbye(connection)
 
     def abandon(self, reason: MagnetarError) -> None:
         """End without a word to the broker."""
-        if self._failure is None:
-            self._failure = reason
+        if self.registration.failure is None:
+            self.registration.end(RegistrationState.CLOSED, reason)
             self.acks.abandon()
             self._wake_waiters()
 
     def inherited(self, error: MagnetarError) -> None:
         """See `forking`."""
-        self._failure = error
-        self.connection = None
+        self.registration.inherited(error)
+
+    def _fail(self, error: MagnetarError) -> None:
+        """The broker's refusal is final."""
+        self._inbox.fail(self.registration.end(RegistrationState.FAILED, error))
+        self._wake_waiters()
 
     async def ready_connection(self) -> ClientConnection:
         """The connection that the subscription lives on, as soon as it does. Raises why it never will."""
-        while self.connection is None:
-            if self._failure is not None:
-                raise self._failure
+        while (connection := self.registration.connection) is None:
+            self.registration.check()
             waiter: asyncio.Future[None] = self._core.loop.create_future()
             self._ready_waiters.append(waiter)
             await waiter
-        return self.connection
+        return connection
 
     def _wake_waiters(self) -> None:
         while self._ready_waiters:
@@ -174,61 +169,11 @@ class PartitionConsumer:
 
     # ---- Connection ----
 
-    async def _subscribe(self) -> None:
-        core, configuration = self._core, self._configuration
-        connection = await core.lookup.connection(self.topic.full)
-        if self._failure is not None:
-            raise self._failure
-        consumer_id, request_id = core.next_id(), connection.next_request_id()
-        command = CommandSubscribe(
-            topic=self.topic.full,
-            subscription=configuration.subscription_name,
-            subType=configuration.consumer_type.value,  # pyright: ignore[reportArgumentType]
-            consumer_id=consumer_id,
-            request_id=request_id,
-            durable=self._durable,
-            initialPosition=configuration.initial_position.value,  # pyright: ignore[reportArgumentType]
-            metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
-        )
-        if self.name:
-            command.consumer_name = self.name
-        if not self._durable:
-            command.start_message_id.CopyFrom(self._start())
-        if self._ordered:
-            command.consumer_epoch = self._epoch
-        connection.consumers[consumer_id] = self
-        try:
-            await connection.request(command, request_id, core.timeout_s)
-        except BaseException as error:
-            connection.consumers.pop(consumer_id, None)
-            if isinstance(error, TimeoutError | asyncio.CancelledError):
-                request_id = connection.next_request_id()
-                connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)))
-            raise
-        if consumer_id not in connection.consumers:
-            raise ConnectionClosed(
-                f"the connection to the broker of {self.topic.full} ended while the consumer subscribed"
-            )
-        if self._failure is not None:
-            connection.consumers.pop(consumer_id, None)
-            request_id = connection.next_request_id()
-            connection.write(encode(CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)))
-            raise self._failure
-        self._subscribed_on(connection, consumer_id)
-
-    def _start(self) -> MessageIdData:
-        """Where a non-durable subscription begins: with the last entry that arrived, or at the wanted start.
-
-        The broker begins with the entry that the id names. What came of it before is dropped here.
-        """
-        if self._last_arrived is not None:
-            return MessageId(-1, *self._last_arrived).to_wire()
-        assert self._filter is not None
-        return self._filter.target.to_wire()
-
-    def _subscribed_on(self, connection: ClientConnection, consumer_id: int) -> None:
-        self.connection = connection
-        self.consumer_id = consumer_id
+    async def register(self) -> None:
+        """Subscribe at the topic's broker once; see `Registration.attempt`."""
+        await self.registration.attempt(self._command)
+        connection = self.registration.connection
+        assert connection is not None
         self._subscriptions += 1
         self._granted = 0
         if self._durable:
@@ -245,10 +190,40 @@ class PartitionConsumer:
         # First what is acknowledged, so that it is not delivered again.
         self.acks.subscribed()
         if self._queue_size > queued:
-            connection.write(flow(consumer_id, self._queue_size - queued))
+            connection.write(flow(self.registration.id, self._queue_size - queued))
         if self._inbox.waiting:
             self.ask_for_one()
         self._wake_waiters()
+
+    def _command(self, consumer_id: int, request_id: int) -> CommandSubscribe:
+        configuration = self._configuration
+        command = CommandSubscribe(
+            topic=self.topic.full,
+            subscription=configuration.subscription_name,
+            subType=configuration.consumer_type.value,  # pyright: ignore[reportArgumentType]
+            consumer_id=consumer_id,
+            request_id=request_id,
+            durable=self._durable,
+            initialPosition=configuration.initial_position.value,  # pyright: ignore[reportArgumentType]
+            metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
+        )
+        if self.name:
+            command.consumer_name = self.name
+        if not self._durable:
+            command.start_message_id.CopyFrom(self._start())
+        if self._ordered:
+            command.consumer_epoch = self._epoch
+        return command
+
+    def _start(self) -> MessageIdData:
+        """Where a non-durable subscription begins: with the last entry that arrived, or at the wanted start.
+
+        The broker begins with the entry that the id names. What came of it before is dropped here.
+        """
+        if self._last_arrived is not None:
+            return MessageId(-1, *self._last_arrived).to_wire()
+        assert self._filter is not None
+        return self._filter.target.to_wire()
 
     def _void_queue(self) -> int:
         self.generation += 1
@@ -256,30 +231,11 @@ class PartitionConsumer:
 
     def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         """The connection has ended: go on on another one."""
-        if connection is self.connection:
-            self.connection = None
-            if self._failure is None and not self._reconnecting:
-                self._reconnecting = True
-                self._core.tasks.spawn(self._reconnect(), f"reconnect consumer on {self.topic.full}")
+        self.registration.lost(connection)
 
     def closed_by_broker(self, connection: ClientConnection) -> None:
         """The broker gave the topic away, or the subscription was moved by a seek."""
-        self.connection_lost(connection, ConnectionClosed("the broker closed the consumer"))
-
-    async def _reconnect(self) -> None:
-        def wanted() -> bool:
-            return self.connection is None and self._failure is None
-
-        try:
-            await self._core.reconnect(f"consumer on {self.topic.full}", self._subscribe, wanted)
-        except Exception as error:  # of whatever kind: those who wait have to hear of it
-            if self._failure is None:
-                logger.warning("the consumer on %s has failed: %r", self.topic.full, error)
-                self._failure = error if isinstance(error, MagnetarError) else UnknownError(repr(error))
-                self._inbox.fail(self._failure)
-                self._wake_waiters()
-        finally:
-            self._reconnecting = False
+        self.registration.lost(connection)
 
     # ---- In ----
 
@@ -377,21 +333,23 @@ class PartitionConsumer:
             self._credit = 0
 
     def _grant(self, permits: int, subscription: int) -> None:
-        if self.connection is not None and subscription == self._subscriptions:
-            self.connection.write(flow(self.consumer_id, permits))
+        connection = self.registration.connection
+        if connection is not None and subscription == self._subscriptions:
+            connection.write(flow(self.registration.id, permits))
 
     def ask_for_one(self) -> None:
         """Without a queue: somebody waits for a message, so ask for one unless that is under way."""
-        if self._queue_size or self._granted > 0 or self.connection is None:
+        connection = self.registration.connection
+        if self._queue_size or self._granted > 0 or connection is None:
             return
-        self.connection.write(flow(self.consumer_id, 1 - self._granted))
+        connection.write(flow(self.registration.id, 1 - self._granted))
         self._granted = 1
 
     # ---- Moving ----
 
     def redeliver_all(self) -> None:
         """Have everything unacknowledged delivered again; what is queued is dropped."""
-        if self.connection is None:
+        if self.registration.connection is None:
             return  # the next subscription begins with it anyway
         dropped = self._void_queue()
         if self._ordered:

@@ -263,7 +263,9 @@ class TopicConsumer:
         async def attempt() -> Any:
             connection = await consumer.ready_connection()
             request_id = connection.next_request_id()
-            return await connection.request(command(consumer.consumer_id, request_id), request_id, self.core.timeout_s)
+            return await connection.request(
+                command(consumer.registration.id, request_id), request_id, self.core.timeout_s
+            )
 
         return await self.core.lookup.retry(what, attempt)
 

@@ -1,13 +1,7 @@
 """The producer of one topic or partition, on the loop: entries out, receipts in, in order.
 
-States and what leads from one to the other:
-
-- CONNECTING: no connection; what is published waits. → READY when the broker answered PRODUCER.
-- READY: entries are sent as they come. → CONNECTING when the connection ends, the broker closes the producer, or it
-  refuses an entry with a failure that may pass; everything without a receipt is sent again then, in order.
-- FAILED: the broker's refusal is final (topic terminated, producer fenced, not authorized …); everything pending
-  failed with it and so does everything new.
-- CLOSED: by the application.
+`Registration` has the states. While it is CONNECTING, what is published waits. When it becomes READY, everything
+without a receipt is sent again, in order. When it ends, everything pending fails, and so does everything new.
 
 Invariants: `_inflight` holds, in order of sending, every entry whose outcome the application does not know; a receipt
 for its head completes the head, an earlier one is stale, a later one means that something was lost and ends the
@@ -19,16 +13,14 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ...protocol.commands import encode, send_header
+from ...protocol.commands import send_header
 from ...protocol.errors import (
     AlreadyClosed,
-    ConnectionClosed,
     InvalidMessage,
     MagnetarError,
     ProtocolError,
     Timeout,
     TopicTerminated,
-    UnknownError,
     exception_for_server_error,
     is_retriable,
 )
@@ -44,10 +36,11 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ..core.configuration import ProducerConfiguration
-from ..core.connection import ClientConnection
+from ..core.connection import ClientConnection, ProducerEndpoint
 from ..core.context import Core
 from ..core.message_id import MessageId, batch_ids
 from ..core.pending_pool import PendingPool
+from ..core.registration import Registration, RegistrationKind, RegistrationState
 from ..core.results import Result
 from .entry_encoder import EntryEncoder
 from .outbox import Batch, Outbox, SendCallback, ignore
@@ -59,6 +52,13 @@ BATCH_MARGIN_BYTES = 4096
 RESEND_PART_BYTES = 1 << 20
 REFUSED_PAUSE_INITIAL_S = 0.01
 REFUSED_PAUSE_MAX_S = 1.0
+
+KIND: RegistrationKind[ProducerEndpoint] = RegistrationKind(
+    "producer",
+    "registered",
+    lambda connection: connection.producers,
+    lambda producer_id, request_id: CommandCloseProducer(producer_id=producer_id, request_id=request_id),
+)
 
 
 class Failing:
@@ -104,37 +104,33 @@ class PartitionProducer:
         self._configuration = configuration
         self._encoder = EntryEncoder(configuration.compression_type)
         self._timeout_s = configuration.send_timeout_millis / 1000
-        self._connection: ClientConnection | None = None
-        self._producer_id = -1
+        self._registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._epoch = 0
         self._registered = False
         self._inflight: deque[Batch] = deque()
         self._flushes: list[_Flush] = []
-        self._failure: MagnetarError | None = None
-        self._reconnecting = False
         self._refusals: Backoff | None = None
+        """The pauses before beginning anew; None since the last receipt."""
         self._last_refusal: MagnetarError | None = None
         """Why the broker stored nothing when it was last asked; None once it stored something."""
-        """The pauses before beginning anew; None since the last receipt."""
         self._expiry: asyncio.TimerHandle | None = None
 
     # ---- Life ----
 
     async def open(self) -> None:
         """Register with the topic's broker. Raises the broker's refusal, ConnectError or Timeout."""
-        await self._core.lookup.retry(f"creating a producer on {self.topic.full}", self._register)
+        await self._core.lookup.retry(f"creating a producer on {self.topic.full}", self.register)
 
     @property
     def is_connected(self) -> bool:
         """Whether entries go out at this moment."""
-        return self._connection is not None
+        return self._registration.connection is not None
 
     async def flush(self) -> None:
         """Until everything published so far has its receipt. Raises the first failure among it."""
         self.outbox.seal()
         self.pump()
-        if self._failure is not None:
-            raise self._failure
+        self._registration.check()
         if not self._inflight:
             return
         flush = _Flush(self._core.loop.create_future())
@@ -149,7 +145,7 @@ class PartitionProducer:
         When this is cancelled, what is pending fails and the broker is told at once.
         """
         try:
-            if self._failure is None:
+            if self._registration.failure is None:
                 async with asyncio.timeout(self._core.timeout_s):
                     await self.flush()
         except (MagnetarError, TimeoutError) as error:
@@ -157,35 +153,27 @@ class PartitionProducer:
         except asyncio.CancelledError:
             connection = self._leave()
             if connection is not None:
-                request_id = connection.next_request_id()
-                connection.write(encode(CommandCloseProducer(producer_id=self._producer_id, request_id=request_id)))
+                self._registration.leave_at_once(connection)
             raise
         connection = self._leave()
         if connection is not None:
-            await self._say_goodbye(connection)
+            await self._registration.say_goodbye(connection)
 
     def _leave(self) -> ClientConnection | None:
         """End here; returns the connection whose broker still has to hear of it."""
-        connection, self._connection = self._connection, None
-        self.fail(AlreadyClosed("the producer is closed: create a new one"))
-        if connection is None or connection.closed:
-            return None
-        connection.producers.pop(self._producer_id, None)
-        return connection
+        self.abandon(AlreadyClosed("the producer is closed: create a new one"))
+        return self._registration.let_go()
 
-    async def _say_goodbye(self, connection: ClientConnection) -> None:
-        request_id = connection.next_request_id()
-        command = CommandCloseProducer(producer_id=self._producer_id, request_id=request_id)
-        try:
-            await connection.request(command, request_id, self._core.timeout_s)
-        except (MagnetarError, TimeoutError) as error:
-            logger.info("the broker did not confirm that the producer on %s is closed: %s", self.topic.full, error)
+    def abandon(self, reason: MagnetarError) -> None:
+        """Close without a word to the broker: everything pending and everything new fails with `reason`."""
+        self._finish(RegistrationState.CLOSED, reason)
 
-    def fail(self, error: MagnetarError) -> None:
-        """End for good: everything pending and everything new fails with `error`."""
-        if self._failure is None:
-            self._failure = error
-        self.outbox.refuse(self._failure)
+    def _fail(self, error: MagnetarError) -> None:
+        """The broker's refusal is final: everything pending and everything new fails with `error`."""
+        self._finish(RegistrationState.FAILED, error)
+
+    def _finish(self, state: RegistrationState, error: MagnetarError) -> None:
+        self.outbox.refuse(self._registration.end(state, error))
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -196,17 +184,19 @@ class PartitionProducer:
 
     def inherited(self, error: MagnetarError) -> None:
         """See `forking`. Nobody is called back: who published it waits in the parent process."""
-        self._failure = error
+        self._registration.inherited(error)
         self.outbox.inherited(self._core.handover, error)
 
     # ---- Connection ----
 
-    async def _register(self) -> None:
-        core, configuration = self._core, self._configuration
-        connection = await core.lookup.connection(self.topic.full)
-        if self._failure is not None:
-            raise self._failure
-        producer_id, request_id = core.next_id(), connection.next_request_id()
+    async def register(self) -> None:
+        """Register with the topic's broker once; see `Registration.attempt`."""
+        answer = await self._registration.attempt(self._command)
+        assert isinstance(answer, CommandProducerSuccess)
+        self._registered_at(answer)
+
+    def _command(self, producer_id: int, request_id: int) -> CommandProducer:
+        configuration = self._configuration
         command = CommandProducer(
             topic=self.topic.full,
             producer_id=producer_id,
@@ -217,30 +207,11 @@ class PartitionProducer:
         )
         if self.name:
             command.producer_name = self.name
-        connection.producers[producer_id] = self
-        try:
-            answer: CommandProducerSuccess = await connection.request(command, request_id, core.timeout_s)
-        except BaseException as error:
-            connection.producers.pop(producer_id, None)
-            if isinstance(error, TimeoutError | asyncio.CancelledError):
-                # The broker may still register it, and would then hold the name against us.
-                request_id = connection.next_request_id()
-                connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=request_id)))
-            raise
-        if producer_id not in connection.producers:
-            raise ConnectionClosed(
-                f"the connection to the broker of {self.topic.full} ended while the producer registered"
-            )
-        if self._failure is not None:
-            connection.producers.pop(producer_id, None)
-            request_id = connection.next_request_id()
-            connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=request_id)))
-            raise self._failure
-        self._registered_on(connection, producer_id, answer)
+        return command
 
-    def _registered_on(self, connection: ClientConnection, producer_id: int, answer: CommandProducerSuccess) -> None:
-        self._connection = connection
-        self._producer_id = producer_id
+    def _registered_at(self, answer: CommandProducerSuccess) -> None:
+        connection = self._registration.connection
+        assert connection is not None
         self._epoch += 1
         self.name = answer.producer_name
         self._encoder.producer_name(answer.producer_name)
@@ -270,32 +241,11 @@ class PartitionProducer:
 
     def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         """The connection has ended: go on on another one."""
-        if connection is self._connection:
-            self._connection = None
-            self._reconnect()
+        self._registration.lost(connection)
 
     def closed_by_broker(self, connection: ClientConnection) -> None:
         """The broker gave the topic away."""
-        self.connection_lost(connection, ConnectionClosed("the broker closed the producer"))
-
-    def _reconnect(self) -> None:
-        if self._failure is None and not self._reconnecting:
-            self._reconnecting = True
-            self._core.tasks.spawn(self._reconnect_until_ready(), f"reconnect producer on {self.topic.full}")
-
-    async def _reconnect_until_ready(self) -> None:
-        def wanted() -> bool:
-            return self._connection is None and self._failure is None
-
-        try:
-            await self._core.reconnect(f"producer on {self.topic.full}", self._register, wanted)
-        except Exception as error:  # of whatever kind: those who wait have to hear of it
-            if self._failure is not None:
-                return  # closed meanwhile
-            logger.warning("the producer on %s has failed: %r", self.topic.full, error)
-            self.fail(error if isinstance(error, MagnetarError) else UnknownError(repr(error)))
-        finally:
-            self._reconnecting = False
+        self._registration.lost(connection)
 
     # ---- Out ----
 
@@ -306,9 +256,10 @@ class PartitionProducer:
             self.on_open_batch(self)
         if not batches:
             return
-        if self._failure is not None:
+        connection, failure = self._registration.connection, self._registration.failure
+        if failure is not None:
             for batch in batches:
-                self._tell(batch, self._failure)
+                self._tell(batch, failure)
             return
         parts: list[bytes] = []
         now_ms = self._core.environment.clock.now_ms()
@@ -325,17 +276,17 @@ class PartitionProducer:
             batch.payloads = []
             batch.deadline = deadline
             self._inflight.append(batch)
-            if self._connection is not None:
+            if connection is not None:
                 parts += (self._header(batch), batch.entry)
-        if parts and self._connection is not None:
-            self._connection.writelines(parts)
+        if parts and connection is not None:
+            connection.writelines(parts)
         if self._expiry is None and self._timeout_s > 0 and self._inflight:
             self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
 
     def _header(self, batch: Batch) -> bytes:
         count = len(batch.callbacks)
         highest = batch.last_sequence_id if count > 1 else 0
-        return send_header(self._producer_id, batch.first_sequence_id, highest, count, len(batch.entry))
+        return send_header(self._registration.id, batch.first_sequence_id, highest, count, len(batch.entry))
 
     def _tick_alone(self, producer: "PartitionProducer") -> None:
         delay_s = self._configuration.batching_max_publish_delay_ms / 1000
@@ -354,10 +305,9 @@ class PartitionProducer:
             return  # timed out in the meantime
         batch = self._inflight[0]
         if command.sequence_id != batch.first_sequence_id:
-            if self._connection is not None:
-                self._connection.close(
-                    ProtocolError("the broker sent a receipt before the receipt of an earlier message")
-                )
+            connection = self._registration.connection
+            if connection is not None:
+                connection.close(ProtocolError("the broker sent a receipt before the receipt of an earlier message"))
             return
         self._inflight.popleft()
         self._refusals = self._last_refusal = None
@@ -379,34 +329,27 @@ class PartitionProducer:
         if not self._inflight or command.sequence_id != self._inflight[0].first_sequence_id:
             return
         error = exception_for_server_error(command.error, command.message)
-        connection = self._connection
-        if is_retriable(error) and connection is not None:
+        if is_retriable(error) and self._registration.connection is not None:
             # The broker may have stored later entries. The producer sends again from this entry, so that order holds.
             logger.info(
                 "the broker refused an entry for %s, and the producer sends it again: %s", self.topic.full, error
             )
             self._last_refusal = error
-            connection.producers.pop(self._producer_id, None)
-            self._connection = None
-            self._reconnecting = True
-            self._core.tasks.spawn(self._start_over(connection), f"register producer on {self.topic.full} again")
+            connection = self._registration.let_go()
+            self._registration.reconnect(lambda: self._start_over(connection))
         elif isinstance(error, TopicTerminated) or error.server_error == 25:
-            self.fail(error)
+            self._fail(error)
         else:
             self._end(self._inflight.popleft(), error)
 
-    async def _start_over(self, connection: ClientConnection) -> None:
-        try:
-            if not connection.closed:
-                await self._say_goodbye(connection)
-            # A registration that succeeds says nothing about storing: while the topic cannot store, only receipts end
-            # the growing of the pauses.
-            if self._refusals is None:
-                self._refusals = Backoff(self._core.environment.random, REFUSED_PAUSE_INITIAL_S, REFUSED_PAUSE_MAX_S)
-            await asyncio.sleep(self._refusals.next_delay_s())
-        finally:
-            self._reconnecting = False
-        self._reconnect()
+    async def _start_over(self, connection: ClientConnection | None) -> None:
+        if connection is not None:
+            await self._registration.say_goodbye(connection)
+        # A registration that succeeds says nothing about storing: while the topic cannot store, only receipts end
+        # the growing of the pauses.
+        if self._refusals is None:
+            self._refusals = Backoff(self._core.environment.random, REFUSED_PAUSE_INITIAL_S, REFUSED_PAUSE_MAX_S)
+        await asyncio.sleep(self._refusals.next_delay_s())
 
     # ---- Ends ----
 

@@ -61,7 +61,7 @@ class TopicProducer:
             await together([producer.open() for producer in self.producers])
         except BaseException:
             for producer in self.producers:
-                producer.fail(AlreadyClosed("the producer could not be created"))
+                producer.abandon(AlreadyClosed("the producer could not be created"))
                 await producer.close()
             raise
         self._core.opened[self] = None
@@ -182,7 +182,7 @@ class TopicProducer:
         self._closed = True
         self._core.opened.pop(self, None)
         for producer in self.producers:
-            producer.fail(reason)
+            producer.abandon(reason)
 
 
 def as_bytes(content: object) -> bytes:

@@ -18,6 +18,7 @@ from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.consuming.topic_consumer import TopicConsumer
+from magnetar.client.core.registration import Registration, RegistrationState
 from magnetar.client.producing.partition_producer import PartitionProducer
 from magnetar.client.producing.topic_producer import TopicProducer
 from magnetar.protocol.message_id import Position
@@ -185,17 +186,28 @@ def validate_producer(producer: PartitionProducer) -> Iterator[str]:
             )
     if any(not batch.callbacks or not batch.entry for batch in producer._inflight):
         yield f"{name}: an empty batch is under way"
-    if producer._failure is not None and producer._inflight:
+    if producer._registration.failure is not None and producer._inflight:
         yield f"{name} has failed, and {len(producer._inflight)} entries wait for an answer"
-    if producer._failure is None and not producer.is_connected and not producer._reconnecting:
+    yield from validate_registration(name, producer._registration)
+
+
+def validate_registration(name: str, registration: Registration[Any]) -> Iterator[str]:
+    state, connected = registration.state, registration.connection is not None
+    if state is RegistrationState.CONNECTING and not registration._reconnecting:
         yield f"{name} is not connected, and does nothing about it"
+    if connected != (state is RegistrationState.READY) and state not in (
+        RegistrationState.FAILED,
+        RegistrationState.CLOSED,
+    ):
+        yield f"{name} is {state.name}, and {'has' if connected else 'has no'} connection"
+    if (registration.failure is not None) != (state in (RegistrationState.FAILED, RegistrationState.CLOSED)):
+        yield f"{name} is {state.name} for the reason {registration.failure!r}"
 
 
 def validate_consumer(consumer: PartitionConsumer) -> Iterator[str]:
     name = f"consumer {consumer.name} on {consumer.topic.full}"
-    if consumer._failure is None and not consumer.is_connected and not consumer._reconnecting:
-        yield f"{name} is not connected, and does nothing about it"
-    if consumer._failure is None and consumer.is_connected and consumer._ready_waiters:
+    yield from validate_registration(name, consumer.registration)
+    if consumer.registration.state is RegistrationState.READY and consumer._ready_waiters:
         yield f"{name} is connected, and somebody waits for that"
     acks = consumer.acks._state
     passed = acks._cumulative

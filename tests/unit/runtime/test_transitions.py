@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.actors.coordinator import membership
 from magnetar.actors.processes import supervisor
-from magnetar.client.core import connection
+from magnetar.client.core import connection, registration
 from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import segment
@@ -22,6 +22,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "writers of ledgers": writer_state.TRANSITIONS,
     "writers of chains": chain_writer.TRANSITIONS,
     "connections of clients": connection.TRANSITIONS,
+    "registered producers and consumers": registration.TRANSITIONS,
 }  # type: ignore[dict-item]
 
 

@@ -1,0 +1,206 @@
+"""How a producer or consumer is registered at the broker of its topic: on one connection after the other.
+
+`TRANSITIONS` has the states. `connection` is set in READY; after FAILED it may still be there, so that closing can tell
+its broker. A READY registration that loses its connection is made again by a task of its own, until that succeeds or
+ends for good. The first reason of an end is kept as `failure`, and everything asked for later raises it.
+
+Each attempt uses a new id, so that late answers to an earlier attempt are ignored. An attempt whose outcome is unknown
+is withdrawn at the broker, which would otherwise hold the name or the subscription against the next one.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message as WireMessage
+
+from ...protocol.commands import encode
+from ...protocol.errors import ConnectionClosed, MagnetarError, UnknownError
+from ...protocol.topics import TopicName
+from ...runtime.transitions import check_transition
+from .connection import ClientConnection, Endpoint
+from .context import Core
+
+logger = logging.getLogger(__name__)
+
+
+class RegistrationState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    CONNECTING = enum.auto()
+    READY = enum.auto()
+    FAILED = enum.auto()
+    CLOSED = enum.auto()
+
+
+TRANSITIONS: Mapping[RegistrationState, Collection[RegistrationState]] = {
+    RegistrationState.CONNECTING: (
+        RegistrationState.READY,  # the broker has answered PRODUCER or SUBSCRIBE
+        RegistrationState.FAILED,  # the broker's refusal is final
+        RegistrationState.CLOSED,  # by the application, or because this is the child of a fork
+    ),
+    RegistrationState.READY: (
+        RegistrationState.CONNECTING,  # the connection ended, the broker closed it, or it refused an entry for now
+        RegistrationState.FAILED,  # the broker refused an entry for good: topic terminated, producer fenced
+        RegistrationState.CLOSED,  # as above
+    ),
+    RegistrationState.FAILED: (),
+    RegistrationState.CLOSED: (),
+}
+
+
+E = TypeVar("E", bound=Endpoint)
+
+
+@dataclass(frozen=True)
+class RegistrationKind(Generic[E]):
+    """What differs between producers and consumers."""
+
+    name: str
+    registers: str
+    """The verb for an error's text."""
+    endpoints: Callable[[ClientConnection], dict[int, E]]
+    """Where a connection keeps them by id."""
+    close_command: Callable[[int, int], WireMessage]
+    """From an id and a request id."""
+
+
+class Registration(Generic[E]):
+    """See the module. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: TopicName,
+        kind: RegistrationKind[E],
+        endpoint: E,
+        register: Callable[[], Awaitable[None]],
+        failed: Callable[[MagnetarError], None],
+    ) -> None:
+        """`register` makes one attempt, with `attempt`. `failed` hears that the next one was refused for good."""
+        self.state = RegistrationState.CONNECTING
+        self.connection: ClientConnection | None = None
+        self.id = -1
+        """Of the last successful attempt."""
+        self.failure: MagnetarError | None = None
+        """Why it is FAILED or CLOSED."""
+        self._core = core
+        self._topic = topic.full
+        self._kind = kind
+        self._endpoint = endpoint
+        self._register = register
+        self._failed = failed
+        self._reconnecting = False
+        """Whether the task of `reconnect` is under way."""
+
+    def _become(self, state: RegistrationState) -> None:
+        check_transition(TRANSITIONS, f"the {self._kind.name} on {self._topic}", self.state, state)
+        self.state = state
+
+    def check(self) -> None:
+        """Raise why it has ended, if it has."""
+        if self.failure is not None:
+            raise self.failure
+
+    async def attempt(self, command: Callable[[int, int], WireMessage]) -> WireMessage:
+        """Register with the broker that has the topic now, and return its answer.
+
+        `command` gets the new id and a request id. Raises the broker's refusal, `failure`, ConnectError,
+        ConnectionClosed or TimeoutError.
+        """
+        connection = await self._core.lookup.connection(self._topic)
+        self.check()
+        endpoints = self._kind.endpoints(connection)
+        endpoint_id, request_id = self._core.next_id(), connection.next_request_id()
+        endpoints[endpoint_id] = self._endpoint
+        try:
+            answer = await connection.request(command(endpoint_id, request_id), request_id, self._core.timeout_s)
+        except BaseException as error:
+            endpoints.pop(endpoint_id, None)
+            if isinstance(error, TimeoutError | asyncio.CancelledError):
+                # The broker may still register it, and would then hold the name against the next attempt.
+                self._withdraw(connection, endpoint_id)
+            raise
+        if endpoint_id not in endpoints:
+            during = f"while the {self._kind.name} {self._kind.registers}"
+            raise ConnectionClosed(f"the connection to the broker of {self._topic} ended {during}")
+        if self.failure is not None:
+            endpoints.pop(endpoint_id, None)
+            self._withdraw(connection, endpoint_id)
+            raise self.failure
+        self._become(RegistrationState.READY)
+        self.connection = connection
+        self.id = endpoint_id
+        return answer
+
+    def _withdraw(self, connection: ClientConnection, endpoint_id: int) -> None:
+        connection.write(encode(self._kind.close_command(endpoint_id, connection.next_request_id())))
+
+    def lost(self, connection: ClientConnection) -> None:
+        """A connection has ended, or the broker closed this endpoint on it: go on with another one."""
+        if connection is self.connection:
+            self.let_go()
+            self.reconnect()
+
+    def let_go(self) -> ClientConnection | None:
+        """Leave the connection, without a word to its broker. Returns it if the broker can still be told."""
+        connection, self.connection = self.connection, None
+        if self.state is RegistrationState.READY:
+            self._become(RegistrationState.CONNECTING)
+        if connection is None or connection.closed:
+            return None
+        self._kind.endpoints(connection).pop(self.id, None)
+        return connection
+
+    def reconnect(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Register again, in a task, as long as it is CONNECTING. The task begins with `first`."""
+        if self.state is RegistrationState.CONNECTING and not self._reconnecting:
+            self._reconnecting = True
+            self._core.tasks.spawn(self._reconnect_until_ready(first), f"reconnect {self._kind.name} on {self._topic}")
+
+    async def _reconnect_until_ready(self, first: Callable[[], Awaitable[None]] | None) -> None:
+        def wanted() -> bool:
+            return self.state is RegistrationState.CONNECTING
+
+        try:
+            if first is not None:
+                await first()
+            await self._core.reconnect(f"{self._kind.name} on {self._topic}", self._register, wanted)
+        except Exception as error:  # of whatever kind: those who wait have to hear of it
+            if self.failure is not None:
+                return  # closed meanwhile
+            logger.warning("the %s on %s has failed: %r", self._kind.name, self._topic, error)
+            self._failed(error if isinstance(error, MagnetarError) else UnknownError(repr(error)))
+        finally:
+            self._reconnecting = False
+
+    def end(self, state: RegistrationState, error: MagnetarError) -> MagnetarError:
+        """End for good, as FAILED or CLOSED. Returns why it ended: an earlier reason stays."""
+        if self.failure is None:
+            self._become(state)
+            self.failure = error
+        return self.failure
+
+    def inherited(self, error: MagnetarError) -> None:
+        """See `forking`: the connection belongs to the parent process."""
+        self.end(RegistrationState.CLOSED, error)
+        self.failure = error
+        self.connection = None
+
+    async def say_goodbye(self, connection: ClientConnection) -> None:
+        """Have the broker close what was registered on `connection`. Never raises the broker's errors."""
+        request_id = connection.next_request_id()
+        command = self._kind.close_command(self.id, request_id)
+        try:
+            await connection.request(command, request_id, self._core.timeout_s)
+        except (MagnetarError, TimeoutError) as error:
+            logger.info(
+                "the broker did not confirm that the %s on %s is closed: %s", self._kind.name, self._topic, error
+            )
+
+    def leave_at_once(self, connection: ClientConnection) -> None:
+        """Tell the broker as `say_goodbye` does, and do not wait for the answer."""
+        self._withdraw(connection, self.id)
