@@ -89,3 +89,38 @@ def test_settings_that_documents_give_exist() -> None:
     given = re.findall(r"--set (\w+)=|MAGNETAR_([a-z]\w+)=", text)
     assert given
     assert {first or second for first, second in given} <= Settings().to_dict().keys()
+
+
+NAMING = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *GUIDES,
+    *(f"docs/design/{file.name}" for file in sorted((ROOT / "docs/design").glob("*.md"))),
+]
+CODE = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster", "tests", "bench")
+
+
+def backticked(page: str) -> list[str]:
+    """What stands between backticks, code blocks apart."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.M | re.S))
+
+
+@pytest.fixture(scope="module")
+def words_of_code() -> set[str]:
+    files = [file for room in CODE for ending in ("*.py", "*.proto") for file in (ROOT / room).rglob(ending)]
+    return {word for file in files for word in re.findall(r"\w+", file.read_text())}
+
+
+@pytest.mark.parametrize("page", NAMING)
+def test_names_of_the_code_in_a_page_exist(page: str, words_of_code: set[str]) -> None:
+    """Names with an underscore or a capital inside. One that begins or ends with an underscore is a part of a name."""
+    found = {name for text in backticked(page) if "/" not in text for name in re.findall(r"\b[A-Za-z]\w*\b", text)}
+    names = {name for name in found if "_" in name.rstrip("_") or re.search("[a-z][A-Z]", name)}
+    assert {name for name in names if not name.endswith("_")} - words_of_code == set()
+
+
+@pytest.mark.parametrize("page", NAMING)
+def test_files_of_the_repository_that_a_page_names_exist(page: str) -> None:
+    folders = "|".join((*CODE, "docs"))
+    named = {match[0] for text in backticked(page) if (match := re.match(rf"(?:{folders})/[\w./-]*(?=$|::)", text))}
+    assert {name for name in named if not (ROOT / name).exists()} == set()
