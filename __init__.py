@@ -1,8 +1,8 @@
 """Magnetar: Apache Pulsar's messaging system built on Ray.
 
-Brokers, bookies and the metadata coordinator are Ray actors; topics are stored in replicated ledgers; clients speak
-Pulsar's own binary protocol, so both the client below and every official Pulsar client work; partitions are read in
-bulk into Spark DataFrames (`magnetar.spark`).
+Brokers, bookies and the metadata coordinator are Ray actors. Topics are stored in replicated ledgers. Clients speak
+Pulsar's own binary protocol, so both the client below and every official Pulsar client work. `magnetar.spark` reads
+partitions in bulk into Spark DataFrames.
 
     import magnetar
 

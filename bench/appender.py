@@ -1,11 +1,11 @@
 """Appends a block and syncs it, so many times a second: `appender.py FILE SIZE RATE SECONDS`.
 
-Prints the seconds that each append with its fdatasync took, as JSON. What a program must expect of this disk that makes
-every little write durable in the plainest way; three at a time stand for three bookies.
+Prints the seconds that each append with its fdatasync took, as JSON. The baseline of this disk: a program that makes
+every small write durable in the plainest way. Three processes at a time stand for three bookies.
 
 An append that its predecessor holds up counts from the moment when it was due. A disk that stops for 0.3 s therefore
-shows in as many appends as were due meanwhile, just as it shows in every message that was due. Counted from the moment
-of the call, it would show in one append only.
+delays every append that was due in that time, as it delays every message. Counted from the moment of the call, it would
+show in one append only.
 """
 
 import json

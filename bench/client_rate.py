@@ -1,9 +1,9 @@
 """Publish rate of our client over that of the official one, on the same cluster with the same settings.
 
-100-byte messages, batches of at most 1,000 messages, 10 ms, 128 KiB, equal limits on what may be pending, every message
-counted by its own callback. Runs alternate between the clients, each run in a process of its own, so that none inherits
-another's threads; the figure is the median of the ratios of neighbouring runs. `send_many` on 64 partitions is compared
-with one partition, with equal limits on what may be pending in all.
+100-byte messages; batches of up to 1,000 messages, 10 ms, 128 KiB; equal limits on pending messages. Every message is
+counted by its own callback. Runs alternate between the clients, each run in a process of its own, so that no run
+inherits another's threads. The figure is the median of the ratios of neighbouring runs. `send_many` on 64 partitions is
+compared with one partition, with equal limits on all pending messages.
 
     python bench/client_rate.py pulsar://localhost:6650 http://localhost:8080     # the comparison, printed
     python bench/client_rate.py URL --one magnetar.send_async                    # one run, as JSON

@@ -1,7 +1,7 @@
 """Rate of receiving and acknowledging with our client over that of the official one, on the same topic.
 
 100-byte messages, published once in batches of 1,000. Every run consumes all of them under a subscription of its own,
-reads every payload and acknowledges every message; it runs in a process of its own, with the same receiver queue. Runs
+reads every payload and acknowledges every message. It has a process of its own and the same receiver queue. Runs
 alternate between the ways, and the figure is the median of the ratios of neighbouring runs.
 
     python bench/consume_rate.py pulsar://localhost:6650             # the comparison, printed

@@ -1,9 +1,9 @@
 """What one unbatched entry costs in processor time, beside what its system calls cost a bare program.
 
-Ours: all services of the cluster together, while a client publishes 100-byte messages one at a time, each an entry of
-its own, stored by three bookies. The bare program: a process that hands the same bytes on to three others (asyncio on
-uvloop, as the services have it); each of these writes them into a file filled beforehand, syncs and answers; the first
-answers when all three have. Both are asked in turn, so that neighbours in time share the machine's mood.
+Ours: all services of the cluster together. A client publishes 100-byte messages one at a time; each is an entry, stored
+by three bookies. The bare program: a process hands the same bytes on to three others (asyncio on uvloop, as in the
+services). Each of these writes them into a file filled beforehand, syncs and answers. The first process answers when
+all three have answered. Both are asked in turn, so that neighbours in time share the machine's mood.
 
     python bench/entry_cost.py write FILE | echo PORT PORT PORT     a process of the bare program; prints its port
 """

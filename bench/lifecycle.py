@@ -1,7 +1,7 @@
 """How long `magnetar start --detach` and `magnetar stop` take, as an operator types them: 3 bookies, 2 brokers, admin.
 
-The anchor is Ray alone, measured in turns with ours: `ray start --head`, as many detached actors as the cluster has,
-which do nothing, and the end of these processes by SIGKILL. Both begin without any Ray.
+The anchor is Ray alone, measured in turns with ours: `ray start --head`, as many empty detached actors as the cluster
+has actors, and SIGKILL for these processes. Both begin without any Ray.
 """
 
 import os

@@ -39,8 +39,8 @@ def synced_append_latencies(directory: Path, *, writers: int, size: int, seconds
 
 
 def synced_write_rate(directory: Path, *, size: int) -> float:
-    """Bytes a second of one process that writes blocks of 1 MiB, each followed by fdatasync, into a file of `size`
-    bytes that was allocated beforehand.
+    """Bytes per second of one process that writes blocks of 1 MiB, each followed by fdatasync. The file has `size`
+    bytes and was allocated beforehand.
     """
     block = os.urandom(BLOCK_SIZE)
     path = directory / "sequential"

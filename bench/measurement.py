@@ -1,8 +1,8 @@
 """Latencies and rates under the field names of the OpenMessaging Benchmark, so that its tools can read them.
 
 Latencies are recorded in microseconds into HDR histograms and reported in milliseconds. `publishLatency` runs from the
-actual send to the receipt; `publishDelayLatency` is how late the send was against its schedule, kept apart so that a
-stalled sender does not hide it (coordinated omission).
+actual send to the receipt. `publishDelayLatency` is how late the send was against its schedule. It is recorded apart,
+so that a stalled sender does not hide it (coordinated omission).
 """
 
 import os

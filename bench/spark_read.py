@@ -1,9 +1,9 @@
 """Reading a topic into Spark: `read_topic` and an aggregate, over the same aggregate on blocks that are there already.
 
-Two million messages of 100 B in four partitions. The brokers are stopped (SIGSTOP) as soon as a read is planned and
-go on when the aggregate is done, so everything comes from the bookies. Each round measures the read together with the
-first aggregate, then the aggregate alone on the blocks that the read has made, twice, of which the faster counts. The
-first round warms Spark's compiler up and does not count.
+Two million messages of 100 B in four partitions. The brokers are stopped (SIGSTOP) when a read is planned and continue
+when the aggregate is done. So everything comes from the bookies. Each round measures the read together with the first
+aggregate. Then it measures the aggregate alone on the blocks of the read, twice; the faster run counts. The first round
+warms Spark's compiler up and does not count.
 """
 
 import json

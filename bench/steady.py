@@ -1,9 +1,9 @@
 """A steady load that the machine bears with ease: how long do the slowest publishes take?
 
 5,000 messages of 1 KB a second, in batches of at most 1 ms, for so long that every bookie fills several journals. In
-the same run three processes each append 8 KB and sync it 600 times a second, which is about what the load asks of each
-bookie's disk. Load and appenders take turns, so that neighbours in time share the disk's mood: a virtual disk can stop
-for tenths of a second at a time, for minutes in a row.
+the same run, three processes each append 8 KB and sync it 600 times per second. This is about the load of each bookie's
+disk. Load and appenders take turns, so that neighbours in time see the same disk: for minutes, a virtual disk can stop
+for tenths of a second at a time.
 
     python bench/steady.py URL SECONDS     the load alone, its latencies as JSON
 """

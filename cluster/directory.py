@@ -7,8 +7,8 @@
     DIR/bookie-<n>/                  one bookie's data, with its cookie
 
 The identity is created once, on a wholly fresh directory. A directory that holds data but no identity, or an identity
-whose metadata store is gone, is refused: starting over it with an empty store would lose every topic, and might make
-bookies believe that none of their ledgers is needed.
+whose metadata store is gone, is refused. Starting with an empty store would lose every topic, and bookies might delete
+all their ledgers.
 """
 
 import dataclasses

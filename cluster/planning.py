@@ -1,8 +1,8 @@
 """From what the operator asked for to a plan: which node runs where, on which port, with which data.
 
 Pure decisions; looking at machines and at metadata happens in `survey` and `starting`. Bookies are bound to their data:
-each starts where its cookie lies. A number whose bookie is registered but whose cookie lies nowhere in sight is not
-created anew (its disk may come back), unless the operator accepts that its disk is lost; a fresh number is.
+each starts where its cookie lies. A registered bookie whose cookie no node holds is not created again, because its disk
+may come back. It is created again if the operator accepts that its disk is lost. A new number is always created.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ REPLICATION_NAMES = (
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine (a Ray node) that may carry processes; `cookies` maps the ids of the bookies whose data lies there to
-    the cluster that they belong to.
+    """A machine (a Ray node) that may run processes. `cookies` maps the ids of the bookies whose data lies there to
+    their cluster.
     """
 
     ray_node_id: str
@@ -53,7 +53,7 @@ class Wanted:
     coordinator_port: int
     data_directory: str
     lost_instances: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Bookies that may begin anew, with the life of the disk whose loss was accepted."""
+    """Bookies that may start with an empty disk, with the life of the disk whose loss was accepted."""
 
 
 def load_settings(
@@ -124,7 +124,7 @@ def place_bookies(
 ) -> tuple[list[tuple[str, Machine]], list[str]]:
     """Which bookie runs on which machine, and which registered ones lie on none.
 
-    The `accepted` ones of the latter begin anew, where the fewest bookies are, as fresh ones do.
+    The `accepted` ones of the latter start with an empty disk where the fewest bookies are, as new ones do.
 
     Raises ClusterError when a cookie belongs to another cluster, or lies on two machines.
     """

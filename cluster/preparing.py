@@ -30,7 +30,7 @@ class StartOptions:
     admin_port: int = 8080
     metadata_url: str | None = None
     accept_lost_disk: Sequence[str] = ()
-    """Bookies that may begin anew, because their disks will not come back."""
+    """Bookies that may start with an empty disk, because their disks are lost."""
     metadata_restored: bool = False
     """The metadata was restored from a backup since the cluster ran."""
 

@@ -7,7 +7,7 @@
 
 A Ray of ours asks for a token: the default of ray.init, and what we ask of a detached one. Ray keeps the token in
 `~/.ray/auth_token`, so only this user can connect. Ray never turns that on by itself for a connection to a given
-address, so whoever connects to a Ray of ours does it by `connect_to_session`, or has RAY_AUTH_MODE=token in the
+address. So a program connects to a Ray of ours with `connect_to_session`, or has RAY_AUTH_MODE=token in its
 environment. What the user has set there is left alone.
 
 Ray is imported inside the functions, because this module is loaded by every `magnetar` command.

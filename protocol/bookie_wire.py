@@ -4,15 +4,14 @@ A ledger entry, the same bytes on the wire, on every bookie's disk and in recove
 
     [u64 ledger id][u64 nonce][u64 entry id][i64 LAC][u64 length][u32 crc32c][body]
 
-The nonce is the ledger's, a random number in its metadata. Ids are given out once, but by a counter that goes back when
-the metadata is restored from a backup; then two ledgers may have one id, and the nonce tells them apart. It is part of
-every request, too. A bookie that holds another ledger under the id answers FOREIGN, whatever it is asked: neither its
-entries nor their absence say anything about the ledger that is meant.
+The nonce is the ledger's, a random number in its metadata. A counter gives each id out once, but the counter goes back
+when the metadata is restored from a backup. Two ledgers may then have one id, and the nonce tells them apart. It is
+part of every request, too. A bookie that holds another ledger under the id answers FOREIGN to every request. Neither
+its entries nor their absence say anything about the requested ledger.
 
-LAC (last add confirmed) is the last entry that the writer knew confirmed when it sent this one, −1 for none;
-`length` counts all bodies of the ledger up to and including this one. The CRC32C covers the header before it and
-the body, so an entry proves by itself which entry of which ledger it is. The body is the producer's and is not
-looked into.
+LAC (last add confirmed) is the last entry that the writer knew confirmed when it sent this one, −1 for none. `length`
+counts all bodies of the ledger up to and including this one. The CRC32C covers the header before it and the body, so an
+entry proves by itself which entry of which ledger it is. The body is the producer's and is not looked into.
 
 Requests travel in RPC frames (`rpc_frames`), operation and status in the frame's code:
 
@@ -23,9 +22,9 @@ Requests travel in RPC frames (`rpc_frames`), operation and status in the frame'
 | FENCE | `[u64 ledger][u64 nonce]` | `[i64 LAC][i64 last entry]` |
 | READ_LAC | `[u64 ledger][u64 nonce]` | `[i64 LAC][i64 last entry]` |
 
-A READ answers entries of first…last (both inclusive) in ascending order, at least one if the bookie has any, then
-until `bytes`; `next` is the first id not examined. Entries that it does not hold are absent from the answer.
-LAC in answers is the highest that any stored entry carries, −1 for none, as is the last entry's id.
+A READ answers entries of first…last (both inclusive) in ascending order: at least one if the bookie has any, then up to
+`bytes`. `next` is the first id not examined. Entries that it does not hold are absent from the answer. LAC in answers
+is the highest that any stored entry carries, −1 for none, as is the last entry's id.
 """
 
 from enum import IntEnum

@@ -1,13 +1,13 @@
 """Cutting a stream of bytes into frames that begin with their size.
 
-A connection hands over whatever the socket gave: many frames in one chunk, or one frame in many chunks.
-`FrameCutter` keeps at most one unfinished frame. The cost is linear in the bytes whatever the chunks are: a frame
-inside one chunk is not copied here at all, a frame across chunks is copied once into a growing buffer, and a size
-above the limit is refused as soon as its four bytes are there, before anything of the frame is kept.
+A connection hands over whatever the socket gave: many frames in one chunk, or one frame in many chunks. `FrameCutter`
+keeps at most one unfinished frame. The cost is linear in the bytes, for chunks of any size. A frame inside one chunk is
+not copied here. A frame across chunks is copied once into a growing buffer. A size above the limit is refused as soon
+as its four bytes are there, before anything of the frame is kept.
 
-States: *between frames* (no buffer) → *inside a frame* (buffer holds its beginning; `_needed` bytes complete what
-is known of it) → back, or *broken* after an error, for good: the stream has lost its place, the connection must be
-closed. Invariant: after `cut` returns, the buffer is shorter than `_needed` ≤ 4 + `frame_size_max`.
+States: *between frames* (no buffer) → *inside a frame* (the buffer holds its beginning; `_needed` bytes complete what
+is known of it) → back. An error leads to *broken*, which is final: the stream has lost its position, and the connection
+must be closed. Invariant: after `cut` returns, the buffer is shorter than `_needed` ≤ 4 + `frame_size_max`.
 """
 
 from struct import Struct

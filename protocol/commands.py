@@ -1,9 +1,9 @@
 """Commands as bytes, ready for the socket.
 
-`encode` frames any command message: `encode(CommandSuccess(request_id=7))`. The commands that flow once per entry
-are written by hand below, because building protobuf objects for them costs several times as much; a test compares
-each with what protobuf writes. Headers (`message_header`, `send_header`) are everything of a frame before its
-entry, so that entries are never copied: write the header, then the entry.
+`encode` frames any command message: `encode(CommandSuccess(request_id=7))`. The commands that flow once per entry are
+written by hand below, because building protobuf objects costs several times as much. A test compares each with
+protobuf's output. Headers (`message_header`, `send_header`) are everything of a frame before its entry, so that entries
+are never copied: write the header, then the entry.
 
 Ids of ledgers and entries may be −1 (a duplicate's receipt); on the wire they are unsigned 64-bit patterns.
 """
@@ -231,8 +231,9 @@ _PONG = _framed(_prefix("CommandPong"), b"")
 
 
 def refusal(kind: int, request_id: int, error: int, message: str) -> bytes:
-    """The frame that refuses a request of that type: an answer of the type that its client waits for, if there is one
-    that can carry an error; ERROR otherwise."""
+    """The frame that refuses a request of that type: the answer that its client waits for, if that answer can carry an
+    error, else ERROR.
+    """
     types = dict(BaseCommand.Type.items())
     names = {number: name for name, number in types.items()}
     number = types.get(f"{names[kind]}_RESPONSE")

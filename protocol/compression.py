@@ -1,8 +1,8 @@
 """Compression of an entry's payload, in the formats of Pulsar's clients.
 
-LZ4 is one raw block, SNAPPY is raw, ZLIB and ZSTD carry their own framing. The size before compression travels in
-the metadata, so decompression knows what to expect: it never produces or allocates more than that, nor more than
-the caller allows, and anything that does not come out at exactly that size is a ProtocolError.
+LZ4 is one raw block, SNAPPY is raw, ZLIB and ZSTD carry their own framing. The size before compression travels in the
+metadata. Decompression never produces or allocates more than that, nor more than the caller allows. A result of any
+other size is a ProtocolError.
 """
 
 # lz4 comes without types.
@@ -54,8 +54,8 @@ def decompress(kind: int, data: bytes | bytearray | memoryview, uncompressed_siz
     """`data` as it was, exactly `uncompressed_size` bytes.
 
     ProtocolError if that size is over `size_max`, if the data is damaged, or if it holds more or less than announced.
-    Without compression the announced size is not looked at: the official client leaves it out. `size_max` may have to
-    be more than a broker's largest message, because clients hold the *compressed* size of a single message to that.
+    Without compression the announced size is ignored, because the official client leaves it out. `size_max` may have to
+    be above a broker's largest message, because clients apply that limit to the *compressed* size.
     """
     if kind == CompressionType.NONE:
         uncompressed_size = len(data)

@@ -7,9 +7,8 @@
 section `[0x0e02][u32 size][BrokerEntryMetadata]` in front; the decoder hands it over as it came, since it is stored
 and delivered untouched. What is inside an entry is `entries`' concern.
 
-A decoded command is complete: its type is known, the message that belongs to the type is there, every required
-field at any depth is set, and every string is UTF-8. What does not hold this is a ProtocolError, never another
-exception.
+A decoded command is complete: its type is known, and the message of that type is there. Every required field at any
+depth is set, and every string is UTF-8. What does not hold this is a ProtocolError, never another exception.
 """
 
 from struct import Struct

@@ -2,8 +2,8 @@
 
 A message is found by ledger, entry and, inside a batch, its index. Servers work with positions, plain tuples
 `(ledger_id, entry_id)`. `WireMessageId` is an id with the fields of the wire; users hold the client's `MessageId`,
-whose arguments come in the official client's order. The serialized form is Pulsar's `MessageIdData`, byte
-for byte what the official client writes, so an id kept by one client is good for the other.
+whose arguments come in the official client's order. The serialized form is Pulsar's `MessageIdData`, byte for byte as
+the official client writes it. So each client can use an id that the other stored.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LATEST_POSITION: Position = (_INT64_MAX, _INT64_MAX)
 class WireMessageId:
     """The id of a message: immutable, hashable, ordered by ledger, entry, batch index, then partition.
 
-    `partition` is −1 on a topic without partitions; `batch_index` is −1 for a message sent alone. `batch_size` (0 =
-    not known) is knowledge about the batch, not part of the identity: two ids that differ only there are equal.
-    Order across partitions has no meaning in time.
+    `partition` is −1 on a topic without partitions. `batch_index` is −1 for a message sent alone. `batch_size` (0 = not
+    known) is not part of the identity: two ids that differ only there are equal. Order across partitions has no meaning
+    in time.
     """
 
     __slots__ = ("batch_index", "batch_size", "entry_id", "ledger_id", "partition")

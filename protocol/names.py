@@ -1,7 +1,7 @@
 """Names that several rooms must agree on: actors, roles, versions.
 
-A node's id (`bookie-1`, `broker-2`) is what metadata, cookies and logs carry; the actor's name puts the product's
-name in front of it, because Ray's names are shared with whatever else runs in the Ray cluster.
+Metadata, cookies and logs carry a node's id (`bookie-1`, `broker-2`). The actor's name has the product's name in front
+of it, because other programs in the Ray cluster share Ray's names.
 """
 
 RAY_NAMESPACE = "magnetar"

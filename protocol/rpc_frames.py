@@ -2,9 +2,9 @@
 
     [u32 size of the rest][u8 kind][u8 code][u32 request id][payload]       big-endian
 
-A connection is symmetric: both sides may send requests. `code` is the operation of a request or notification and
-the status of a response. Operation 0 is a call by name: its payload is msgpack `[method, arguments]`, its OK answer
-is msgpack of the result, its error answer (status 255) msgpack of the triple of `errors.error_to_wire`. Other
+A connection is symmetric: both sides may send requests. `code` is the operation of a request or notification and the
+status of a response. Operation 0 is a call by name. Its payload is msgpack `[method, arguments]`, and its OK answer is
+msgpack of the result. Its error answer (status 255) is msgpack of the triple of `errors.error_to_wire`. Other
 operations have binary payloads of their own (`bookie_wire`).
 
 Handshake, time-outs and matching of answers to requests belong to `runtime.rpc.connection`.

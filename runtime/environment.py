@@ -1,6 +1,6 @@
 """The outside world of a service: wall clock, chance, threads and files, handed over as one object.
 
-A service that takes these from its `Environment`, and time from the running loop, runs unchanged in a Ray actor,
+A service takes these from its `Environment`, and time from the running loop. So it runs unchanged in a Ray actor,
 embedded in one process, and under the simulator's virtual time.
 """
 
@@ -89,7 +89,7 @@ class Environment:
 
     @classmethod
     def real(cls, threads_max: int = 4) -> "Environment":
-        """The operating system's clock, chance, threads (at most `threads_max`, plus one a lane) and files."""
+        """The operating system's clock, chance, threads (up to `threads_max`, plus one per lane) and files."""
         return cls(SystemClock(), SystemChance(), ThreadOffload(threads_max), RealFiles())
 
     def close(self) -> None:

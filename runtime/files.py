@@ -1,11 +1,11 @@
 """Files and directories as services see them: positioned writes, explicit syncs, atomic replacement, locks for life.
 
-Every call blocks, so services make them through `Offload`. The simulator's version forgets what was not synced;
-nothing here may therefore promise durability that only the page cache gives: a new name is durable after
-`sync_directory`, bytes are after `File.sync` or a synced `File.write_at`.
+Every call blocks, so services make them through `Offload`. The simulator's version forgets what was not synced, so
+nothing here may promise durability that only the page cache gives. A new name is durable after `sync_directory`. Bytes
+are durable after `File.sync` or a synced `File.write_at`.
 
-Files hold messages and secrets, so only their owner may read them, whatever the umask: every file that is made here
-has mode 0600, every directory 0700. Whoever opens an older file that others may read takes that right away.
+Files hold messages and secrets, so only their owner may read them. Independent of the umask, every file that is made
+here has mode 0600, every directory 0700. Opening an older file that others may read takes that right away.
 """
 
 import errno
@@ -106,8 +106,8 @@ class Files(Protocol):
 class RealFile:
     """A file descriptor.
 
-    A synced write is one system call where the kernel offers it: pwritev2 with RWF_DSYNC gives each write what O_DSYNC
-    gives all of a descriptor's (pwritev2(2), open(2)), which is a write and an fdatasync of its range before it
+    A synced write is one system call where the kernel offers it. pwritev2 with RWF_DSYNC does for one write what
+    O_DSYNC does for all writes of a descriptor (pwritev2(2), open(2)): a write, and an fdatasync of its range before it
     returns. Where it is refused, fdatasync follows the write.
     """
 
@@ -244,8 +244,9 @@ class RealFiles:
 
 
 def open_private(path: str, flags: int) -> int:
-    """A descriptor of a file that only its owner may read and write: one that is made has that mode, an older one that
-    belongs to this user gets it. Raises OSError."""
+    """A descriptor of a file that only its owner may read and write. A new file has that mode; an older file of this
+    user gets it. Raises OSError.
+    """
     descriptor = os.open(path, flags, FILE_MODE)
     try:
         found = os.fstat(descriptor)

@@ -1,9 +1,9 @@
 """How processes of the cluster write their logs: one line a record, whatever the record says.
 
 Clients choose names of subscriptions, producers and consumers, and Pulsar allows any character in them. So a name may
-hold line breaks, and what follows one would look like a record of its own; or it may hold sequences that a terminal
-obeys. The formatter writes such characters as `\\n` or `\\x1b`. A traceback has lines of its own, which are marked: an
-exception's text may hold a name, too.
+hold line breaks, and the text behind one would look like another record. It may also hold control sequences for a
+terminal. The formatter writes such characters as `\\n` or `\\x1b`. A traceback has lines of its own, which are marked:
+an exception's text may hold a name, too.
 """
 
 import logging

@@ -1,5 +1,6 @@
-"""Figures for statistics: counters with rates that cost nothing while nobody asks (a rate is computed between
-questions, never by a timer), and times as text."""
+"""Figures for statistics: counters with rates, and times as text. A rate is computed when it is read, never by a timer,
+so it costs nothing in between.
+"""
 
 from datetime import UTC, datetime
 
@@ -10,9 +11,9 @@ WINDOW_MAX_S = 60.0
 class Meter:
     """Messages, bytes and entries since creation, and their rates over the last window.
 
-    The window runs from a marker that is moved when it is older than a minute, so a rate describes between the last
-    second and the last two minutes, as far as somebody asks that often; the first question sees all since creation.
-    Times are the loop's.
+    The window starts at a marker that moves when it is older than a minute. If the rate is read often, it describes
+    between the last second and the last two minutes. The first read describes the time since creation. Times are the
+    loop's.
     """
 
     __slots__ = ("_marks", "bytes", "entries", "messages")

@@ -1,8 +1,8 @@
 """Running blocking work off the event loop: on any thread, or in order on a lane's own thread.
 
-Files, SQL and compression of big blocks go through here, because one blocking call on the loop stalls every
-connection of the process. A lane is for work that must stay in order and answer fast (a journal, an SQLite
-connection): one dedicated thread, first in first out, a hand-over of some tens of microseconds.
+Files, SQL and compression of big blocks go through here, because one blocking call on the loop stalls every connection
+of the process. A lane is for work that must stay in order and answer fast (a journal, an SQLite connection). It is one
+dedicated thread, first in first out, with a hand-over of some tens of microseconds.
 """
 
 import asyncio

@@ -8,8 +8,8 @@
     flights.groupBy("__key").count().show()
     magnetar.spark.stop()
 
-The owner brokers only tell where a topic begins and ends; Ray actors on every node then read ranges of its ledgers
-straight from the bookies, decode them to Arrow, and leave the blocks on their node, where Spark's executors take them.
+The owner brokers only say where a topic begins and ends. Ray actors on every node then read ranges of its ledgers from
+the bookies and decode them to Arrow. The blocks stay on their node, where Spark's executors take them.
 
 Everything is loaded on first use: importing this brings in neither Spark nor Ray nor Arrow.
 """

@@ -1,15 +1,15 @@
 """A Spark session on Ray: RayDP, started the way that Java 17 and Ray's workers need it.
 
-Spark's executors are Ray actors (JVMs), so the session belongs to the Ray that this process has joined, and ends with
+Spark's executors are Ray actors (JVMs), so the session belongs to the Ray that this process has joined. It ends with
 `stop` or with this process. RayDP allows one session a process.
 
 What has to be said and is easily missed:
 
-- Java 17 closes its own packages. Spark, Arrow, and the serializer of Ray's Java workers reach into them; without
-  `--add-opens` for driver, executors and application master the direction from Spark to Ray kills the executor (it is
-  `java.math` that Ray needs and Spark's own list lacks).
-- Executors start Python workers by the name that the driver gives, by default `python3` from the path, which need not
-  be the Python that runs this program and has PySpark.
+- Java 17 closes its own packages. Spark, Arrow, and the serializer of Ray's Java workers reach into them. Driver,
+  executors and application master need `--add-opens`, or the direction from Spark to Ray kills the executor. Ray needs
+  `java.math`, which Spark's own list lacks.
+- Executors start Python workers by the name that the driver gives. The default, `python3` from the path, need not be
+  the Python that runs this program and has PySpark.
 - An executor that asks for more CPUs than Ray has is waited for without end, so that is refused here.
 """
 

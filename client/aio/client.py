@@ -67,10 +67,10 @@ class AsyncClient:
         Args:
             service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. None finds the cluster through Ray.
             authentication: Not supported. Leave it out.
-            operation_timeout_seconds: Seconds that creating, subscribing and seeking may take.
+            operation_timeout_seconds: Seconds that creating a producer, subscribing and seeking may take.
             io_threads: Accepted without effect.
             message_listener_threads: Accepted without effect.
-            concurrent_lookup_requests: Lookups under way at a time, at most.
+            concurrent_lookup_requests: Maximum number of lookups in flight.
             log_conf_file_path: Not supported. Leave it out.
             stats_interval_in_seconds: Accepted without effect.
             use_tls: Not supported. Leave it out.
@@ -78,7 +78,7 @@ class AsyncClient:
             tls_allow_insecure_connection: Not supported. Leave it out.
             tls_validate_hostname: Not supported. Leave it out.
             logger: Not supported. Leave it out.
-            connection_timeout_ms: Milliseconds that a connection may take.
+            connection_timeout_ms: Milliseconds that opening a connection may take.
             listener_name: Not supported. Leave it out.
             tls_private_key_file_path: Not supported. Leave it out.
             tls_certificate_file_path: Not supported. Leave it out.
@@ -144,29 +144,29 @@ class AsyncClient:
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
     ) -> AsyncProducer:
-        """Create a producer on a topic. The broker creates the topic if need be.
+        """Create a producer on a topic. The broker creates the topic if it does not exist.
 
         Batching is on, as in the official asyncio client.
 
         Args:
             topic: Any form of a topic's name.
-            producer_name: By default the broker gives one.
+            producer_name: By default the broker chooses a name.
             schema: Not supported. Leave it out.
-            initial_sequence_id: The first message has the next one.
-            send_timeout_millis: Milliseconds until a send fails with Timeout; 0: never.
+            initial_sequence_id: The first message gets the next sequence id.
+            send_timeout_millis: Milliseconds until a send fails with Timeout; 0 = never.
             compression_type: How batches are compressed.
-            max_pending_messages: Messages without a receipt, at most, per partition.
+            max_pending_messages: Maximum number of messages without a receipt per partition.
             max_pending_messages_across_partitions: The same for all partitions together.
             block_if_queue_full: Wait for room instead of raising ProducerQueueIsFull.
             batching_enabled: Whether messages share entries.
-            batching_max_messages: Messages in a batch, at most.
-            batching_max_allowed_size_in_bytes: Bytes in a batch, about, at most.
-            batching_max_publish_delay_ms: Milliseconds that a batch waits for more, at most.
+            batching_max_messages: Maximum number of messages in a batch.
+            batching_max_allowed_size_in_bytes: Approximate maximum of bytes in a batch.
+            batching_max_publish_delay_ms: Maximum milliseconds that a batch waits for more messages.
             chunking_enabled: Not supported. Leave it out.
             message_routing_mode: Which partition a message goes to.
             lazy_start_partitioned_producers: Not supported. Leave it out.
             properties: Shown in the topic's statistics.
-            batching_type: What may share a batch.
+            batching_type: Which messages may share a batch.
             encryption_key: Not supported. Leave it out.
             crypto_key_reader: Not supported. Leave it out.
             access_mode: Not supported. Leave it out.
@@ -179,7 +179,7 @@ class AsyncClient:
         Raises:
             InvalidConfiguration: If an option is impossible.
             OperationNotSupported: If an option asks for a feature that is not supported.
-            InvalidTopicName: If `topic` is no topic name.
+            InvalidTopicName: If `topic` is not a topic name.
             ConnectError: If no broker can be reached.
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
@@ -219,29 +219,28 @@ class AsyncClient:
         crypto_failure_action: object = None,
         is_pattern_topic: bool = False,
     ) -> AsyncConsumer:
-        """Create a consumer. The broker creates topic and subscription if need be.
+        """Create a consumer. The broker creates the topic and the subscription if they do not exist.
 
         Args:
             topic: Any form of a topic's name.
             subscription_name: The subscription, which is created if it does not exist.
             consumer_type: How the consumers of the subscription share its messages.
             schema: Not supported. Leave it out.
-            receiver_queue_size: Messages that wait in the client, about; 0: none.
+            receiver_queue_size: Approximate number of messages that wait in the client; 0 = none.
             max_total_receiver_queue_size_across_partitions: The same for all partitions together.
             consumer_name: Shown in the topic's statistics.
             unacked_messages_timeout_ms: Not supported. Leave it out.
             broker_consumer_stats_cache_time_ms: Accepted without effect.
-            negative_ack_redelivery_delay_ms: Milliseconds after a negative acknowledgement until the message comes
-                again.
+            negative_ack_redelivery_delay_ms: Milliseconds from a negative acknowledgement to the redelivery.
             is_read_compacted: Not supported. Leave it out.
             properties: Shown in the topic's statistics.
-            initial_position: Where a subscription starts that does not exist yet.
+            initial_position: Where a new subscription starts.
             crypto_key_reader: Not supported. Leave it out.
             replicate_subscription_state_enabled: Not supported. Leave it out.
             max_pending_chunked_message: Accepted without effect.
             auto_ack_oldest_chunked_message_on_queue_full: Not supported. Leave it out.
-            start_message_id_inclusive: Whether a seek to a message delivers it again.
-            batch_receive_policy: When `batch_receive` has enough.
+            start_message_id_inclusive: Whether a seek to a message redelivers that message.
+            batch_receive_policy: When `batch_receive` returns.
             key_shared_policy: Not supported. Leave it out.
             batch_index_ack_enabled: Not supported. Leave it out.
             regex_subscription_mode: Not supported. Leave it out.
@@ -255,7 +254,7 @@ class AsyncClient:
         Raises:
             InvalidConfiguration: If an option is impossible.
             OperationNotSupported: If an option asks for a feature that is not supported.
-            InvalidTopicName: If `topic` is no topic name.
+            InvalidTopicName: If `topic` is not a topic name.
             ConnectError: If no broker can be reached.
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
@@ -284,14 +283,14 @@ class AsyncClient:
 
         Args:
             topic: Any form of a topic's name.
-            start_message_id: The reader begins behind this message.
+            start_message_id: The reader starts behind this message.
             schema: Not supported. Leave it out.
-            receiver_queue_size: Messages that wait in the client, about.
+            receiver_queue_size: Approximate number of messages that wait in the client.
             reader_name: Shown in the topic's statistics.
-            subscription_role_prefix: How the name of its subscription begins.
+            subscription_role_prefix: Prefix of the name of the reader's subscription.
             is_read_compacted: Not supported. Leave it out.
             crypto_key_reader: Not supported. Leave it out.
-            start_message_id_inclusive: Begin with that message, not behind it.
+            start_message_id_inclusive: Start at the start message, not behind it.
             crypto_failure_action: Not supported. Leave it out.
 
         Returns:
@@ -300,7 +299,7 @@ class AsyncClient:
         Raises:
             InvalidConfiguration: If an option is impossible.
             OperationNotSupported: If an option asks for a feature that is not supported.
-            InvalidTopicName: If `topic` is no topic name.
+            InvalidTopicName: If `topic` is not a topic name.
             ConnectError: If no broker can be reached.
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.

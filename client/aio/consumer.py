@@ -49,7 +49,7 @@ class AsyncConsumer(ConsumerFacts):
         What lies before a message that cannot be opened is returned first.
 
         Args:
-            messages_max: Messages to return at most.
+            messages_max: Maximum number of messages to return.
             timeout_millis: Milliseconds to wait; None waits without end.
 
         Returns:
@@ -208,7 +208,7 @@ class AsyncConsumer(ConsumerFacts):
         await self._consumer.close()
 
     async def _prepare(self) -> None:
-        """Have a thread open the large entry that is next; one at a time, whoever waits."""
+        """Have a thread decode the large entry that is next; one at a time for all waiting callers."""
         async with self._preparing:
             entry = self._inbox.unprepared()
             if entry is not None:

@@ -1,8 +1,8 @@
 """Reading a topic without a subscription that outlives the reader: the asyncio face, and what knows the position.
 
-A reader is a consumer of a non-durable subscription of its own. Where it stands (the last message that the application
-took, or the wanted start) decides whether there is more to read; its messages are acknowledged as they are taken, so
-that nothing piles up at the broker.
+A reader is a consumer of a non-durable subscription of its own. Its position is the last message that the application
+took, or the wanted start. The position decides whether there is more to read. Messages are acknowledged as they are
+taken, so that the broker keeps no backlog.
 """
 
 from typing import cast

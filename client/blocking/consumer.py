@@ -26,7 +26,7 @@ LISTENER_STOP_TIMEOUT_S = 5.0
 
 
 class Receiver:
-    """Taking messages from an inbox, waiting if there are none."""
+    """Takes messages from a receive queue, and waits if there are none."""
 
     def __init__(self, running: Running, consumer: TopicConsumer) -> None:
         self._running = running
@@ -85,7 +85,7 @@ class Receiver:
 class Consumer(ConsumerFacts, OpensLater):
     """Consumes one topic under a subscription, from any thread. Made by `Client.subscribe`.
 
-    Pickles as its client and configuration: what comes out subscribes anew when it is first used.
+    Pickles as its client and configuration: the copy subscribes again when it is first used.
     """
 
     _SET_BY_OPENING = frozenset({"_running", "_consumer", "_inbox", "_messages", "_receiver", "_listener"})
@@ -149,7 +149,7 @@ class Consumer(ConsumerFacts, OpensLater):
         What lies before a message that cannot be opened is returned first.
 
         Args:
-            messages_max: Messages to return at most.
+            messages_max: Maximum number of messages to return.
             timeout_millis: Milliseconds to wait; None waits without end.
 
         Returns:

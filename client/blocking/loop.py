@@ -1,7 +1,7 @@
 """The event loop behind blocking clients: one thread, and how other threads meet it.
 
-Inside Ray's workers, tasks and actors of one process share it (and with it connections) for equal configurations;
-there it lives as long as the process.
+Inside Ray's workers, the tasks and actors of one process share it, and its connections, for equal configurations. There
+it lives as long as the process.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class Running:
             raise
 
     def close_soon(self, forgotten: Closeable) -> None:
-        """Have the loop close what nobody holds any more. Waits for nothing: garbage collection calls this."""
+        """Have the loop close what the application dropped. Waits for nothing: garbage collection calls this."""
         if self.error is None and forgotten in self.core.opened:
             with suppress(RuntimeError):  # the loop has ended, and all of it with it
                 self._loop.call_soon_threadsafe(self.core.close_soon, forgotten)

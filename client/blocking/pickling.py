@@ -56,7 +56,7 @@ class OpensLater:
         return "_opening" in self.__dict__
 
     def inherited(self) -> None:
-        """Note that the process has forked: whoever was opening it is not here. See `forking`."""
+        """Note that the process has forked: the thread that was opening it is not in the child. See `forking`."""
         if self.is_unopened:
             self.__dict__["_opening"] = threading.RLock()
 

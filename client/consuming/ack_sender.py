@@ -1,12 +1,12 @@
 """Sending what a consumer acknowledges, positively and negatively, for one topic or partition.
 
-Acknowledgements are collected from any thread with one append each (one for a whole list or batch) and go out together:
-100 ms after the first, or when 1,000 wait (`ack_group_time_ms`, `ack_group_max`). Negatively acknowledged entries are
-asked for again after their delay: one by one on a Shared subscription, all from the first unacknowledged on otherwise.
-What could not be sent because there is no connection is sent first thing on the next.
+Acknowledgements are collected from any thread with one append each (one for a whole list or batch). They are sent
+together: 100 ms after the first, or when 1,000 wait (`ack_group_time_ms`, `ack_group_max`). Negatively acknowledged
+entries are asked for again after their delay: one by one on a Shared subscription, all from the first unacknowledged on
+otherwise. What could not be sent because there is no connection is sent first thing on the next.
 
-The same queue carries what the application was not given (`undelivered`) and what it was given since (`opened`), so
-that the loop learns of these before it works off any acknowledgement of what came later.
+The same queue carries entries that were not delivered (`undelivered`) and those delivered since (`opened`). So the loop
+learns of these before it handles any acknowledgement of later messages.
 """
 
 import asyncio
@@ -216,7 +216,7 @@ class ConsumerAcks:
         self.abandon()
 
     def abandon(self) -> None:
-        """Send nothing any more."""
+        """Send no more acknowledgements."""
         self._stop_timer()
         if self._negative_timer is not None:
             self._negative_timer.cancel()

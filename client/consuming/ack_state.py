@@ -1,16 +1,16 @@
 """Which entries can be acknowledged: messages become entries, and entries are collected for one command.
 
 The broker knows entries only. An entry of a batch counts when all of its messages do; until then the bits of the
-missing ones are kept here. Cumulative acknowledgement of a message in the middle of a batch acknowledges the entry
-before it, and the part of the batch up to the message.
+missing ones are kept here. Cumulative acknowledgement of a message inside a batch acknowledges the entry before it, and
+the batch up to the message.
 
 An entry that could not be opened was never delivered, and a cumulative acknowledgement of what lies behind it must not
-delete it. From the first such entry on, a cumulative acknowledgement goes out as the position before that entry, and as
-single entries for what was opened behind it. Only an acknowledgement that names the entry itself gives it up.
+delete it. From the first such entry on, a cumulative acknowledgement is sent as the position before that entry. Entries
+that were decoded behind it are sent one by one. Only an acknowledgement that names the entry itself gives it up.
 
 Pure state, no I/O and no clock. Invariants: `_missing` holds entries of which some but not all messages are
-acknowledged; nothing at or below the cumulative position is held anywhere; no entry of `_undelivered` is in what
-`take` returns, nor at or below the cumulative position; without such entries `_passed` is empty.
+acknowledged. Nothing at or below the cumulative position is held anywhere. No entry of `_undelivered` is in what `take`
+returns, nor at or below the cumulative position. Without such entries `_passed` is empty.
 
 Bound: `_undelivered` and `_passed` hold unacknowledged entries, which the broker limits.
 """

@@ -179,7 +179,7 @@ class PartitionConsumer:
         if self._durable:
             self._void_queue()
             if not self._sought:
-                # Whoever moved the subscription may have moved it back: from here on everything is wanted.
+                # The seek that moved the subscription may have moved it back: from here on every message is wanted.
                 self._filter = None
             self._sought = False
         else:
@@ -306,7 +306,7 @@ class PartitionConsumer:
         self.ask_for_one()
 
     def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
-        """See `inbox.Source`; called under the inbox's lock."""
+        """See `receive_queue.Source`; called under the receive queue's lock."""
         self._credit_messages(entry.count)
         try:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
@@ -324,7 +324,9 @@ class PartitionConsumer:
     # ---- Permits ----
 
     def _credit_messages(self, count: int) -> None:
-        """So many messages left the queue; tell the broker when it is half empty. Called under the inbox's lock."""
+        """So many messages left the queue; tell the broker when it is half empty. Called under the receive queue's
+        lock.
+        """
         if not self._queue_size:
             return
         self._credit += count

@@ -1,9 +1,9 @@
 """The receiver queue of one consumer: entries as they came, messages as the application takes them.
 
-All partitions of a consumer share it. Entries are opened one at a time, when the application comes to them, on its
-thread; so a queue of 1,000 messages in one batch costs one deque item until then. Taking a message from an opened entry
-is a `popleft` without a lock. An entry that cannot be opened takes its place in the order as an error, which the next
-call raises; what lies behind it waits for the call after that.
+All partitions of a consumer share it. Entries are decoded one at a time, on the application's thread, when the
+application reaches them. Until then a queue of 1,000 messages in one batch costs one deque item. Taking a message from
+an opened entry is a `popleft` without a lock. An entry that cannot be decoded takes its place in the order as an error,
+which the next call raises. The messages behind it wait for the call after that.
 
 How many entries may lie here is bounded by the permits that the sources granted to their brokers.
 """
@@ -21,7 +21,7 @@ from .message import Message, Messages, Opened, ReceivedEntry
 
 
 class Source(Protocol):
-    """A partition's consumer, as the inbox sees it."""
+    """A partition's consumer, as the receive queue uses it."""
 
     generation: int
     """Entries of an earlier generation are void: the broker will deliver them again, or the application sought away."""
@@ -42,7 +42,7 @@ class Inbox:
         """Callers that wait for a message; changed under the lock."""
         self.messages: deque[Message] = deque()
         self.failure: MagnetarError | None = None
-        """Why nothing will come any more."""
+        """Why no more messages will come."""
         self.defers = False
         """Whether a large entry is left alone until it is prepared, because the callers are on an event loop."""
         self._entries: deque[ReceivedEntry] = deque()
@@ -76,7 +76,7 @@ class Inbox:
                     self._raise_undelivered()
 
     def take_many(self, messages_max: int) -> Messages:
-        """The next messages that are here now, at most so many. Raises as `take`, when there is none before it."""
+        """The next messages that are here now, up to `messages_max`. Raises as `take`, when there is none before it."""
         taken = Messages()
         while (room := messages_max - len(taken)) > 0:
             if self.messages:
@@ -102,8 +102,8 @@ class Inbox:
             raise undelivered[1]
 
     def _pop_into(self, taken: list[Message], messages_max: int) -> None:
-        """Take at most so many of the messages one by one: others pop from the same deque without the lock, and only
-        what was popped is nobody else's.
+        """Take up to `messages_max` messages one by one: other threads pop from the same deque without the lock, so
+        only a popped message belongs to this call.
         """
         with suppress(IndexError):
             taken.extend(map(deque.popleft, repeat(self.messages, messages_max)))
@@ -177,7 +177,7 @@ class Inbox:
             dropped = sum(entry.count for entry in self._entries if entry.source is source)
             self._entries = deque(entry for entry in self._entries if entry.source is not source)
             opened: list[Message] = []
-            self._pop_into(opened, sys.maxsize)  # whoever finds it empty in between waits for the lock
+            self._pop_into(opened, sys.maxsize)  # a thread that finds it empty in between waits for the lock
             self.messages.extend(message for message in opened if message.source is not source)
             if self._undelivered is not None and self._undelivered[0] is source:
                 self._undelivered = None  # its entry comes again, or the application sought away
@@ -203,7 +203,7 @@ class Inbox:
         self.fail(failure)
 
     def fail(self, failure: MagnetarError) -> None:
-        """Nothing will come any more: whoever waits or comes later gets `failure`. What is queued is dropped."""
+        """No more messages will come: waiting and later calls get `failure`. What is queued is dropped."""
         with self.lock:
             if self.failure is None:
                 self.failure = failure

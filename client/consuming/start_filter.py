@@ -1,7 +1,7 @@
 """Where a consumer starts within what its broker delivers.
 
-A broker positions by entries, and a seek's target is inclusive; the messages of the first entry that lie before the
-wanted one are dropped here.
+A broker positions by entries, and a seek's target is inclusive. Messages of the first entry that lie before the wanted
+message are dropped here.
 """
 
 from collections.abc import Callable

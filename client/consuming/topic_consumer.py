@@ -1,4 +1,4 @@
-"""The consumer of a whole topic: one `PartitionConsumer` for each partition, one inbox for all.
+"""The consumer of a whole topic: one `PartitionConsumer` per partition, one receive queue for all.
 
 An unpartitioned topic is the case of one.
 """
@@ -117,7 +117,7 @@ class TopicConsumer:
             consumer.abandon(reason)
 
     def ask_for_one(self) -> None:
-        """Somebody waits on an empty inbox; matters only without a receiver queue."""
+        """A caller waits on an empty receive queue; matters only without a receiver queue."""
         self.consumers[0].ask_for_one()
 
     # ---- Acknowledgement, any thread ----

@@ -1,9 +1,8 @@
 """The errors of messages that cannot be handed over: chunks, encrypted or damaged ones, too large a batch.
 
-Such a message is not acknowledged, because acknowledging deletes it. `receive` raises what is made here, once for each
-time that the broker delivers the entry; the next call goes on with the messages behind it. The entry stays
-unacknowledged until it can be opened, or until somebody gives it up: the application by acknowledging its id, or an
-operator by skipping it.
+Such a message is not acknowledged, because acknowledging deletes it. `receive` raises the error that is made here, once
+per delivery by the broker. The next call continues with the messages behind it. The entry stays unacknowledged until it
+can be decoded, the application acknowledges its id, or an operator skips it.
 
 No such entry is asked for again at once. A damaged one (its checksum does not match) may have suffered on the way, so
 it is negatively acknowledged, each time with a longer delay. All others would look the same again: they come again only

@@ -198,7 +198,7 @@ class ConsumerConfiguration(Options):
     )
     consumer_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
     negative_ack_redelivery_delay_ms: int = option(
-        60_000, "Milliseconds from a negative acknowledgement to the redelivery of the message.", minimum=0
+        60_000, "Milliseconds from a negative acknowledgement to the redelivery.", minimum=0
     )
     properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
     initial_position: InitialPosition = option(

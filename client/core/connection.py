@@ -1,13 +1,12 @@
 """One connection to a broker.
 
-`TRANSITIONS` has the states. In READY requests are matched with their answers by request id, and what concerns a
-producer or a consumer goes to the one registered under its id. When the connection ends, every open request fails with
+`TRANSITIONS` has the states. In READY, requests are matched with their answers by request id. Commands for a producer
+or consumer go to the one registered under its id. When the connection ends, every open request fails with
 ConnectionClosed and every registered endpoint hears of it once.
 
-A silent peer is found out as Pulsar's clients do it: a PING after a keep-alive interval in which nothing came, the end
-after a second one. Nothing shorter while receipts are due: what is resent to a broker that was only slow is stored
-twice, and a broker that is gone for good has lost its sockets or, when it wakes up, finds its session over and closes
-them.
+A silent peer is detected as in Pulsar's clients: a PING after one silent keep-alive interval, the end after a second
+one. The time is not shorter while receipts are due, because entries that are resent to a broker that was only slow are
+stored twice. A broker that has died has lost its sockets. One that wakes up finds its session over and closes them.
 """
 
 import asyncio
@@ -92,7 +91,7 @@ class ConnectionState(enum.Enum):
 TRANSITIONS: Mapping[ConnectionState, Collection[ConnectionState]] = {
     ConnectionState.CONNECTING: (
         ConnectionState.READY,  # CONNECTED has come, the answer to CONNECT
-        ConnectionState.CLOSED,  # the peer is gone, or refuses, or whoever waited gave up
+        ConnectionState.CLOSED,  # the peer is gone, or refuses, or the caller gave up
     ),
     ConnectionState.READY: (ConnectionState.CLOSED,),  # by either side
     ConnectionState.CLOSED: (),

@@ -68,7 +68,7 @@ class Core:
         return self._last_id
 
     async def reconnect(self, what: str, attempt: Callable[[], Awaitable[None]], wanted: Callable[[], bool]) -> None:
-        """Repeat `attempt` until it succeeds, or until it is not `wanted` any more. Raises its first final failure.
+        """Repeat `attempt` until it succeeds, or until it is no longer `wanted`. Raises its first final failure.
 
         The pauses grow, but slowly at first: a topic finds a new broker within a second or so, and whoever pauses
         twice as long each time would sleep through it. How eager it is depends on how many do the same.
@@ -103,7 +103,7 @@ class Core:
         release_sockets(self.pool.sockets())
 
     def close_soon(self, forgotten: Closeable) -> None:
-        """Close a producer or consumer that nobody holds any more. What it has pending is sent first."""
+        """Close a producer or consumer that the application dropped. What it has pending is sent first."""
         if forgotten in self.opened:
             task = self.loop.create_task(forgotten.close(), name="close what the application dropped")
             self._closing[task] = forgotten
@@ -115,7 +115,7 @@ class Core:
         await self._end()
 
     async def abandon(self) -> None:
-        """End at once: what is pending fails, and nobody is told good-bye."""
+        """End at once: pending operations fail, and the broker is not told."""
         self.give_up()
         await self._end()
 

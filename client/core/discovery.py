@@ -37,8 +37,8 @@ def find_service_url() -> str:
 
     if ray_was_inherited():
         raise ConnectError(
-            "no service URL was given, and Ray does not work in a process that was forked from one that uses it: "
-            "pass a service URL, or start the process with the method 'spawn'"
+            "no service URL was given, and this process was forked from one that uses Ray, which does not survive it: "
+            "pass a service URL, or use the start method 'spawn'"
         )
     try:
         if not ray.is_initialized():

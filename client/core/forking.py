@@ -1,9 +1,9 @@
 """A process that forks while it has clients: what the child inherits of them is of no use, and says so at once.
 
-The threads of the parent do not exist in the child, their locks may be held for ever there, and sockets and event loops
-are shared with the parent. So the child touches none of them. Whatever is watched here is told in the child before any
-other code runs there: it takes new locks and fails every call with `inherited_error`. A blocking client with a service
-URL begins anew when it is used next; what it had made stays as it is and has to be made again.
+The threads of the parent do not exist in the child, and locks that they held are never released there. Sockets and
+event loops are shared with the parent. So the child touches none of them. Whatever is watched here is told in the child
+before any other code runs there: it takes new locks and fails every call with `inherited_error`. A blocking client with
+a service URL starts again at its next use. Its producers, consumers and readers do not, and must be created again.
 
 What the child inherits is kept until it ends: to release an event loop or a transport would touch what it shares.
 """
@@ -37,8 +37,8 @@ def watch(one: Inheritable) -> None:
 def inherited_error(what: str) -> AlreadyClosed:
     """What calls of the parent's `what` raise in the child."""
     return AlreadyClosed(
-        f"the {what} belongs to the process that this one was forked from (parent {os.getppid()}); "
-        f"create a new {what} in this process, or start the process with the method 'spawn'"
+        f"the {what} belongs to the parent process {os.getppid()}, from which this one was forked: "
+        f"create a new {what} in this process, or use the start method 'spawn'"
     )
 
 

@@ -1,8 +1,8 @@
 """Finding brokers: connections shared by address, and the owner of a topic.
 
 Any broker answers LOOKUP and PARTITIONED_METADATA. The service URL's hosts are tried in turn, beginning at a random
-one; one that works is kept. A look-up follows redirects and is repeated, with back-off, as long as the failure is one
-that passes (`is_retriable`) and the operation's time is not up.
+one; one that works is kept. A lookup follows redirects. It is repeated with back-off while the failure is temporary
+(`is_retriable`) and the operation's time-out has not passed.
 """
 
 import asyncio

@@ -15,8 +15,9 @@ def refuse(call: str, **given: object) -> None:
 
 
 def _is_off(value: object) -> bool:
-    """Whether `value` is what the official client does without such a parameter: None, False, nothing at all, the first
-    member of an enumeration (Shared, PersistentOnly, FAIL), or the schema that plain bytes have."""
+    """Whether `value` is the official client's default for such a parameter: None, False, empty, the first member of an
+    enumeration (Shared, PersistentOnly, FAIL), or the bytes schema.
+    """
     if value is None or type(value).__name__ == "BytesSchema":
         return True
     try:

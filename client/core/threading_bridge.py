@@ -1,7 +1,7 @@
 """How application and event loop meet: on one thread, or on two.
 
-The cores of producer and consumer are written once. What differs between the asyncio face and the blocking one is only
-whether a lock is needed, how the loop is woken and how a caller waits; a `Handover` answers these three. The one for
+The cores of producer and consumer are written once. The asyncio face and the blocking face differ in three things:
+whether a lock is needed, how the loop is woken, and how a caller waits. A `Handover` answers these three. The one for
 two threads lives with the blocking face (`blocking/loop.py`); this one is for callers on the loop itself.
 """
 

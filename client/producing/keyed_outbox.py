@@ -1,8 +1,8 @@
 """Key-based batching: one key in each batch, keyless messages in one of their own.
 
-The batches of a partition fill side by side and leave together, in the order of their first messages; the limits on
-messages and bytes hold for all of them in sum. Every message carries its own sequence id, because those of one batch
-need not follow each other.
+The batches of a partition fill side by side and leave together, in the order of their first messages. The limits on
+messages and bytes hold for their sum. Every message carries its own sequence id, because those of one batch need not
+follow each other.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
 """The outbox of one partition's producer: messages become batches here, on the caller's thread.
 
 Per message it costs two list appends, a sum and a comparison under one lock; encoding waits until the loop takes the
-batch. Plain payloads stay as they are until then and are encoded together; from the first message with a key or
-properties on, the pieces of that batch are encoded as they come.
+batch. Plain payloads stay as they are until then and are encoded together. From the first message with a key or
+properties on, the rest of that batch is encoded message by message.
 
 Invariants:
 - batches leave in the order in which their first messages came, and messages keep their order within a batch;
-- `pending` counts the messages that were accepted and not yet `release`d, and never exceeds `pending_max`; with a pool
-  (`pending_pool`), that is what is borrowed from it at the moment, at most the limit that was given;
-- a message lies in the open batch only while `ticking` is set or the loop has been told to look (`_told`), so that no
+- `pending` counts the messages that were accepted and not yet `release`d, and never exceeds `pending_max`. With a pool
+  (`pending_pool`), `pending_max` is what is borrowed from it at the moment, up to the given limit;
+- a message lies in the open batch only while `ticking` is set or the loop has been told to look (`_told`). So no
   message can be forgotten there.
 
 Key-based batching is another outbox (`producing/keyed_outbox.py`). What becomes of a batch is left to the producer.
@@ -158,7 +158,7 @@ class Outbox:
         self.ticking = False
         """Whether the delay timer looks after this outbox."""
         self.failure: MagnetarError | None = None
-        """Why nothing is accepted any more."""
+        """Why no more messages are accepted."""
         self.next_sequence_id = 0
         self._wake = handover.wake
         self._on_work = on_work
@@ -184,7 +184,7 @@ class Outbox:
     # ---- Putting in ----
 
     def add(self, content: bytes, callback: SendCallback) -> bool:
-        """Accept a plain payload. False if there is no space, or nothing is accepted any more."""
+        """Accept a plain payload. False if there is no space, or if no more messages are accepted."""
         with self.lock:
             if self.pending >= self.pending_max and not self._borrow():
                 return False
@@ -405,7 +405,7 @@ class Outbox:
             self._bytes_max = max(1, min(self._bytes_max, bytes_max))
 
     def has_room(self) -> bool:
-        """Whether `add` would accept a message, or fail for good; to be called under the lock."""
+        """Whether `add` would accept a message, or fail finally; to be called under the lock."""
         return self.pending < self.pending_max or self.failure is not None or self._borrow()
 
     def inherited(self, handover: Handover, failure: MagnetarError) -> None:
@@ -416,7 +416,7 @@ class Outbox:
         self.refuse(failure)
 
     def refuse(self, failure: MagnetarError) -> None:
-        """Accept nothing any more; waiting callers get `failure`."""
+        """Accept no more messages; waiting callers get `failure`."""
         with self.lock:
             if self.failure is None:
                 self.failure = failure

@@ -3,8 +3,8 @@
 `Registration` has the states. While it is CONNECTING, what is published waits. When it becomes READY, everything
 without a receipt is sent again, in order. When it ends, everything pending fails, and so does everything new.
 
-Invariants: `_inflight` holds, in order of sending, every entry whose outcome the application does not know; a receipt
-for its head completes the head, an earlier one is stale, a later one means that something was lost and ends the
+Invariants: `_inflight` holds, in order of sending, every entry whose outcome the application does not know. A receipt
+for its head completes the head. An earlier receipt is stale. A later one means that something was lost, and ends the
 connection. An entry fails by time-out only after all before it have ended.
 """
 
@@ -110,7 +110,7 @@ class PartitionProducer:
         self._inflight: deque[Batch] = deque()
         self._flushes: list[_Flush] = []
         self._refusals: Backoff | None = None
-        """The pauses before beginning anew; None since the last receipt."""
+        """The pauses before registering again; None since the last receipt."""
         self._last_refusal: MagnetarError | None = None
         """Why the broker stored nothing when it was last asked; None once it stored something."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -140,7 +140,7 @@ class PartitionProducer:
         await flush.future
 
     async def close(self) -> None:
-        """Send what is pending, for as long as an operation may take, and say good-bye. Never raises.
+        """Flush pending messages (up to the operation time-out) and close the producer on the broker. Never raises.
 
         When this is cancelled, what is pending fails and the broker is told at once.
         """
@@ -368,7 +368,7 @@ class PartitionProducer:
             self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
 
     def _end(self, batch: Batch, error: MagnetarError) -> None:
-        """The batch at the head fails, as a whole; whoever waits for it or for a later one hears of it."""
+        """The batch at the head fails as a whole; callers that wait for it or for a later batch get the error."""
         for flush in self._flushes:
             flush.error = flush.error or error
         self._tell(batch, error)

@@ -1,8 +1,8 @@
 """Which partition a message goes to.
 
 Keyless messages of a round-robin producer stay on one partition until its batch is full or the batching delay has
-passed, as with the official C++ and Python clients; only without batching does every message turn. A key always decides
-by its hash, a custom router decides alone.
+passed. The official C++ and Python clients do the same. Without batching, every message goes to the next partition. A
+key always decides by its hash, a custom router decides alone.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The producer of a whole topic: one `PartitionProducer` for each partition, and the choice between them.
 
-An unpartitioned topic is the case of one. The delay timer is common to all partitions: at each boundary the open
-batches leave and the router turns to another partition; it also turns when a batch is full. All partitions share the
-bound on pending messages (`pending_pool`).
+An unpartitioned topic is the case of one. The delay timer is common to all partitions. At each boundary the open
+batches leave and the router turns to another partition. The router also turns when a batch is full. All partitions
+share the bound on pending messages (`pending_pool`).
 """
 
 import asyncio

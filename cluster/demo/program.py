@@ -1,12 +1,12 @@
 """`make demo`: the whole way of real data, with a broker killed in the middle, and every claim checked.
 
-1. starts Ray and a cluster of 3 bookies and 2 brokers, creates a topic of 4 partitions and on it, before any message,
-   the durable subscription `spark`, which keeps the data;
+1. starts Ray and a cluster of 3 bookies and 2 brokers; creates a topic of 4 partitions and, before any message, its
+   durable subscription `spark`, which keeps the data;
 2. publishes all flights from parallel Ray tasks, keyed by tail number, and half-way kills with SIGKILL a broker that
    owns partitions with sends in flight;
 3. consumes them in a Shared subscription from Ray tasks;
-4. loads the topic into Spark, computes the mean departure delay of each carrier, and compares it with what pandas
-   computes from the original file in another process.
+4. loads the topic into Spark and computes the mean departure delay of each carrier. Another process computes the same
+   from the original file with pandas, and the two are compared.
 
 Ray, Spark and Java write their logs into a file of the output directory (`--output DIR`, by default `magnetar-demo`),
 beside the picture of what was measured.

@@ -15,7 +15,7 @@ from rich.console import Console
 
 @contextmanager
 def quiet(log: Path) -> Iterator[Console]:
-    """Redirect descriptors 1 and 2 into `log`, which is made anew; yields a console on the former descriptor 1.
+    """Redirect descriptors 1 and 2 into `log`, a new file; yields a console on the former descriptor 1.
 
     Afterwards both are as before, so a traceback is shown. Raises OSError when the file cannot be made.
     """

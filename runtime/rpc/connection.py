@@ -1,17 +1,17 @@
 """The internal RPC: persistent, pipelined, authenticated connections between coordinator, bookies, brokers and tools.
 
 Two kinds of traffic share a connection. *Data requests* (entries) are an op, raw bytes and a plain callback, with no
-future and no task each; *calls* (control) name a coroutine method `rpc_<name>` of the other end's service, with
-msgpack arguments and typed errors. Both ends may ask.
+future and no task each. *Calls* (control) name a coroutine method `rpc_<name>` of the other end's service, with msgpack
+arguments and typed errors. Both ends may ask.
 
-States of a connection: CONNECTING (handshake under way, nothing else accepted) → READY → CLOSED. It closes on the
-peer's end of file, on a malformed frame, on a refused handshake, when the peer reads so slowly that
-`write_buffer_max_bytes` is passed, or by `close`. Closing answers every pending request with STATUS_DISCONNECTED
-exactly once; whether the peer carried it out is then unknown.
+States of a connection: CONNECTING (handshake under way, nothing else accepted) → READY → CLOSED. It closes by `close`,
+on the peer's end of file, on a malformed frame, on a refused handshake, or when unsent bytes exceed
+`write_buffer_max_bytes`. Closing answers every pending request with STATUS_DISCONNECTED exactly once; whether the peer
+carried it out is then unknown.
 
 Until the peer has proven itself, its frames may have `HANDSHAKE_FRAME_SIZE_MAX` bytes: a stranger makes this process
-keep no more. An honest peer sends nothing behind its proof before the answer to it, so the larger limit, which holds
-from the next chunk on, never comes too late. `rpc.admission` bounds the number of connections.
+keep no more. A correct peer sends nothing behind its proof before the answer to it. So the larger limit, which holds
+from the next chunk on, is always in force in time. `rpc.admission` bounds the number of connections.
 
 All frames written within one turn of the loop leave in one system call. The accepting side stops reading while its
 answers pile up; the initiating side never does, so that the two cannot wait for each other.

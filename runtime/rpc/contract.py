@@ -11,10 +11,10 @@ The *caller* makes one with a way to call, such as `RpcConnection.call`, and cal
 and the arguments that were given travel; the answer is checked and returned as its type. A declaration that is not
 `async` is a notification: it returns at once, and nothing comes back.
 
-The *server* names the contract (`RpcService.contract`) and implements each method, in one class or in groups, as
-`async def rpc_<name>(self, connection, …)` with the same arguments and answer; `disagreements` says where it does not.
-A call of a method that is not declared, by a role that is not named, or with other arguments is answered with a typed
-error and never reaches the handler.
+The *server* names the contract (`RpcService.contract`) and implements each method as `async def rpc_<name>(self,
+connection, …)`, with the same arguments and answer, in one class or in groups. `disagreements` says where it does not.
+A call of an undeclared method, by a role that is not named, or with other arguments gets a typed error. It never
+reaches the handler.
 """
 
 import functools

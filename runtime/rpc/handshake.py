@@ -1,8 +1,8 @@
 """Who is at the other end: the mutual handshake of the internal RPC, without a socket.
 
-Metadata names nodes by id, ports get reused and strangers connect, so before anything else both ends say which cluster,
-role, node and incarnation they are, and prove that they hold the key of that; see `rpc.keys`. Four messages, each a
-NOTIFY frame whose code is the step:
+Metadata names nodes by id, ports get reused, and any process may connect. So both ends first say which cluster, role,
+node and incarnation they are, and prove that they hold the matching key; see `rpc.keys`. Four messages, each a NOTIFY
+frame whose code is the step:
 
     initiator                                   acceptor
     HELLO   identity, nonce          →

@@ -4,13 +4,13 @@
     calling key of a node for a role    C(N → R)  = HMAC(A(R), "call", role of N, id of N)
 
 A process that accepts connections holds the accepting key of its own role, and can so check every caller. A process
-that calls holds its own calling keys, and can derive no others from them. So a node is who it says it is, as far as the
-coordinator can tell: what a bookie or a reader holds does not make anybody a broker. Only who holds the secret can make
-keys: `start`, which stores it, and the coordinator, which launches the others.
+that calls holds its own calling keys, and can derive no others from them. So the coordinator can verify a node's
+identity: the keys of a bookie or a reader do not let it pose as a broker. Only who holds the secret can make keys:
+`start`, which stores it, and the coordinator, which launches the others.
 
-A limit: all nodes of a role share its accepting key. What is stolen from one bookie lets a thief pose to other bookies
-as any caller, and to callers as another bookie; but never to the coordinator, so it neither registers nor writes
-metadata.
+A limit: all nodes of a role share its accepting key. The keys of one bookie let a thief pose to other bookies as any
+caller, and to callers as another bookie. They do not work at the coordinator, so the thief can neither register nor
+write metadata.
 
 Readers come and go under any name, so they share one set of keys, which the coordinator gives out.
 """

@@ -1,8 +1,8 @@
 """What one end of an RPC connection writes: frames gathered until the end of the loop's turn, then one system call.
 Many frames of one turn leave in runs of `FLUSH_AT_FRAMES`.
 
-A peer that does not read cannot make this end keep more than `buffer_max_bytes`: `on_too_slow` is called once they are
-passed, and the connection then ends.
+A peer that does not read cannot make this end keep more than `buffer_max_bytes`. Above that, `on_too_slow` is called
+and the connection ends.
 """
 
 import asyncio
@@ -62,8 +62,9 @@ class FrameWriter:
             self.flush()
 
     def send_empty_responses(self, status: int, request_ids: Sequence[int]) -> None:
-        """Write many responses at once, without waiting for the end of the turn: whoever answers so many has nothing to
-        add in this turn, and the wait would be one more turn of the loop."""
+        """Write many responses at once, without waiting for the end of the turn: a service that answers so many has
+        nothing to add in this turn, and the wait would be one more turn of the loop.
+        """
         if not self._closed:
             self._outgoing.append(encode_empty_responses(status, request_ids))
             self.flush()

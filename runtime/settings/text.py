@@ -38,8 +38,8 @@ def setting(
 ) -> Declared:
     """Declare a field of `Settings`.
 
-    `origin` says whose setting it is; `original` is the default there, if ours differs. `hostile` is a legal value
-    that makes trouble likely (tiny buffers, short time-outs): the simulator draws from it.
+    `origin` says whose setting it is. `original` is the default there, if ours differs. `hostile` is a legal value that
+    makes trouble likely (tiny buffers, short time-outs); the simulator draws from it.
     """
     return dataclasses.field(
         default=default,

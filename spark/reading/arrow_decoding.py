@@ -4,8 +4,8 @@ An `EntryDecoder` is given the stored bodies in order, leaves out what lies outs
 `MessageTable`. Bounds are exact: inside a batch by batch index, and by publish time, which is that of the entry. Every
 checksum is verified. An entry that cannot be decoded ends the read with an error; nothing is ever skipped silently.
 
-The common case, a batch of plain payloads of one size, is recognized by comparing all message headers at once, and its
-values are copied out with one strided copy. Other batches go through the message headers one by one.
+The common case is a batch of plain payloads of one size. It is recognized by comparing all message headers at once, and
+its values are copied out with one strided copy. Other batches go through the message headers one by one.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """`read_topic`: a topic as a Spark DataFrame. Here the parts meet: planning, readers, blocks, RayDP.
 
-When `read_topic` returns, everything is read: the rows lie in Ray's object store (which spills to disk when it is
-full), put on the nodes that read them, and neither brokers nor bookies are needed any more. So the ledgers of a read
-are pinned only while `read_topic` runs, and actions on the DataFrame may be repeated at will.
+When `read_topic` returns, everything is read. The rows lie in Ray's object store, on the nodes that read them; the
+store spills to disk when it is full. Brokers and bookies are no longer needed. So the ledgers of a read are pinned only
+while `read_topic` runs, and actions on the DataFrame may be repeated at will.
 
 The rows stay until one of these, whichever comes first:
 

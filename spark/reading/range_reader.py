@@ -1,8 +1,8 @@
 """Reads splits straight from the bookies and turns them into blocks: the part of a bulk read that runs on every node.
 
-A `RangeReader` lives in a Ray actor, so that the connections to the bookies, and the knowledge of which of them answer
-well, last for many splits. It owns the blocks that it puts: they are there for as long as its process and somebody who
-refers to them.
+A `RangeReader` lives in a Ray actor. So the connections to the bookies, and the record of which bookies answer well,
+last for many splits. It owns the blocks that it puts: they are there for as long as its process and somebody who refers
+to them.
 
 It reads ahead while it decodes, in bounded pieces. It never fences, asks nothing of brokers, and believes nothing
 without a checksum. Either it returns all entries of the split or it raises; blocks of a failed split are forgotten.

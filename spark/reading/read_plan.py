@@ -1,8 +1,8 @@
 """Planning a bulk read, without any I/O: what a user's bounds mean, and how a topic is cut into pieces.
 
-A topic is read as *ranges* of entries of its ledgers, and one reader at a time works on a *split*: ranges of one
-partition that follow each other. Splits are finer than partitions, so that a topic without partitions is read in
-parallel, and small ledgers share one.
+A topic is read as *ranges* of entries of its ledgers. One reader at a time works on a *split*: consecutive ranges of
+one partition. Splits are finer than partitions, so that a topic without partitions is read in parallel, and small
+ledgers share one.
 
 Bounds, each for the topic or, as a mapping, for single partitions:
 

@@ -1,13 +1,13 @@
 """The readers of one Spark application: a few Ray actors on every node, which read splits and own the blocks.
 
 RayDP finds a block through the process that owns it, and Spark's executors then fetch it from that process's node. So
-the process that reads a block puts it, and has to live for as long as the block is wanted: the actors start with the
-first `read_topic` of a session and end with `close`, with the session (`magnetar.spark.stop`), or with the driver,
-whichever comes first. They ask for no CPUs, because Spark's executors have usually taken all.
+the process that reads a block puts it, and must live as long as the block is wanted. The actors start with the first
+`read_topic` of a session. They end with `close`, with the session (`magnetar.spark.stop`), or with the driver. They ask
+for no CPUs, because Spark's executors have usually taken all.
 
 A split goes to a reader on a node that has a copy of it, if one is free, and to any other otherwise. An attempt that
-failed in a way that may pass (a bookie restarts) is repeated with the addresses of that moment; what lasts ends the
-read. A reader that dies takes its blocks along, so that ends the read, too.
+failed temporarily (a bookie restarts) is repeated with the current addresses. A lasting failure ends the read. A reader
+that dies takes its blocks along, so that ends the read, too.
 """
 
 import asyncio
