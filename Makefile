@@ -55,4 +55,4 @@ clean: ## remove the virtual environment and everything built, cached or measure
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## print this list
-	@sed -n 's/^\([a-z]*\): ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z]*\): ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
