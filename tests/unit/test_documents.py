@@ -47,6 +47,14 @@ def test_the_tests_that_reliability_names_exist() -> None:
     assert named and not missing
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/FEATURES.md", "docs/RELIABILITY.md"])
+def test_every_file_of_tests_that_a_page_names_exists(page: str) -> None:
+    names = {name.removeprefix("tests/") for name in re.findall(r"`([\w/]+\.py)\b", (ROOT / page).read_text())}
+    named = {name for name in names if name.rpartition("/")[2].startswith("test_")}
+    there = {str(file.relative_to(ROOT / "tests")) for file in (ROOT / "tests").rglob("test_*.py")}
+    assert named and [name for name in sorted(named) if not any(f"/{one}".endswith(f"/{name}") for one in there)] == []
+
+
 def test_settings_said_to_be_there_are_there_with_that_default() -> None:
     values = Settings().to_dict()
     claimed = re.findall(r"^\| `(\w+)` \| (\S+) \| (done|not yet)", FEATURES.partition("## Settings")[2], re.MULTILINE)

@@ -1,9 +1,18 @@
-"""Where tests and what they share lie: the simulator's sub-packages, and which of them may import which."""
+"""Where tests and what they share lie.
+
+Unit tests mirror the rooms: each directory of `tests/unit` is called like the room, sub-room or package of tests that
+its files test. The simulator has sub-packages, and arrows say which of them may import which.
+"""
 
 import ast
+from functools import cache
 from pathlib import Path
 
-SIMULATION = Path(__file__).resolve().parents[1] / "simulation"
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "tests" / "unit"
+SIMULATION = ROOT / "tests" / "simulation"
+
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster")
 
 ENTRY_POINTS = {"run.py", "gate.py", "explore.py", "coverage_report.py"}
 """What the Makefile runs, and beside each the tests of the program as a whole."""
@@ -19,6 +28,49 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mutants": {"explorer"},
 }
 """By sub-package of the simulator: what its files may import, beside their own. Tests there may import anything."""
+
+
+def rooms() -> set[str]:
+    """Rooms and sub-rooms, and the packages of tests that have tests themselves, as paths below the root or `tests`."""
+    production = {file.parent.relative_to(ROOT) for room in ROOMS for file in (ROOT / room).rglob("__init__.py")}
+    helpers = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("__init__.py")}
+    return {str(place) for place in production | helpers}
+
+
+def test_each_directory_of_unit_tests_is_called_like_what_it_tests() -> None:
+    places = {str(file.parent.relative_to(UNIT)) for file in UNIT.rglob("*.py")} - {"."}
+    assert sorted(places - rooms()) == []
+
+
+def test_unit_tests_of_storage_and_actors_lie_in_their_sub_rooms() -> None:
+    """These two rooms have no files of their own."""
+    assert [str(file.relative_to(UNIT)) for room in ("storage", "actors") for file in (UNIT / room).glob("*.py")] == []
+
+
+@cache
+def modules_of(file: Path) -> frozenset[str]:
+    """What a file imports, by dotted names below the root or `tests`; what `support` imports for it counts, too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        base = file.relative_to(ROOT / "tests").parts[: -node.level] if node.level else ()
+        module = ".".join([*base, *filter(None, [node.module])])
+        for name in (f"{module}.{alias.name}" for alias in node.names):
+            found.add(name.removeprefix("magnetar."))
+            helper = ROOT / "tests" / (name if module == "support" else module).replace(".", "/")
+            if module.startswith("support") and helper.with_suffix(".py").exists():
+                found |= modules_of(helper.with_suffix(".py"))
+    return frozenset(found)
+
+
+def test_a_unit_test_imports_something_of_the_room_that_it_lies_in() -> None:
+    wrong = [
+        str(file.relative_to(UNIT))
+        for file in sorted(UNIT.rglob("*/test_*.py"))
+        if not any(found.startswith(".".join(file.relative_to(UNIT).parent.parts) + ".") for found in modules_of(file))
+    ]
+    assert wrong == []
 
 
 def imported(file: Path) -> set[str]:

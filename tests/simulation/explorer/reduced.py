@@ -59,7 +59,8 @@ Most of these use what the state machines say at the moment (a phase, a refusal)
 mutants do not hide behind them.
 
 Not explored: striping (more bookies in the ensemble than copies), a third recoverer or a second attempt of one, an
-auditor that changes the record, damage, limbo, and disks (`test_bookie_crash` and the simulator are about disks).
+auditor that changes the record, damage, limbo, and disks (`unit/storage/bookie/test_crash.py` and the simulator are
+about disks).
 
 **Invariants.**
 - I1: once CLOSED, each entry up to the last is on an ack quorum of the write set that the record names.
