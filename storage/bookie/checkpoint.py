@@ -1,12 +1,12 @@
 """The checkpoint: one small file that says what a bookie's directory consists of, replaced as a whole.
 
-It lists the sealed segments with their lengths, the first journal that a start must replay, the journals known to
-exist from there on, and the ledger states of that moment: fences, tombstones, limbo. Whatever it does not list and is
-older than `replay_from` is rubbish of an interrupted compaction or removal, and is deleted at start. So each change
-of the set of files is one atomic step, and a crash between any two steps leaves either the old set or the new.
+It lists the sealed segments with their lengths, the first journal that a start must replay, and the journals known to
+exist from there on. It also has the ledger states of that moment: fences, tombstones, limbo. Whatever it does not list
+and is older than `replay_from` is rubbish of an interrupted compaction or removal, and is deleted at start. So each
+change of the set of files is one atomic step. A crash between two steps leaves either the old set or the new one.
 
-A checkpoint that cannot be read is corruption: `replay.py` then builds the set from the files themselves, and the
-bookie goes into limbo, because fences may be missing.
+A checkpoint that cannot be decoded is corruption. `replay.py` then builds the set from the files themselves. The bookie
+goes into limbo, because fences may be missing.
 """
 
 import sys

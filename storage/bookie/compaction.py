@@ -1,19 +1,19 @@
 """Compaction: give back the space of dead entries by rewriting what is alive, ordered by ledger.
 
-A segment in which no ledger is alive is simply removed. One whose live share is below the threshold (minor 20%, major
-80%), and small ones that have piled up through restarts, are rewritten a few at a time:
+A segment in which no ledger is alive is simply removed. A segment whose live share is below the threshold (minor 20%,
+major 80%) is rewritten, as are small segments from restarts. A few are rewritten at a time:
 
     copy live entries into new `.compacted` files → sync them → write their indexes → one checkpoint that has the new
     in place of the old → readers let go → delete the old
 
 Until the checkpoint the new files belong to nothing and a crash leaves the old; after it, the other way round. Every
-copied entry is verified on the way; one that is damaged everywhere becomes a LOST record, so that reading it remains
-an error, and is noted as damaged. A damaged index ends the run and is built anew (and the bookie goes into limbo if
-something was lost). Fences and tombstones are not in question: they live in the checkpoint. A ledger that is deleted
-meanwhile is copied for nothing and goes the next time.
+copied entry is verified. An entry whose copies are all damaged becomes a LOST record, so that reading it remains an
+error, and is noted as damaged. A damaged index ends the run and is rebuilt (and the bookie goes into limbo if something
+was lost). Fences and tombstones are not in question: they live in the checkpoint. A ledger that is deleted meanwhile is
+copied for nothing and goes the next time.
 
-The work is done on a lane of its own in small steps; between two steps the loop sleeps so that `bytes_per_s` is kept
-and at most half of the time is spent here, whatever the size of the entries.
+The work is done on a lane of its own in small steps. Between two steps the loop sleeps, so that `bytes_per_s` is kept
+and up to half of the time is spent here, for entries of any size.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ SMALL_SEGMENTS_MIN = 8
 """So many segments of less than `SMALL_SHARE` of the usual size are worth merging."""
 SMALL_SHARE = 0.2
 READS_MAX = 2
-"""An entry that is damaged when it is read is read again: a LOST record is for good."""
+"""An entry that is damaged when it is read is read again, because a LOST record is final."""
 _STEP_BYTES = 1 << 20
 _STEP_ENTRIES = 1000
 
@@ -70,7 +70,7 @@ class Compactor:
         self._running = asyncio.Lock()
 
     async def close(self) -> None:
-        """No run may be under way any more (cancel it first)."""
+        """No run may be in progress (cancel it first)."""
         await self._lane.run(_nothing)
         self._lane.close()
 

@@ -6,13 +6,13 @@ What a start finds, and what follows:
     nothing            nothing           a new bookie: store, then cookie file, then record
     cookie, no data    nothing           a first start that was interrupted before its last step: finished now
     cookie             the same cookie   the normal start
-    nothing            a cookie          the disk was lost: refused; or begun anew in limbo, if the operator accepts it
+    nothing            a cookie          the disk was lost: refused, or started empty in limbo if the operator accepts
     anything else                        refused: partial or foreign
 
-The record is only ever replaced by an accepted loss. "Nothing" includes a store that was made and never used, as the
-cookie file comes after it: a start that ended between the two is repeated. It includes nothing else: a directory with
-data but no cookie is refused. As long as the metadata has no record nothing can have been stored, so repeating loses
-nothing; once it has one, an unused store without its cookie is a lost disk like any other.
+The record is only ever replaced by an accepted loss. "Nothing" includes a store that was made and never used. The
+cookie file comes after it, so a start that ended between the two is repeated. It includes nothing else: a directory
+with data but no cookie is refused. While the metadata has no record, nothing can have been stored, so repeating loses
+nothing. Once it has a record, an unused store without its cookie is a lost disk.
 """
 
 import json
@@ -63,8 +63,8 @@ async def claim_directory(
 ) -> Cookie:
     """Carry out the table above and return the cookie, the directory then holding a store of its instance.
 
-    The loss of a disk is accepted with `accept_lost_disk`, or if it is the one with `lost_instance` in its cookie: the
-    latter holds for one loss only, however often the bookie is started with it.
+    The loss of a disk is accepted with `accept_lost_disk`, or if `lost_instance` is the instance in its cookie. The
+    latter holds for one loss only, however often the bookie starts with it.
 
     Raises CookieMismatch, and what the metadata store and the disk raise.
     """

@@ -1,17 +1,18 @@
 """The damaged entries of a bookie, and how far its scrub has come: what must outlive a restart of the bookie.
 
-An entry is noted when no copy of it on this disk is as it was written; a read or the scrub (`scrub.py`) finds that out.
+An entry is noted when no copy of it on this disk is as it was written. A read or the scrub (`scrub.py`) detects that.
 
-    INTACT ── a read or the scrub finds no good copy ──→ NOTED     (not held any more; the auditor hears of it)
+    INTACT ── a read or the scrub finds no good copy ──→ NOTED     (no longer held; the auditor is told)
     NOTED ── a new copy is durable, or a good one found ──→ INTACT
     NOTED ── the ledger is deleted, or ends before it ──→ forgotten
 
-Invariants: a note ends only when a good copy is durable, or nobody may ask for the entry any more. A crash between the
-copy and the end of its note brings the note back: the entry is then copied again, which finds the good copy and ends
-the note. A crash between finding damage and writing the note loses the note: the next read or scrub finds it again.
+Invariants: a note ends only when a good copy is durable, or when no reader may ask for the entry again. A crash between
+the copy and the end of its note brings the note back. The entry is then copied again, which finds the good copy and
+ends the note. A crash between finding damage and writing the note loses the note: the next read or scrub finds it
+again.
 
-The file `damage` is replaced as a whole, off the loop, one write at a time. One that cannot be read counts as damage
-of the directory: the bookie goes into limbo, in which every entry is read before it counts as held.
+The file `damage` is replaced as a whole, off the loop, one write at a time. A list that cannot be decoded counts as
+damage of the directory. The bookie goes into limbo, in which every entry is read before it counts as held.
 """
 
 import asyncio
@@ -105,7 +106,7 @@ class DamageNotes:
         return True
 
     def forget(self, ledger_id: int, above: int) -> bool:
-        """Nobody asks for entries of a ledger above this one any more. Whether any was noted."""
+        """No reader asks again for entries of a ledger above this one. Whether any was noted."""
         noted = self._noted.pop(ledger_id, [])
         kept = noted[: bisect_left(noted, above + 1)]
         if kept:

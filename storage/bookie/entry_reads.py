@@ -1,8 +1,8 @@
 """Reading a bookie's entries back: the loop's side of the reader lanes.
 
-A ledger always uses the same lane, so its reads stay in order; a lane that waits for the disk holds up no other and
-never the loop. What a lane is handed is a picture of the moment: copies of the rows of unsealed segments, durable ones
-only, and the sealed segments themselves, which never change.
+A ledger always uses the same lane, so its reads stay in order. A lane that waits for the disk delays neither other
+lanes nor the loop. A lane gets a snapshot: copies of the durable rows of unsealed segments, and the sealed segments
+themselves, which never change.
 
 Entries that were met damaged are noted (`damage.py`), so that lists of what is held leave them out and the auditor
 brings new copies.
@@ -28,12 +28,12 @@ HELD_ENTRIES_MAX = 20_000
 """Ids looked at for one list of what is held."""
 VERIFY_READS_MAX = 64
 VERIFY_S = 5.0
-"""Both bound the verifying for one question: it must end long before whoever asks gives up."""
+"""Both bound the verification per request: it must end long before the caller's time-out."""
 VERIFY_BYTES = 1 << 20
 
 
 class EntryReads:
-    """See the module. `on_damaged_index` is told of sealed segments whose index must be built anew."""
+    """See the module. `on_damaged_index` is told of sealed segments whose index must be rebuilt."""
 
     def __init__(self, env: Environment, damage: DamageKeeper, on_damaged_index: Callable[[Segment], None]) -> None:
         self._damage = damage
@@ -41,7 +41,7 @@ class EntryReads:
         self._readers = [(env.offload.lane(f"read-{n}"), SegmentReader(env.files)) for n in range(READER_LANES)]
 
     async def forget(self, segment: Segment) -> None:
-        """Returns when no lane uses the segment's files any more."""
+        """Returns when no lane uses the segment's files."""
         for lane, reader in self._readers:
             await lane.run(reader.forget, segment.file_id)
 

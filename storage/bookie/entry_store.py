@@ -1,12 +1,12 @@
 """A bookie's entries on disk: one log-structured store, in which every entry is written once.
 
-The journal's files are themselves the entry store. A full journal gets an index and stays where it is; compaction
-rewrites what is still wanted, ordered by ledger, when enough of a file is dead. The classic alternative, a journal
-plus an entry log, writes every byte twice and needs write caches, checkpoint marks and a flush that competes with the
-journal for the disk; here the write amplification of data that is deleted as a whole (the usual life of a topic) is
-1.0, plus the one-time zero fill of the file (`journal_files.py`), which never makes a sync wait. The price is that a
-ledger's entries lie among others' until compaction: a catch-up read fetches runs of neighbouring records with one
-read each and tolerates small gaps, and with few busy ledgers the runs are long. Figures: `bench/bookie.py`.
+The journal's files are themselves the entry store. A full journal gets an index and stays where it is. When enough of a
+file is dead, compaction rewrites its live entries, ordered by ledger. The classic alternative, a journal plus an entry
+log, writes every byte twice. It needs write caches, checkpoint marks and a flush that competes with the journal for the
+disk. Here data that is deleted as a whole, the usual life of a topic, has a write amplification of 1.0. The one-time
+zero fill of the file (`journal_files.py`) comes on top, but never makes a sync wait. The price: until compaction, a
+ledger's entries lie among those of other ledgers. A catch-up read fetches each run of neighbouring records with one
+read and tolerates small gaps. With few busy ledgers the runs are long. Figures: `bench/bookie.py`.
 
 This class keeps the set of segments and ledger states, appends through the journal, seals full
 journals, replaces the checkpoint, and removes segments. Invariants:
@@ -319,7 +319,7 @@ class EntryStore:
         return described
 
     async def forget_tombstones(self) -> None:
-        """Forget old ones when there are too many runs (see `bookie.held_ledgers`). Nothing may be buried meanwhile."""
+        """Forget old ones when there are too many runs (see `bookie.held_ledgers`). No tombstone may be added."""
         if self.tombstones.runs <= TOMBSTONE_RUNS_MAX:
             return
         before = self.tombstones.count
@@ -442,8 +442,8 @@ class EntryStore:
         )
 
     def rebuild_soon(self, segment: Segment) -> None:
-        """Somebody met a damaged index: make it anew from its segment."""
-        if self._closed:  # a read was under way; whoever asked is cut off soon, and the next start looks again
+        """A read met a damaged index: rebuild it from its segment."""
+        if self._closed:  # a read was in progress; its caller is disconnected soon, and the next start looks again
             return
         if segment.file_id not in self._rebuilding and segment.file_id in self.segments:
             self._rebuilding[segment.file_id] = None

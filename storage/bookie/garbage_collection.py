@@ -2,39 +2,39 @@
 
 Data is deleted here and nowhere else, so everything doubtful means "keep":
 
-- the metadata must be of our own cluster, compared before *and* after it was asked: an empty or foreign store must
-  never pass for "all ledgers are deleted";
+- the metadata must belong to our own cluster, compared before *and* after it was asked. An empty or foreign store must
+  never mean "all ledgers are deleted";
 - local ledgers are listed before the metadata is asked, so a ledger created meanwhile is not among them;
 - each ledger is asked for by its own key; any error ends the round, nothing it found is used;
 - the counter of ledger ids and the ids marked as restored are read *after* the ledgers, with one question. A ledger
-  that the metadata does not know goes only if that counter is above all ids that were ever heard of here, and its own
-  is not restored: else the metadata may be older than the ledger (see `ledger_ids`). An older state that came in before
-  the ledgers were asked for is seen by its counter, or, if the coordinator has raised that by then, by the mark which
-  was stored before;
+  that the metadata does not know is deleted only if that counter is above all ids ever known here, and its own id is
+  not restored. Otherwise the metadata may be older than the ledger (see `ledger_ids`). An older state that came in
+  before the ledgers were asked for is detected by its counter. If the coordinator has raised that by then, the mark
+  that was stored before shows it;
 - a ledger of which the metadata knows another one with the same id, but not the same nonce, stays in the same way;
-- between the answer and the tombstone lies no await. A ledger that got a recovery copy, a fence or its first entry
-  since it was listed, or of which the auditor asked what is held, is kept this time: that is the lock a collection
-  shares with re-replication.
+- between the answer and the tombstone lies no await. A ledger is kept this time if it got a recovery copy, a fence or
+  its first entry since it was listed, or if the auditor asked what is held of it. A collection shares this lock with
+  re-replication.
 
 A tombstone is final, since ledger ids are never used twice. Giving the space back is compaction's part.
 
 **Copies that are given up.** A bookie that left an ensemble keeps what it was sent. It gives its entries of a ledger up
-when the record is CLOSED and names it in no fragment. Nobody reads or recovers such a copy: a CLOSED record never opens
-again, a recovery that is still at work loses its compare-and-set against it, and of ledgers that are OPEN or
-IN_RECOVERY nothing is given up, because their ensembles may be ahead of the record. There remains the auditor, which
-copies to a bookie *before* it names that bookie in the record. So the record is first written again as it is, which
-gives it a new version, and entries go only if the ledger was not touched since before that:
+when the record is CLOSED and names it in no fragment. No client reads or recovers such a copy: a CLOSED record never
+opens again, and a recovery in progress loses its compare-and-set against it. Nothing is given up of ledgers that are
+OPEN or IN_RECOVERY, because their ensembles may be ahead of the record. There remains the auditor, which copies to a
+bookie *before* it names that bookie in the record. So the record is first written again as it is, which gives it a new
+version. Entries are deleted only if the ledger was not touched since before that:
 
 - an auditor that read the record before has an old version, and its compare-and-set fails, whenever it comes;
-- one that reads it afterwards asks what is held: before the entries go, and then the ledger was touched and they stay,
-  or after it, and then it copies all of them.
+- one that reads it afterwards asks what is held. If it asks before the entries are deleted, the ledger was touched and
+  they stay. If it asks later, it copies all of them.
 
-The ledger stays known, fenced and *given up* (`held_ledgers`): a writer that slept is refused as before, and absence
-means nothing here any more, so that no recovery of an older record, from a backup, takes it for a denial.
+The ledger stays known, fenced and *given up* (`held_ledgers`): a writer that slept is refused as before. Absence has no
+meaning here from then on, so that no recovery of an older record, from a backup, takes it for a denial.
 
 After the metadata was restored its records may name bookies that have given their copies up since, and not those that
-were given them instead. So nothing is given up while the metadata is older than a ledger held here or restored ids are
-not settled, and never of a ledger that is older than a restore or than losses which were accepted.
+were given them instead. So nothing is given up while the metadata is older than a ledger held here, or while restored
+ids are not settled. Nor is a ledger given up that is older than a restore or than accepted losses.
 """
 
 import logging
@@ -84,7 +84,7 @@ async def collect_garbage(
     """One round. `renew(ledger id, version)` writes a record again as it is (`ledger_records.renew`).
 
     Raises CookieMismatch (the metadata is of another cluster), MetadataError and what the RPC raises, DiskFull,
-    StorageFailed; ledgers buried until then stay buried.
+    StorageFailed; tombstones written until then stay.
     """
     ledgers = store.entries.ledgers
     local = sorted(ledgers)

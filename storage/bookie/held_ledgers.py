@@ -5,20 +5,20 @@ A ledger on one bookie:
     (unknown) → OPEN → FENCED        a fence never goes away while the ledger exists
     any       → TOMBSTONED           garbage collection found it deleted; never back: ids are never used twice
 
-A state is of one ledger for good: `nonce` says which, in case two were given the same id (`protocol.bookie_wire`).
+A state belongs to one ledger: `nonce` says which, in case two ledgers have the same id (`protocol.bookie_wire`).
 
 A ledger whose record names this bookie no longer is *given up* (see `garbage_collection`): it stays known and fenced.
 
 And the bookie as a whole: NORMAL ⇄ IN LIMBO (data was lost: see `bookie.py`). Fences and tombstones are records of
 the journal first, and part of every checkpoint from then on, so that neither restart nor compaction forgets them.
 
-Tombstones are not kept for ever. When there are more than `TOMBSTONE_RUNS_MAX` runs of them, those of the lower half
-are forgotten, and the fence floor rises above them: a ledger with an id below it of which nothing is known takes no
-ordinary adds, and one that a recovery add or a fence makes known is fenced from the start. So a writer of a deleted
-ledger is refused as before, and a copy of a ledger that lives is taken. Only two things change. A copy of a deleted
-ledger is taken, too, and collected again. And an old ledger that is still written cannot take this bookie as its spare;
-its writer then goes on with the others and rolls over. A tombstone stays as long as any segment holds entries of its
-ledger, which a restart would otherwise take for a ledger that lives.
+Tombstones are not kept for ever. When there are more than `TOMBSTONE_RUNS_MAX` runs of them, the lower half is
+forgotten, and the fence floor rises above them. An unknown ledger with an id below the floor takes no ordinary adds.
+One that a recovery add or a fence makes known is fenced from the start. So a writer of a deleted ledger is refused as
+before, and a copy of a ledger that lives is taken. Only two things change. A copy of a deleted ledger is taken, too,
+and collected again. An old ledger that is still written cannot take this bookie as its spare. Its writer then continues
+with the others and rolls over. A tombstone stays as long as any segment holds entries of its ledger, which a restart
+would otherwise take for a ledger that lives.
 """
 
 from array import array
@@ -67,8 +67,9 @@ class HeldLedger:
         self.record_version = -1
         """Of its record in the metadata when that was found to be CLOSED and to name this bookie."""
         self.given_up = False
-        """Its entries were dropped because its record did not name this bookie any more. What is held was copied here
-        since, or came back with a restart; what is absent may have been here."""
+        """Its entries were dropped because its record no longer named this bookie. What is held was copied here since,
+        or came back with a restart; what is absent may have been here.
+        """
 
     def extend(self, segment: Segment, last_entry: int, lac: int) -> None:
         """A segment met at start or made by compaction holds entries of this ledger."""

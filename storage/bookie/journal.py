@@ -1,8 +1,8 @@
 """Group commit: everything that waits is written and synced with one system call, and answered in one callback.
 
-While one batch is at the disk the next one fills, so batches grow exactly as fast as the disk is slow, and an idle
-disk never waits for more: the first record is on its way at the end of the loop's turn that brought it. A record's
-file, offset and checksum are fixed when it is accepted; nothing is formatted twice and nothing waits for a lock.
+While one batch is at the disk the next one fills, so a slower disk gets larger batches. An idle disk never waits for
+more: the first record is sent at the end of the loop's turn that brought it. A record's file, offset and checksum are
+fixed when it is accepted; nothing is formatted twice and nothing waits for a lock.
 
 A batch:    OPEN (records join it) → QUEUED (closed by its COMMIT) → WRITING (exactly one at a time) → DURABLE
             any of them → FAILED
@@ -15,13 +15,13 @@ Guarantees:
 - a failed write or sync is final: the journal fails everything that waits, calls `on_fatal` once and accepts nothing
   more. It is never retried, because after a failed sync nobody knows what the disk holds.
 
-Journal files are created in the background before they are used, and filled with zeros slowly (`journal_files.py`).
-A torn write is recognisable by its zeros either way (`records.py`). Under a stream of large batches, which fill a
-journal within seconds, filling would take half of the disk's bandwidth and gain little; then files are only reserved.
+Journal files are created in the background before they are used, and filled with zeros slowly (`journal_files.py`). A
+torn write is recognisable by its zeros either way (`records.py`). Large batches fill a journal within seconds. Zero
+filling would then take half of the disk's bandwidth and gain little, so files are only reserved.
 
-The first journal after a start ends early, at `first_bytes`. All bookies of an ensemble receive the same entries;
-were their journals equally long, all of them would seal and create files at the same moment. Apart, the other bookies
-of the ack quorum hide the one that is busy.
+The first journal after a start ends early, at `first_bytes`. All bookies of an ensemble receive the same entries. With
+journals of equal length, all of them would seal and create files at the same moment. Apart, the other bookies of the
+ack quorum hide the one that is busy.
 
 Runs on the loop; left to others: what records mean (`bookie.py`), sealing full segments (`entry_store.py`).
 """
@@ -63,7 +63,7 @@ _OK = int(BookieStatus.OK)
 
 
 class Responder(Protocol):
-    """Whoever asked: an `RpcConnection`, or a test."""
+    """The caller: an `RpcConnection`, or a test."""
 
     def respond(self, request_id: int, status: int, parts: Sequence[bytes] = ()) -> None: ...
     def respond_all(self, request_ids: Sequence[int], status: int) -> None: ...
@@ -317,7 +317,7 @@ class Journal:
             self._fail(error)
 
     def _abandon(self, homeless: list[Segment]) -> None:
-        """The disk had no room for files that are in use already: whoever waits in them is refused."""
+        """The disk had no space for files that are already in use: the adds that wait in them are refused."""
         if self._open is not None:
             self._close_batch(self._open)
         self.active = None

@@ -1,9 +1,9 @@
 """Journal files made ahead of their use: created and reserved at once, then filled with zeros in small, paced pieces.
 
-A sync of a range that was written before changes no metadata of the file system (measured on ext4: 64 KiB writes sync
-in 0.20 ms instead of 0.31 ms on extents that are only reserved). But zeros written at full speed hold up every sync
-on the same disk: 64 MiB keep it busy for a fifth of a second, three bookies on one disk for over half a second. So
-a piece is written and synced, then the disk rests, and the whole takes about half as long as the journal in use lasts.
+A sync of a range that was written before changes no metadata of the file system. Measured on ext4: 64 KiB writes sync
+in 0.20 ms, and in 0.31 ms on extents that are only reserved. But zeros written at full speed delay every sync on the
+same disk. 64 MiB keep it busy for a fifth of a second, and three bookies on one disk for over half a second. So a piece
+is written and synced, then the disk rests, and the whole takes about half as long as the journal in use lasts.
 
 One file:   CREATING   name, header and reserved size become durable, in one job on the lane
             FILLING    a piece at the disk, or the pause before the next one         CREATING → FILLING
@@ -80,7 +80,7 @@ class JournalFiles:
                 self._loop.call_soon(self._hand_over, making)
 
     def hurry_all(self) -> None:
-        """`hurry` every file: nothing begins any more that nobody waits for."""
+        """`hurry` every file: no work begins from now on that no caller waits for."""
         for making in list(self._making.values()):
             self.hurry(making.segment)
 
@@ -122,8 +122,8 @@ class JournalFiles:
 def first_journal_share(directory: str, random: Chance) -> float:
     """How long the first journal after a start is, as a part of a full one: at least `FIRST_SHARE_MIN`.
 
-    Bookies that are numbered, by the names of their directories, get shares far apart from each other: multiples of
-    the golden ratio never come near each other soon. Others get a random one.
+    Numbered bookies, by the names of their directories, get shares that are far apart: multiples of the golden ratio
+    are evenly spread. Others get a random one.
     """
     name = directory.rstrip("/").rpartition("/")[2]
     number = name[len(name.rstrip("0123456789")) :]

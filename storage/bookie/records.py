@@ -7,12 +7,12 @@
                 through it the whole body, is bound to the file without a second pass over the bytes);
               - of every other kind: the whole body.
 
-A *batch* is what one group commit wrote and synced; it ends with a COMMIT record, and a batch is only written after
-the one before it is durable. `batch start` is the file offset of the batch's first record. This is what lets a scan
-tell the two kinds of damage apart:
+A *batch* is what one group commit wrote and synced. It ends with a COMMIT record. A batch is only written after the one
+before it is durable. `batch start` is the file offset of the batch's first record. This is what lets a scan tell the
+two kinds of damage apart:
 
-- a **torn write** lies in the last batch, and either that batch's COMMIT is missing or a whole sector of it is still
-  zero, as it was pre-allocated. It was never answered, so it is cut off;
+- a **torn write** lies in the last batch. Either that batch's COMMIT is missing, or a whole sector of it is still zero,
+  as it was pre-allocated. It was never answered, so it is cut off;
 - everything else is **corruption**: something that was durable has changed. It must never pass for absence.
 
 Sans-io: `scan_records` reads through a function that it is given. What corruption leads to is `replay.py`'s business.
@@ -66,8 +66,9 @@ _BODY_SIZES = {
     KIND_BEGIN: BEGIN_BODY.size,
     KIND_LOST: LOST_BODY.size,
 }
-"""Of every kind but ENTRY. What only looks like a header, in the payload of a message, is told from one by this
-before a checksum over as many bytes as it announces is computed: there may be millions of them."""
+"""Of every kind but ENTRY. Bytes in a message's payload may look like a header. This check refuses them before a
+checksum over the announced bytes is computed, because there may be millions of them.
+"""
 
 SECTOR_SIZE = 512
 _ZEROS = bytes(1 << 16)
@@ -89,8 +90,8 @@ def file_header_ok(data: bytes, file_id: int, seed: int) -> bool:
 
 
 def encode_record_header(kind: int, covered: bytes, batch_start: int, seed: int, body_size: int = -1) -> bytes:
-    """The 16 bytes before a body. `covered` is what the checksum covers of it: an ENTRY's first 45 bytes (`body_size`
-    then says how large all of it is), or the whole body.
+    """The 16 bytes before a body. `covered` is the part that the checksum covers: the whole body, or an ENTRY's first
+    45 bytes. `body_size` then is the size of the whole body.
     """
     head = _UNSUMMED.pack(RECORD_MAGIC, kind, 0, len(covered) if body_size < 0 else body_size, batch_start)
     return head + _CRC.pack(crc32c(head + covered, seed))
@@ -121,8 +122,9 @@ def check_entry(record: memoryview, seed: int, ledger_id: int, entry_id: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record met by a scan. `intact` is False for an ENTRY whose content does not match its digest; its identity
-    is then still certain. `whole` has the header, too."""
+    """One record met by a scan. `intact` is False for an ENTRY whose content does not match its digest, but whose
+    identity is certain. `whole` has the header, too.
+    """
 
     kind: int
     offset: int
@@ -146,8 +148,8 @@ class _Header(NamedTuple):
 class Scan:
     """A pass over a segment file's records in file order.
 
-    Iterate it to the end; then `end` is the offset behind the last record, `torn` says whether a torn write follows
-    there, and `lost` lists the (offset, end) ranges in the middle whose records cannot be told any more.
+    Iterate it to the end. Then `end` is the offset behind the last record, and `torn` says whether a torn write follows
+    there. `lost` lists the (offset, end) ranges in the middle whose records cannot be recognized.
     """
 
     def __init__(self, read_at: Callable[[int, int], bytes], size: int, file_id: int, seed: int) -> None:

@@ -1,14 +1,14 @@
 """Finding out, at start, what a bookie's directory holds: load the checkpoint, replay the journals behind it, judge.
 
-Sealed segments cost one small read each (the table of their index). Unsealed journals are scanned record by record,
-then written again, cut off behind their last good record and given an index, so that the next start need not scan them;
-every start begins a new journal. Nothing that is rubbish is deleted here: the caller does that once a new checkpoint is
-durable, so a crash in the middle of all this just does it again.
+Sealed segments cost one small read each (the table of their index). Unsealed journals are scanned record by record.
+Then they are written again, cut off behind their last good record and given an index, so that the next start need not
+scan them. Every start begins a new journal. No leftover file is deleted here: the caller does that once a new
+checkpoint is durable. So after a crash in the middle, the next start repeats it.
 
-What counts as damage (`LoadedStore.damage`, and then the bookie goes into limbo): a record that cannot be told any
-more, an entry whose content fails its digest, a journal that does not end where its successor says it ended, a
-segment or journal that the checkpoint lists and that is gone, an unreadable checkpoint or list of damaged entries. A
-torn write at the very end of the last journal is no damage: nobody was told that it had happened.
+Damage (`LoadedStore.damage`) sends the bookie into limbo. It is one of these: a record that cannot be recognized; an
+entry whose content fails its digest; a journal that does not end where its successor says; a missing segment or journal
+that the checkpoint lists; an undecodable checkpoint or list of damaged entries. A torn write at the very end of the
+last journal is no damage: nobody was told that it had happened.
 
 Everything here blocks; it runs off the loop.
 """
@@ -149,8 +149,8 @@ def _load_segments(files: Files, directory: str, instance: str) -> LoadedStore:
 class RebuiltIndex(NamedTuple):
     """The bytes of a sealed segment's index, its table, and what damage was found on the way, if any.
 
-    The index of a damaged segment passes for that of a whole one: it may be written only after limbo is durable, or a
-    crash in between would make what was lost look as if it had never been.
+    The index of a damaged segment looks like that of a whole one. It may be written only after limbo is durable, or a
+    crash in between would make lost entries look as if they had never been.
     """
 
     content: bytes
@@ -159,7 +159,7 @@ class RebuiltIndex(NamedTuple):
 
 
 def rebuild_index(files: Files, segment: Segment) -> RebuiltIndex:
-    """A sealed segment's index, made anew from its records; nothing is written."""
+    """A sealed segment's index, rebuilt from its records; nothing is written."""
     file = files.open(segment.path)
     try:
         scan = Scan(file.read_at, min(file.size(), segment.end), segment.file_id, segment.seed)
@@ -275,9 +275,9 @@ def _replay(files: Files, directory: str, loaded: LoadedStore, journals: list[in
 class _WritingAgain:
     """Writes intact records where they are, so that the next sync covers them.
 
-    When a sync fails, Linux takes the pages that it could not write for clean: they are read back as if they were
-    stored, and no later sync writes them. The process before this one may have ended with such a failure. Only what
-    has just been checked is written, from the bytes that were checked, so that a bit misread now is not made to stay.
+    When a sync fails, Linux marks the pages that it could not write as clean. They are read back as if they were
+    stored, and no later sync writes them. The process before this one may have ended with such a failure. Only what has
+    just been checked is written, from the bytes that were checked, so that a bit misread now is not made to stay.
     """
 
     def __init__(self, file: File) -> None:
@@ -305,7 +305,7 @@ def _listed(loaded: LoadedStore, file_id: int) -> bool:
 
 
 def _load_without_checkpoint(files: Files, directory: str, loaded: LoadedStore, present: list[tuple[int, str]]) -> None:
-    """Everything that is there, nothing deleted: what the lost checkpoint knew is not known any more."""
+    """Every file that is there, nothing deleted: what the lost checkpoint knew is unknown now."""
     compacted = [file_id for file_id, kind in present if kind == COMPACTED_SUFFIX]
     for file_id in compacted:
         segment = Segment(directory, file_id, COMPACTED_SUFFIX, loaded.checkpoint.instance)

@@ -1,13 +1,13 @@
 """The scrub of a bookie: reads stored segments again, slowly, and finds what has changed on the disk since.
 
 A pass goes through all sealed segments in the order of their file ids, then through what is durable of the others. Of
-each it verifies the index, then every record in the order of the file, so that the disk reads forward. Whatever looks
-damaged is read once more by the bookie's own reads: these try every copy on this disk, and note the entry as damaged
-when none is as written (`damage.py`). Where a record's header is destroyed, the index says which entries lay there. A
-damaged index is built again from its segment while that still can be done.
+each it verifies the index, then every record in the order of the file, so that the disk reads forward. An entry that
+looks damaged is read once more by the bookie's own reads. These try every copy on this disk, and note the entry as
+damaged when none is as written (`damage.py`). Where a record's header is destroyed, the index says which entries lay
+there. A damaged index is built again from its segment while that still can be done.
 
-Work happens on the housekeeping lane in small steps; between two steps the loop sleeps so that the rate is kept, and at
-most half of the time is spent here. Memory: one read, and one ledger's columns of one index.
+Work happens on the housekeeping lane in small steps. Between two steps the loop sleeps, so that the rate is kept and up
+to half of the time is spent here. Memory: one read, and one ledger's columns of one index.
 
 A pass begins `interval_s` after the one before it began. The rate is the setting's; without one it is what a pass
 within the interval needs, at least `RATE_MIN_BYTES_PER_S`. Progress survives a restart, to about a minute.

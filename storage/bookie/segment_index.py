@@ -1,9 +1,9 @@
 """Where the entries of one segment file lie: in memory while it is written, beside it on disk once it is sealed.
 
 `Rows` are one ledger's entries in one segment, four parallel columns sorted by entry id (20 bytes an entry). An index
-file holds a table with one line a ledger, under one CRC32C, and then every ledger's columns, each ledger under a
-CRC32C of its own in the table. A start reads only the tables, so it does not depend on how much data there is; a
-ledger's columns are read, verified and cached (`segment_reader.py`) when somebody asks for its entries.
+file holds a table with one line per ledger, under one CRC32C, and then every ledger's columns. The table has a CRC32C
+for each ledger's columns. A start reads only the tables, so its cost does not depend on the amount of data. A ledger's
+columns are read, verified and cached (`segment_reader.py`) when a reader asks for its entries.
 
     file  = magic(8) file id(8) segment end(8) ledgers(4) line… crc(4) columns…
     line  = ledger(8) position of the columns(8) count(4) first(8) last(8) highest LAC(8) bytes(8) crc of the columns(4)
@@ -159,8 +159,8 @@ class TableLine(NamedTuple):
 class SegmentTable(Mapping[int, TableLine]):
     """The table of a sealed segment: lines by ledger id, ascending. It never changes.
 
-    A bookie keeps the tables of all its segments in memory, so the lines stay as packed as they are in the file, 64
-    bytes each; objects are made for those that are asked for.
+    A bookie keeps the tables of all its segments in memory. So the lines stay packed as in the file, 64 bytes each, and
+    objects are made on request.
     """
 
     __slots__ = ("_lines",)

@@ -1,12 +1,12 @@
 """Reading entries back: range reads, look-ups of single digests, lists of ids held. Runs on a reader lane.
 
-Each lane has a `SegmentReader` of its own, with its own file handles and its own cache of index columns, so nothing
-here is shared between threads; both caches are bounded. What the loop hands over is either immutable (sealed
-segments) or a copy (rows of unsealed ones). A segment is deleted only after every lane has passed `forget`, and
-lanes are first in first out, so a read never meets a file that has gone.
+Each lane has a `SegmentReader` of its own, with its own file handles and its own cache of index columns. So nothing
+here is shared between threads. Both caches are bounded. What the loop hands over is either immutable (sealed segments)
+or a copy (rows of unsealed ones). A segment is deleted only after every lane has passed `forget`. Lanes are first in
+first out, so a read never meets a deleted file.
 
-Guarantees: no entry is answered unless record, identity and digest are as written; of several copies any intact one
-will do; a damaged entry or index is reported, never skipped. Entries that lie close together in a file come with one
+Guarantees: no entry is answered unless record, identity and digest are as written. Any intact one of several copies
+will do. A damaged entry or index is reported, never skipped. Entries that lie close together in a file come with one
 read.
 """
 

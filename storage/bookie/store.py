@@ -17,21 +17,20 @@ The answer to an ADD, first match:
     other bytes already stored                CONFLICT
     else                                      OK, once it is durable
 
-"Another ledger" is one with another nonce (see `protocol.bookie_wire`); then FOREIGN is the answer to a READ, a FENCE
+"Another ledger" is one with another nonce (see `protocol.bookie_wire`). FOREIGN is then the answer to a READ, a FENCE
 and a READ_LAC, too, and nothing is changed.
 
 The bookie as a whole:
 
     WRITABLE ⇄ READ_ONLY      disk ≥ 95% full or no room for a journal / below 90% again
-    NORMAL → IN_LIMBO         corruption found, or it took the place of a lost disk; durable
+    NORMAL → IN_LIMBO         corruption found, or it replaced a lost disk; durable
     IN_LIMBO → NORMAL         `clear_limbo`, after the auditor has copied everything back; durable
-    any → FAILED              a write or sync failed: nothing is served any more, `on_fatal` tells the shell
+    any → FAILED              a write or sync failed: nothing is served from then on, `on_fatal` tells the shell
 
 Guarantees: a fence is durable before it is answered, and the answer covers every add that was accepted before it; in
 limbo absence is answered UNKNOWN, and all ledgers known are fenced; absence in a ledger that was given up is answered
-UNKNOWN, too; a tombstoned ledger never takes an entry again.
-After limbo, ledgers below the fence floor of which nothing is known stay closed to ordinary adds, because their
-fences may have been among what was lost.
+UNKNOWN, too; a tombstoned ledger never takes an entry again. After limbo, unknown ledgers below the fence floor stay
+closed to ordinary adds, because their fences may be among the lost data.
 """
 
 import asyncio

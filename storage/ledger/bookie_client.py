@@ -1,13 +1,13 @@
 """Requests to bookies over one persistent, pipelined connection each.
 
-The connection to a bookie is made on first use. Requests that arrive meanwhile wait for it; when it cannot be made they
-fail, and while the pause before the next try lasts, further ones fail at once, so that a dead bookie costs nobody time.
+The connection to a bookie is made on first use. Requests that arrive meanwhile wait for it. When it cannot be made they
+fail. During the pause before the next try, further requests fail at once, so that a dead bookie costs no caller time.
 
 `TRANSITIONS` has the states of a channel. A suspect bookie that the directory still lists is tried again in the
-background with growing pauses, and at once when its address changes. `usable` leaves suspects out.
+background with growing pauses. When its address changes it is tried at once. `usable` leaves suspects out.
 
-Adds that a bookie leaves unanswered belong to the caller to time out; `report_slow` then ends the connection, so that
-everybody else who waits for the same bookie hears of it too.
+The caller times out adds that a bookie leaves unanswered. `report_slow` then ends the connection, so that all other
+requests to the same bookie fail too.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ class BookieClient:
         self.directory = directory
         self.settings = settings
         self.on_usable: dict[Callable[[], None], None] = {}  # every open topic has one here: O(1) to leave
-        """Called when a bookie may have become usable: reconnected, or listed anew."""
+        """Called when a bookie may have become usable: reconnected, or listed again."""
         self.lost = LostBookies(directory, settings.lost_bookie_grace_s)
         self._env = env
         self._identity = identity

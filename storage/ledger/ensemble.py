@@ -1,7 +1,7 @@
 """The choice of bookies for a ledger and for the slots of those that failed. Pure: chance is handed in.
 
 Rule for too few bookies: when fewer are usable than configured, a new ledger takes them all, with as many copies as
-they allow, but never fewer than the ack quorum; a failed slot without a spare is left empty.
+they allow. It never has fewer copies than the ack quorum. A failed slot without a spare is left empty.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,10 +1,10 @@
 """Ledgers by id: create, open for reading, recover, delete.
 
 Ids come from one durable counter and are never used twice. An id is taken when a ledger is created and never kept for
-later: so the ids of all ledgers that were created after some moment are above the counter of that moment, which is how
-metadata that was restored from a backup is told from metadata whose ledgers were deleted (`ledger_ids`). Those who wait
-for an id at the same time take theirs with one change of the counter. A caller that chains ledgers asks for an id above
-the last of its chain, so that positions grow along it.
+later: so the ids of all ledgers that were created after some moment are above the counter of that moment. That
+distinguishes metadata that was restored from a backup from metadata whose ledgers were deleted (`ledger_ids`). Those
+who wait for an id at the same time take theirs with one change of the counter. A caller that chains ledgers asks for an
+id above the last of its chain, so that positions grow along it.
 
 A bookie that lost data refuses every ledger that it does not know and whose id was given out before it had its data
 back: a fence of it may have been lost.
@@ -104,7 +104,7 @@ class Ledgers:
                 self._ids = []  # of those who did not wait to the end
         if taken <= above:
             raise LedgerError(
-                f"the counter of ledger ids gave {taken}, which is not above the topic's last ledger {above}: "
-                "the metadata store is not the one with which this topic was written"
+                f"the counter of ledger ids gave {taken}, but the topic's last ledger is {above}: "
+                "this topic was written with another metadata store"
             )
         return taken

@@ -1,13 +1,12 @@
-"""Which bookies have been away for so long that their copies have to be made anew elsewhere.
+"""Which bookies have been away for so long that their copies must be made again elsewhere.
 
     LISTED ── no longer listed, or in limbo ──────→ AWAY
     AWAY ── listed again, not in limbo ───────────→ LISTED
     AWAY ── `grace_s` later ──────────────────────→ LOST   (`on_lost` is called)
     LOST ── listed again, not in limbo ───────────→ LISTED
 
-A writer looks at this because failures of adds alone do not tell it: nobody appends to an idle ledger, and an ensemble
-change mends only what comes after it. A bookie that was never listed is not known here; who opens ledgers then has none
-on it.
+A writer looks at this because failed adds alone do not show it: an idle ledger has no adds, and an ensemble change
+repairs only later entries. A bookie that was never listed is not known here; who opens ledgers then has none on it.
 
 A bookie in limbo counts like one that is away, because limbo lasts until every ledger that names the bookie is closed.
 Without this an idle ledger would stay open, and the bookie in limbo.
@@ -44,7 +43,7 @@ class LostBookies:
         return any(bookie in self._lost and bookie in listed for bookie in metadata.bookies)
 
     def close(self) -> None:
-        """Nothing is called any more."""
+        """No callback is called from now on."""
         self._directory.on_change.remove(self._directory_changed)
         for timer in self._away.values():
             timer.cancel()

@@ -1,9 +1,9 @@
 """Reads entries of a ledger from whichever bookies hold them: ranges, in parallel, digests verified, never fencing.
 
 A read asks for a range of entries. Where every bookie holds every entry (E = Qw) one bookie is asked; where entries are
-striped, the fewest bookies that together hold all of them. An answer that does not come within
-`speculative_read_delay_ms` is also asked of the next copies; a copy that is missing, damaged or in limbo is read from
-another bookie. Bookies that disappointed are asked last from then on.
+striped, the fewest bookies that together hold all of them. If a bookie does not answer within
+`speculative_read_delay_ms`, the reader also asks the next copies. A copy that is missing, damaged or in limbo is read
+from another bookie. Bookies that disappointed are asked last from then on.
 
 What it does not do: find out where a ledger ends. The caller knows (CLOSED metadata, the writer's LAC, a plan), and
 must not ask behind that.

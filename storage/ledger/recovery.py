@@ -15,22 +15,23 @@ names bookies of which no ack quorum holds the newest entries, and their denials
 
 - Every bookie that could hold an entry has a cookie. (One that was added after the backup has none, and is refused.)
 - An acknowledged entry of a ledger that was not deleted is on Qa bookies. Copies that were given up do not count
-  against that: a bookie gives its copy up only when the CLOSED record named others, and answers UNKNOWN, no denial.
+  against that. A bookie gives its copy up only when the CLOSED record names others, and then answers UNKNOWN, which is
+  no denial.
 
-So steps 2 and 3 ask all bookies that are registered, and those that the record names, each as a member of one large
-write set (`ledger.recovery_state`). They start where the recorded last fragment begins. Whatever is found is written
-back to the recorded ensemble, with failed bookies replaced: that is what the CLOSED record then names. Earlier
-fragments stay as recorded, like those of a ledger that was CLOSED in the backup. When too few bookies answer,
-LedgerInDoubt is raised, and the ledger stays as it is until they do. Whether a ledger is in doubt is looked at again
-before it is closed: a bookie that registered meanwhile may have shown that the metadata is older.
+So steps 2 and 3 ask all registered bookies and those that the record names. Each is a member of one large write set
+(`ledger.recovery_state`). They start where the recorded last fragment begins. Whatever is found is written back to the
+recorded ensemble, with failed bookies replaced: that is what the CLOSED record then names. Earlier fragments stay as
+recorded, like those of a ledger that was CLOSED in the backup. When too few bookies answer, LedgerInDoubt is raised,
+and the ledger stays as it is until they do. Before a ledger is closed, recovery checks again whether it is in doubt: a
+bookie that registered meanwhile may have shown that the metadata is older.
 
-A tombstone proves that the ledger was deleted after the backup. A bookie with one is replaced. When there is no other,
-the ledger is closed behind what could be written back: nobody has a claim to the rest, and its topic could never be
-opened otherwise.
+A tombstone proves that the ledger was deleted after the backup. A bookie with one is replaced. When there is no other
+bookie, the ledger is closed behind the entries that were written back. The ledger was deleted, so no reader has a claim
+to the rest, and otherwise the topic could never be opened.
 
-Several recoverers of one ledger may run at once, each may stop anywhere and begin again: all steps repeat safely.
-Whenever something cannot be settled with the bookies at hand, RecoveryFailed is raised and the ledger stays
-IN_RECOVERY; nothing is ever cut off on a guess.
+Several recoverers of one ledger may run at once, each may stop anywhere and begin again: all steps repeat safely. When
+the bookies that answer cannot settle a question, RecoveryFailed is raised and the ledger stays IN_RECOVERY. Recovery
+never cuts a ledger off on a guess.
 """
 
 import asyncio
@@ -62,8 +63,9 @@ from .write_back import WriteBack
 logger = logging.getLogger(__name__)
 
 ENTRIES_PER_READ_FIRST = 4
-"""A ledger usually ends right behind its LAC, and each entry asked for costs a verdict of every bookie; a long tail
-is read with ever larger questions."""
+"""A ledger usually ends right behind its LAC, and each requested entry costs an answer of every bookie. So a long tail
+is read with ever larger requests.
+"""
 ENTRIES_PER_READ_MAX = 256
 
 

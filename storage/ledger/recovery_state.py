@@ -25,7 +25,7 @@ for. Corruption is an error, never a denial.
 Then both machines get `everyone`, all N bookies that are registered, and judge these as one write set of N:
 
     fewer than Qa of N replies are unknown ────────────→ FENCED
-    one answer with a valid digest ────────────────────→ recoverable, whoever gave it
+    one answer with a valid digest ────────────────────→ recoverable, from any bookie
     N − Qa + 1 denials, behind the highest LAC known ──→ the ledger ends before it     (ENDED)
     N − Qa + 1 denials, at or before that LAC ─────────→ passed over: it was acknowledged, and its copies are lost
     all N answered, none of these holds ───────────────→ nothing can be said           (GIVEN_UP)

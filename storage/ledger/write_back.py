@@ -22,12 +22,11 @@ LATE_ROUNDS_MAX = 6
 class WriteBack:
     """Writes recovered entries back with the recovery flag. `metadata` carries the ensemble changes, in memory only.
 
-    It comes to an end: a bookie that refuses an entry gets no slot again, and one that has buried the ledger says that
-    it was deleted, which no other bookie can make good. One that is late is suspect for a while; each time that nothing
-    came of a wait the next one is longer, and they are numbered: what is sent anew to bookies that are late because
-    they have too much to do is one more thing to do.
+    It always ends: a bookie that refuses an entry gets no slot again. A bookie with a tombstone for the ledger says
+    that it was deleted, which is final. A late bookie is suspect for a while. After each fruitless wait the next one is
+    longer, and their number is limited: entries that are sent again to overloaded bookies add to their load.
 
-    Of a ledger in doubt a bookie that has buried it counts like one that refuses. `deleted` says that no others are
+    For a ledger in doubt, a bookie with a tombstone counts like one that refuses. `deleted` says that no others are
     left.
     """
 
@@ -115,7 +114,7 @@ class WriteBack:
                 deadline = loop.time() + self._settings.add_entry_timeout_s * min(2**late, PATIENCE_MAX)
 
     def stop(self) -> None:
-        """No answer counts any more."""
+        """No answer counts from now on."""
         self._state.end()
 
     def _send(self, entry: PendingEntry, slot: int) -> None:
@@ -146,7 +145,7 @@ class WriteBack:
             self._send(entry, slot)
 
     def _fail_late_slots(self) -> None:
-        """The first pending entry waits for too long: whoever has not stored it is replaced."""
+        """The first pending entry waits for too long: bookies that have not stored it are replaced."""
         state = self._state
         first = state.pending.get(state.lac + 1)
         if first is not None:

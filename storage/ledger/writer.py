@@ -4,17 +4,17 @@ The decisions are `ledger.writer_state`'s; this is the shell that sends, waits, 
 completion are plain callbacks. Memory for pending entries is the caller's to bound (`pending_entries`,
 `pending_bytes`).
 
-Ensemble change: acknowledgements stop, spares are chosen, the new fragment (from LAC + 1) is compared-and-set while the
-ledger is OPEN, the pending entries are sent to the new bookies, acknowledgements go on. Without a spare, or while the
-metadata store is away, the failed slots stay empty and the remaining ones carry on (`degraded`); this is safe whatever
-became of a compare-and-set with a lost answer, because only bookies that are in both ensembles count from then on.
+Ensemble change: acknowledgements stop, and spares are chosen. The new fragment (from LAC + 1) is compared-and-set while
+the ledger is OPEN. The pending entries are sent to the new bookies, and acknowledgements resume. Without a spare, or
+while the metadata store cannot be reached, the failed slots stay empty and the others continue (`degraded`). This is
+safe after a compare-and-set with a lost answer, too: from then on only bookies that are in both ensembles count.
 
 A bookie that leaves adds unanswered for `add_entry_timeout_s` is treated as failed. The watch counts: a slot is late
-when not all that had been sent at the last look is answered by then; it costs two additions an entry.
+when it has not answered everything that had been sent at the last check. This costs two additions per entry.
 
-The writer ends for good, failing all pending adds (whose outcome is then unknown), on: a fence (LedgerFenced), too few
-bookies (NotEnoughBookies), different bytes under one id (DigestConflict), an entry that every bookie must refuse, or
-`close`.
+The writer ends and fails all pending adds, whose outcome is then unknown, on one of these: a fence (LedgerFenced), too
+few bookies (NotEnoughBookies), different bytes under one id (DigestConflict), an entry that every bookie must refuse,
+or `close`.
 """
 
 import asyncio
@@ -220,7 +220,7 @@ class LedgerWriter:
                 record = await self._reread()
 
     async def abandon(self) -> None:
-        """Stop without closing the ledger: whoever opens it next recovers it."""
+        """Stop without closing the ledger: its next owner recovers it."""
         self._end(
             LedgerClosed(f"the writer of ledger {self.ledger_id} stopped; its next owner recovers it"), tell=False
         )

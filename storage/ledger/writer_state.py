@@ -10,10 +10,10 @@ A slot is LIVE, FAILED (waits for the change) or EMPTY (no spare was found: noth
 Each time a slot changes hands its *tenure* rises, and an answer names the tenure it was asked under.
 
 Invariants:
-- An entry is acknowledged only when `ack_quorum` live slots of its write set hold it, all entries below it are
-  acknowledged, and no change is needed or under way.
-- An answer counts only while the bookie that gave it still holds the slot, live, without interruption; failing or
-  emptying a slot drops the acknowledgements that it gave to entries not yet acknowledged.
+- An entry is acknowledged only when `ack_quorum` live slots of its write set hold it and all entries below it are
+  acknowledged. No change may be needed or in progress.
+- An answer counts only while its bookie still holds the slot, live, without interruption. Failing or emptying a slot
+  drops its acknowledgements of entries that are not yet acknowledged.
 - `lac` never falls and never passes an entry that is not acknowledged; entries end in order, each exactly once.
 - After `end` nothing is ever acknowledged.
 """
@@ -197,7 +197,7 @@ class LedgerWriterState:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def end(self, error: MagnetarError | None = None) -> list[PendingEntry]:
-        """Stop for good: fenced, failed, or closed (None). Returns what was pending, whose outcome is unknown."""
+        """Stop finally: fenced, failed, or closed (None). Returns what was pending, whose outcome is unknown."""
         if self.phase is not WriterPhase.ENDED:
             self._become(WriterPhase.ENDED)
             self.end_error = error or LedgerClosed(f"ledger {self.metadata.ledger_id} is closed")

@@ -1,8 +1,8 @@
 """The ledgers of one topic in order, and arithmetic on positions across them. Pure.
 
 A position is `(ledger id, entry id)`; along the chain ledger ids grow, so positions compare as tuples. A position need
-not exist: the place behind the last entry of a ledger, or an entry of a ledger that was trimmed, lies between its
-neighbours, and every function here takes such positions. Ledgers without entries are stepped over.
+not exist. The position behind the last entry of a ledger, or an entry of a trimmed ledger, lies between its neighbours.
+Every function here takes such positions. Ledgers without entries are stepped over.
 
 Invariants: ledger ids strictly ascend; only the last ledger grows; entries of all others are final.
 """

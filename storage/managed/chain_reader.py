@@ -1,10 +1,10 @@
 """Reads across a topic's chain of ledgers: from the tail cache, else from bookies in large pieces with read-ahead.
 
-A piece that is fetched goes into the cache whole, so a consumer that catches up costs one range read for many calls;
-when it has consumed half of a piece the next one is already asked for. Readers at the same place share one fetch.
-A cache too small for that would have lost what came along before anybody asked for it: then no more is fetched than a
-call wants. Nor is more fetched for a call that says where it ends (a redelivery of single entries, the last entry):
-nobody will ask for what lies behind. Only acknowledged entries are ever asked for.
+A fetched piece goes into the cache whole, so a consumer that catches up costs one range read for many calls. When it
+has consumed half of a piece, the next piece is requested. Readers at the same place share one fetch. A cache too small
+for that would evict the rest before it is read. Then only the entries that a call wants are fetched. Nor is more
+fetched for a call with an end (a redelivery of single entries, the last entry): no later call continues behind it. Only
+acknowledged entries are ever asked for.
 
 Entries are kept in the cache alone, and so within its bound. What is remembered of a piece is where it lies.
 """
@@ -38,7 +38,7 @@ class _Piece:
     first: int
     last: int
     task: "asyncio.Task[list[LedgerEntry] | MagnetarError]"
-    """Its error is its result: whoever waits raises it, and a read ahead that failed is nobody's concern."""
+    """Its error is its result: a caller that waits raises it, and a failed read-ahead is ignored."""
 
 
 @dataclass

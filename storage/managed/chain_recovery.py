@@ -1,4 +1,4 @@
-"""Recovering the ledgers of a topic's chain, which whoever opens the topic does before it writes to it."""
+"""Recovery of the ledgers of a topic's chain, which each owner does before it writes to the topic."""
 
 from dataclasses import replace
 

@@ -1,11 +1,11 @@
-"""Appends to a topic's chain of ledgers: the current ledger, rollover to the next, and starting anew after a failure.
+"""Appends to a topic's chain of ledgers: the current ledger, rollover to the next, and a new ledger after a failure.
 
 `TRANSITIONS` has the states. While a rollover is due the next ledger is prepared and the writer stays WRITING.
 
-Guarantees: entries are acknowledged in the order of `append`, across ledgers too; after a failure nothing later is
-acknowledged in the same ledger, and nothing at all before the failed ledger is recovered, closed and its end known; a
-new ledger is in the stored chain, under the owner's epoch, before its first entry is sent. While the metadata store is
-away a due rollover waits and appends go on.
+Guarantees: entries are acknowledged in the order of `append`, across ledgers too. After a failure nothing later is
+acknowledged in the same ledger, and nothing at all before the failed ledger is recovered and closed. A new ledger is in
+the stored chain, under the owner's epoch, before its first entry is sent. While the metadata store is away a due
+rollover waits and appends go on.
 
 A start that follows failures waits, longer with each of them until an entry is confirmed: from `START_DELAY_INITIAL_S`
 behind the first failure to `START_DELAY_MAX_S`. Else a client that sends again at once would have ledgers created,
@@ -87,9 +87,9 @@ TRANSITIONS: Mapping[ChainWriterState, Collection[ChainWriterState]] = {
 class ChainWriter:
     """See the module. `record_lock` is held around every change of the stored chain.
 
-    `on_confirmed(ledger id, entries)` comes before the callbacks of these entries, `on_terminal(error)` once, when the
-    topic is fenced, `on_rolled()` after a ledger was closed behind a rollover or a failure (which may have made entries
-    readable whose append had failed as unknown), `on_bookies_changed()` when a bookie came back or is lost.
+    `on_confirmed(ledger id, entries)` comes before the callbacks of these entries. `on_terminal(error)` comes once,
+    when the topic is fenced. `on_rolled()` comes after a ledger was closed behind a rollover or a failure; entries
+    whose append had failed as unknown may then be readable. `on_bookies_changed()` comes when a bookie is back or lost.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class ChainWriter:
     async def _start(self, *, recover: bool) -> None:
         try:
             await asyncio.sleep(max(0.0, self._start_not_before - self._loop.time()))
-            if self.state is not ChainWriterState.STARTING:  # fenced meanwhile, and whoever waited was told
+            if self.state is not ChainWriterState.STARTING:  # fenced meanwhile, and the waiting appends have failed
                 return
             if recover:
                 await self._recover_chain()
@@ -351,7 +351,7 @@ class ChainWriter:
             self._loop.call_soon(_fail_all, waiting, error)
 
     def fence(self, error: MagnetarError) -> None:
-        """The topic has another owner, whoever found that out."""
+        """The topic has another owner."""
         if self._ended is not None:
             return
         self._ended = error

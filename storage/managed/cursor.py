@@ -1,19 +1,19 @@
 """A subscription's place in a topic, durable or not: `CursorState` plus when and where it is written.
 
 A durable cursor has a metadata record `{epoch, ledger, state}`. While it moves, its state goes to a cursor ledger,
-created with the first write: now and then the whole, and else what changed (see `cursor_ledger`), so that a write costs
-as much as what changed. A large state is packed off the loop, from a copy. At creation and on a clean close a
-small state lies in the record itself and there is no ledger, so that idle topics have nothing to recover.
+created with the first write: sometimes a snapshot, otherwise a delta (see `cursor_ledger`). So the cost of a write
+depends on what changed. A large state is packed off the loop, from a copy. At creation and on a clean close, a small
+state lies in the record itself, without a ledger. So idle topics have nothing to recover.
 
 Writing: at most once in `cursor_flush_interval_s` by itself; at once for `flush`, whose concurrent callers share one
 write. A write that fails is repeated with the next, as a whole; callers of `flush` hear of it. The switch from a full
-or failed ledger is one compare-and-set, made when a complete snapshot is in the new one; the old one is then deleted.
-Once such a compare-and-set has an unknown outcome nothing goes to the old ledger any more: the record may name the new
-one, and what is written to the old one would be lost.
+or failed ledger is one compare-and-set, made when a complete snapshot is in the new ledger. The old ledger is then
+deleted. When such a compare-and-set has an unknown outcome, nothing more goes to the old ledger: the record may name
+the new one, and writes to the old one would be lost.
 
-Guarantees: what `flush` returned for survives the broker; `durable_mark_delete` is never ahead of what is stored; once
-another owner has opened the topic no write succeeds here (its ledger is fenced and its record has a higher epoch),
-which ends the cursor with `on_fenced`.
+Guarantees: a state for which `flush` returned survives the broker. `durable_mark_delete` is never ahead of what is
+stored. Once another owner has opened the topic, no write succeeds here, because the ledger is fenced and the record has
+a higher epoch. That ends the cursor with `on_fenced`.
 """
 
 import asyncio
@@ -251,7 +251,7 @@ class Cursor:
                 await writer.abandon()
 
     async def delete(self) -> None:
-        """Remove the cursor for good. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown."""
+        """Delete the cursor. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown."""
         self._closed = True
         self._cancel_timer()
         if not self.durable:
@@ -271,7 +271,7 @@ class Cursor:
             await self._delete_ledger(self._record.ledger_id)
 
     def fence(self, error: MagnetarError) -> None:
-        """The topic has another owner: nothing is written any more."""
+        """The topic has another owner: nothing is written from now on."""
         if self._ended is None:
             self._ended = error
             self._cancel_timer()
@@ -397,7 +397,7 @@ class Cursor:
             await self._put(self._record._replace(ledger_id=writer.ledger_id, state=None), needs=writer.guard)
         except Exception as error:
             await writer.abandon()
-            # After an unknown outcome the record may name it: whoever opens the cursor next sorts it out.
+            # After an unknown outcome the record may name it: the next owner of the cursor settles it.
             if isinstance(error, MagnetarError) and not isinstance(error, OutcomeUnknown):
                 self._switch_due = False
                 await self._delete_unused(writer.ledger_id)
@@ -482,7 +482,7 @@ class Cursor:
             logger.warning("ledger %d of a cursor is not deleted: %s", ledger_id, error)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
-        """A ledger that nothing refers to any more. Failing costs space only."""
+        """A ledger that no record refers to. Failing costs space only."""
         try:
             await self._home.ledgers.delete(ledger_id)
         except MagnetarError as error:

@@ -4,8 +4,8 @@
                        batches: [[ledger, entry, size, bits], …], props}
     changes   the same with only the ranges and batches that came since, and props only if they changed
 
-Acknowledging only ever adds, so that changes can be applied in order to a whole state without knowing more. Whatever
-is not an addition (a reset) or became too much is no change that is kept here: `lost` is set, and the whole is due.
+Acknowledging only ever adds, so that changes can be applied in order to a whole state without knowing more. A change
+that is no addition (a reset), or too many changes, are not kept here: `lost` is set, and a snapshot is due.
 """
 
 from collections.abc import Mapping

@@ -5,12 +5,12 @@
                          base: entry of the snapshot's first part; number: from 0, without a gap; parts: the snapshot's
 
 The state is the last snapshot of which all parts are there, with the deltas behind it applied in order. A snapshot
-counts from its last part on and not before: however many entries a state needs, it switches at once. What stands
-behind an incomplete snapshot is an error, for its writer had ended. Nothing is ever cut off to make it fit, and a
-record that is not the expected one is an error: reading returns a state that was written, or raises.
+counts from its last part on and not before: however many entries a state needs, it switches at once. What stands behind
+an incomplete snapshot is an error, for its writer had ended. Nothing is cut off to make it fit, and an unexpected
+record is an error. Reading returns a state that was written, or raises.
 
-A write costs as much as what changed. A snapshot is due when the deltas are as large as the one before them, so that
-snapshots cost no more than deltas do; both bounds limit what a recovery reads.
+A write costs as much as what changed. A snapshot is due when the deltas are as large as the snapshot before them. So
+snapshots cost no more than deltas, and both bounds limit what a recovery reads.
 """
 
 import asyncio
@@ -135,8 +135,8 @@ async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord)
         raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
     first = home.chain.first_position
     logger.error(
-        "the state of cursor %s of %s was in ledger %s, which was deleted after the backup from which the metadata was "
-        "restored: the cursor starts again at %s",
+        "cursor %s of %s: its state was in ledger %s, which was deleted after the backup. The metadata was "
+        "restored from that backup, so the cursor starts again at %s",
         name,
         home.topic_path,
         record.ledger_id,

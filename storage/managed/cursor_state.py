@@ -3,7 +3,7 @@
 State: everything up to and including `mark_delete` is acknowledged; beyond it the ranges in `_ranges` are; entries in
 `_batches` are acknowledged in part. All positions are those of a `LedgerChain`.
 
-Transitions: `acknowledge` and `acknowledge_cumulative` only ever add; `reset` starts anew at a place.
+Transitions: `acknowledge` and `acknowledge_cumulative` only add; `reset` starts again at a position.
 
 Invariants:
 - `mark_delete` is as far as it can be: the entry behind it, if it exists, is not acknowledged.
@@ -118,7 +118,7 @@ class CursorState:
         return True
 
     def reset(self, position: Position) -> None:
-        """Start anew: `position` is the first that is not acknowledged."""
+        """Start again: `position` is the first that is not acknowledged."""
         self.mark_delete = (position[0], position[1] - 1) if position[1] >= 0 else position
         self._ranges.clear()
         self._batches.clear()

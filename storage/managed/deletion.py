@@ -1,20 +1,20 @@
 """Deleting what a topic stores: its ledgers, its cursors, its pins, and its record at the end.
 
-The caller has taken the topic's assignment away, so that no broker can open the topic, and gives this deletion an epoch
+The caller has deleted the topic's assignment, so that no broker can open the topic. It gives this deletion an epoch
 that is greater than that of every owner before. The steps:
 
 1. read the record (none: there is nothing to delete; a later epoch in it: StaleEpoch);
-2. recover every ledger of the chain that is not CLOSED: an owner that does not know that it was replaced gets no
-   acknowledgement any more;
+2. recover every ledger of the chain that is not CLOSED: an owner that does not know that it was replaced gets no more
+   acknowledgements;
 3. claim the record by compare-and-set: the own epoch, an empty chain, all its ledgers (and those of its cursors) in
    `deleting`. If it changed since 1, begin again. From here on whatever an earlier owner writes, to the record or
    beside it, fails;
 4. delete the cursors and the pins, then the ledgers that `deleting` names, then the record.
 
-It may end at every step, by a crash or an error: whoever begins again under a greater epoch finds the record and goes
-through the same steps; what is deleted already is no error. Each cursor and pin is deleted only while the record is as
-3 left it. So a deletion that slept, while another one finished and the topic was created anew, deletes nothing of the
-new one. The ids of ledgers are never used twice.
+A crash or an error may end it at every step. The next deletion, under a greater epoch, finds the record and repeats the
+same steps. Data that is already deleted is no error. Each cursor and pin is deleted only while the record is as 3 left
+it. So a deletion that was paused, while another one finished and the topic was created again, deletes nothing of the
+new topic. The ids of ledgers are never used twice.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """The latest entries of all topics of a broker, in memory, so that consumers at the tail cost no read.
 
 Bounded in bytes of bodies; what was not used for the longest time goes first, whichever topic it belongs to. An entry
-is put here only once it is acknowledged, and the bytes under a (ledger, entry) never change after that, so nothing here
-is ever wrong and nothing has to be taken back.
+is put here only once it is acknowledged, and the bytes under a (ledger, entry) never change after that. So no cached
+entry is wrong, and none must be invalidated.
 """
 
 from collections import OrderedDict

@@ -8,12 +8,12 @@ Opening, under the epoch of the assignment:
    previous owner to the record fails;
 4. list the cursors and take each over, with a compare-and-set of its own and recovery of its ledger.
 
-States: OPEN → FENCED (another owner; `on_fenced` listeners are told; for good) or CLOSED. A publish failure is not a
-state here: what was pending got the error, and the next append first settles the failed ledger (see `chain_writer`).
+States: OPEN → FENCED (another owner; `on_fenced` listeners are told; final) or CLOSED. A publish failure is not a state
+here: what was pending got the error, and the next append first settles the failed ledger (see `chain_writer`).
 
 Guarantees: acknowledged entries are readable, in order of append, until every durable cursor has durably passed their
-ledger and no pin holds it; the record never names a ledger that was deleted; a ledger leaves the record before it is
-deleted, and a deletion that was cut short is repeated by the next owner.
+ledger and no pin holds it. The record never names a deleted ledger. A ledger leaves the record before it is deleted,
+and the next owner repeats an unfinished deletion.
 """
 
 import asyncio
@@ -309,7 +309,7 @@ class ManagedLedger:
     # -- trimming and pins ---------------------------------------------------------------------------------------------
 
     async def trim(self) -> list[int]:
-        """Delete the ledgers that nobody needs any more; returns their ids.
+        """Delete the ledgers that no cursor and no pin needs; returns their ids.
 
         Cursors whose place is not yet stored are written first. What fails is tried again later, by itself. Raises
         StaleEpoch, MetadataUnavailable.

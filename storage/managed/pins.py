@@ -1,11 +1,11 @@
 """Pins: ledgers that a planned read keeps from being trimmed, until it says that it is done or the time is over.
 
-A pin is a metadata record, so that it holds whoever owns the topic. It names ledgers, not entries, and says how long it
-lasts, not until when: a date would be set by one machine's clock and judged by another's. Who prolongs a pin writes the
-record again, which gives it another version.
+A pin is a metadata record, so that it holds under every owner of the topic. It names ledgers, not entries, and says how
+long it lasts, not until when: one machine's clock would set a date, and another's would judge it. Who prolongs a pin
+writes the record again, which gives it another version.
 
 One clock judges: the owner's own, which never jumps. A pin's time is over when its owner has seen the same version for
-that long. A new owner begins anew, so a pin may last longer than it says after a move, and never shorter.
+that long. A new owner starts the time again, so after a move a pin may last longer than it says, and never shorter.
 """
 
 import asyncio

@@ -1,20 +1,20 @@
 """The metadata record of a topic's chain of ledgers, and compare-and-set on it under the owner's epoch.
 
 Only the owner writes it, and every write carries the owner's assignment epoch. Opening raises the epoch in the record,
-so that an owner which was superseded finds its next write refused: BadVersion on a record with another epoch, or with
-content that is not its own, becomes StaleEpoch.
+so that the next write of a superseded owner is refused. BadVersion on a record with another epoch, or with foreign
+content, becomes StaleEpoch.
 
 A record that is not there refuses nobody. So a topic is taken over only while its assignment, too, is of the owner's
 epoch: a broker that slept while the topic moved on and was deleted does not bring its record back. And what the owner
 creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
 
 A write whose outcome stays unknown leaves a doubt: it may have landed, may still land, or never will. `settle` ends it
-by a compare-and-set on the version from before: when that succeeds the doubtful write cannot land any more; when it
-finds the doubtful value stored, one version on, that was ours, and is taken over (`on_adopted` hears of it). Nothing is
-decided by the record, and nothing created beside it, before the doubt has ended.
+by a compare-and-set on the version from before. When that succeeds, the doubtful write can no longer land. When it
+finds the doubtful value stored, one version on, that was our write, and it is adopted (`on_adopted` is told). Nothing
+is decided by the record, and nothing created beside it, before the doubt has ended.
 
-`deleting` names ledgers that left the chain but whose deletion is not known to be complete; whoever owns the topic
-repeats it.
+`deleting` names ledgers that left the chain but whose deletion is not known to be complete; the topic's owner repeats
+it.
 """
 
 import asyncio
@@ -159,7 +159,8 @@ class OwnedRecord:
         if deleting is not None:
             claimed = replace(claimed, deleting=deleting)
         try:
-            # Only a record that is not there yet needs it: one that is refuses whoever did not see it last.
+            # Only a record that does not exist yet needs it: an existing record refuses a writer that did not see its
+            # last version.
             await self._put(claimed, SETTLE_LIMIT_S, self._assignment if self._version is None else None)
             return True
         except (BadVersion, NoSuchKey, ConditionFailed):
@@ -208,7 +209,7 @@ class OwnedRecord:
         return False
 
     async def names(self, ledger_id: int) -> bool:
-        """Whether the record as it is stored now, whoever wrote it, names a ledger. Raises MetadataUnavailable."""
+        """Whether the record as it is stored now, by any owner, names a ledger. Raises MetadataUnavailable."""
         found = await self._store.get(self._key)
         if found is None:
             return False

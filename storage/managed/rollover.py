@@ -2,7 +2,7 @@
 
 Rule: full (entries or size) and old enough; or old, if it has entries at all; or degraded (fewer copies than
 configured, or some of them on a lost bookie) while enough bookies are usable for a whole ensemble again; or a bookie in
-limbo waits for its end, and there are bookies enough for an ack quorum. An empty ledger is rolled over in the last two
+limbo waits for its end, and enough bookies are usable for an ack quorum. An empty ledger is rolled over in the last two
 cases only. What was rolled over is closed, and the auditor then copies what it lacks.
 """
 

@@ -1,7 +1,7 @@
 """When a topic is trimmed by itself: soon after it was opened, and after a trim that failed or found pins in its way.
 
-Nothing is looked at periodically: the timer runs only while there is something to trim, or to delete, that could not be
-trimmed or deleted yet. Of several reasons the earliest moment counts.
+Nothing is periodic: the timer runs only while ledgers wait that could not be trimmed or deleted yet. Of several reasons
+the earliest moment counts.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ RETRY_MAX_S = 600.0
 
 
 class TrimTimer:
-    """See the module. `trim` is called on the loop; `close` ends it for good."""
+    """See the module. `trim` is called on the loop; `close` ends it."""
 
     def __init__(self, env: Environment, trim: Callable[[], None]) -> None:
         self._env = env

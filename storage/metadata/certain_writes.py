@@ -1,9 +1,9 @@
 """Compare-and-set whose outcome is certain: the lost answer of a metadata write is settled by asking again.
 
 A write whose answer was lost may have landed, may still land, or never will. Sending the same compare-and-set again
-settles it: at most one of the two can succeed, and when the second finds the version gone, the record itself says
-whether the first one did it. This needs values that nobody else would write, which all records here are (they carry
-ledger ids, epochs or closing positions).
+settles it: only one of the two can succeed. When the second finds another version, the record itself shows whether the
+first one did it. This needs values that nobody else would write, which all records here are (they carry ledger ids,
+epochs or closing positions).
 """
 
 import asyncio
@@ -40,9 +40,9 @@ async def put_certain(
 
     `needs` is that of `Write`; ConditionFailed says that the write did not happen and never will.
 
-    Raises what `put` raises: BadVersion, KeyExists, NoSuchKey (the record is not as we wrote it: after a lost answer it
-    may have been, until somebody else wrote on top), MetadataUnavailable and whatever else says that nothing was
-    executed; OutcomeUnknown when the store took nothing more for the whole time after a lost answer.
+    Raises what `put` raises. BadVersion, KeyExists and NoSuchKey: the record is not as we wrote it; after a lost answer
+    it may have been, until another writer replaced it. MetadataUnavailable and other errors say that nothing was
+    executed. OutcomeUnknown: the store did not answer for the whole time after a lost answer.
     """
     backoff = LimitedBackoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, settle_limit_s)
     doubt: OutcomeUnknown | None = None
@@ -84,8 +84,8 @@ def _still_in_doubt(doubt: OutcomeUnknown | None, refusal: MagnetarError) -> Out
 async def delete_certain(env: Environment, store: MetadataStore, key: str) -> bool:
     """Delete a record of whatever version. Returns whether it was there (True when in doubt).
 
-    Each try names the version that it found: one that is carried out late, behind a deletion and a new beginning, then
-    finds another version and does no harm.
+    Each try names the version that it found. A try that is executed late, after a deletion and a new creation, finds
+    another version and changes nothing.
 
     Raises MetadataUnavailable when nothing was executed, OutcomeUnknown like `put_certain`, BadVersion when the record
     changes all the time.

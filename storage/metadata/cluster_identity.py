@@ -1,8 +1,8 @@
 """The identity of a cluster: created once, by `magnetar start`, in a store that holds none.
 
 Everything that deletes or refuses compares against it: bookie cookies, garbage collection, the RPC handshake. The
-coordinator only reads it, because an empty store behind a running cluster is an accident, and an identity made up on
-the spot would let bookies take all their data for garbage.
+coordinator only reads it. An empty store behind a running cluster is an accident, and with a new identity bookies would
+treat all their data as garbage.
 """
 
 from ...protocol.errors import ClusterError, KeyExists

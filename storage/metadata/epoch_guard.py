@@ -61,7 +61,7 @@ class EpochMetadataStore:
             raise self._end(error) from error
 
     async def verify(self) -> None:
-        """Look whether this coordinator is still in office; one that writes nothing would never hear that it is not.
+        """Check whether this coordinator is still active; one that writes nothing would never learn that it is not.
 
         Raises MetadataUnavailable.
         """
@@ -70,7 +70,7 @@ class EpochMetadataStore:
             raise self._end(StaleEpoch(f"{self._guard.key} is no longer at version {self._guard.version}"))
 
     async def close(self) -> None:
-        """Does nothing: the store beneath belongs to whoever opened it."""
+        """Does nothing: the store beneath belongs to the caller that opened it."""
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, Versioned]]:
         return await self._inner.list(prefix, after=after, limit=limit)

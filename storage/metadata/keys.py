@@ -3,7 +3,7 @@
 | key | value |
 | --- | --- |
 | `cluster` | the cluster's identity, created once |
-| `coordinator/epoch` | the epoch that the coordinator in office raised |
+| `coordinator/epoch` | the epoch that the active coordinator raised |
 | `counters/<name>` | first number not yet given out |
 | `bookies/<id>` | cookie of a bookie |
 | `ledgers/<20 digits>` | one ledger: ensemble, quorums, fragments, state |
@@ -16,9 +16,9 @@
 | `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
 | `schemas/<topic path>` | where the versions of a topic's schema are stored |
 
-A topic path is `TopicName.path`: `persistent/<tenant>/<namespace>/<percent-encoded local name>`. Free text inside a
-key is percent-encoded, so a slash always separates and a prefix that ends in a slash finds exactly what lies below
-it. Ledger ids have leading zeros, so the order of keys is the order of ids.
+A topic path is `TopicName.path`: `persistent/<tenant>/<namespace>/<percent-encoded local name>`. Free text inside a key
+is percent-encoded. So a slash always separates, and a prefix that ends in a slash finds exactly the keys below it.
+Ledger ids have leading zeros, so the order of keys is the order of ids.
 
 Every prefix here has its entry in the table of record kinds (see `record_kinds`), which says which ledgers a record
 names. A unit test compares the two.

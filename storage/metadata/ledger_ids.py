@@ -1,16 +1,16 @@
 """Giving out ledger ids, when the metadata may be older than the ledgers.
 
-The counter of ledger ids lies in the metadata. When that is restored from a backup, or its PostgreSQL fails over to an
-asynchronous replica, the counter goes back, while bookies hold ledgers with the ids that it would give out again. Three
-things keep those ledgers apart from new ones, and safe from garbage collection:
+The counter of ledger ids lies in the metadata. The counter goes back when that is restored from a backup, or its
+PostgreSQL fails over to an asynchronous replica. But bookies hold ledgers with the ids that it would give out again.
+Three things keep those ledgers apart from new ones, and safe from garbage collection:
 
 - Bookies say at each registration which ids they know (the *end*: the first id above all of them). `LedgerIds` raises
-  the counter to that end and by `GAP` beyond it, before the bookie is listed, and hands out no id before a bookie has
-  spoken. It also compares what the counter gives with what it gave before, for a database that fails over under it.
-- Before the counter rises, the ids that it jumps over are stored as *restored*, and with them those up to `GAP` below
-  it, which may have been taken and not used yet when the backup was made. No bookie collects a ledger with such an id
-  that the metadata does not know, until an operator accepts that it is lost (`accept`). The order matters: once the
-  counter is above a ledger that the metadata does not know, that ledger would pass for a deleted one.
+  the counter to that end and by `GAP` beyond it, before the bookie is listed. It hands out no id before a bookie has
+  registered. It also compares what the counter gives with what it gave before, for a database that fails over under it.
+- Before the counter rises, the ids that it skips are stored as *restored*. So are the ids up to `GAP` below it, which
+  may have been taken but not used when the backup was made. No bookie collects a ledger with such an id that the
+  metadata does not know, until an operator accepts that it is lost (`accept`). The order matters: once the counter is
+  above a ledger that the metadata does not know, that ledger would pass for a deleted one.
 - A bookie that registers later may know ids beyond the gap, or its ids may have been given out again before anybody
   knew. Then two ledgers have one id; their nonces differ, and no bookie holds both (`protocol.bookie_wire`).
 
@@ -18,7 +18,7 @@ An id and what a bookie's garbage collection does with a ledger of that id:
 
     the metadata knows the ledger                            keeps it (or gives its copy up, see `garbage_collection`)
     the metadata knows one with another nonce                keeps it, until its loss is accepted
-    unknown, and the counter is not above all ids held       keeps it: the metadata is older, and nobody noticed yet
+    unknown, and the counter is not above all ids held       keeps it: the metadata is older, which is not detected yet
     unknown, and restored                                    keeps it, until its loss is accepted
     unknown otherwise                                        deletes it
 
@@ -29,8 +29,8 @@ older metadata only when one of them knows an id beyond the restored counter. No
 ledger was created since the backup, or before the bookies that know newer ids have registered. So the operator says
 it before anything starts: `magnetar start --metadata-restored` calls `mark_restored`.
 
-The record, changed by compare-and-set: ranges of restored ids, below which id losses were accepted, and below which id
-ledgers that are not closed are in doubt.
+The record, changed by compare-and-set: ranges of restored ids, the id below which losses were accepted, and the id
+below which open ledgers are in doubt.
 """
 
 import asyncio
@@ -48,8 +48,9 @@ from .store import MetadataStore, Versioned, pack, unpack
 logger = logging.getLogger(__name__)
 
 GAP = 1 << 20
-"""Ids that are skipped beyond the highest one known, for bookies that have not registered yet and for ids that brokers
-took from the newer metadata; and ids below the restored counter that are in doubt, too."""
+"""Ids that are skipped beyond the highest known id, for bookies that have not registered yet and for ids that brokers
+took from the newer metadata. As many ids below the restored counter are in doubt, too.
+"""
 LEDGER_IDS_MAX = 1 << 62
 RANGES_MAX = 1000
 """Of restored ids; further ones are joined with the last, which only keeps more."""
@@ -83,7 +84,7 @@ class RestoredIds:
         return replace(self, ranges=tuple(merged))
 
     def restored(self, counter: int, end: int) -> "RestoredIds":
-        """With what follows from a counter that went back to `counter`; no id below `end` is given out any more."""
+        """With the changes for a counter that went back to `counter`; no id below `end` is given out again."""
         joined = self.joined(max(0, counter - GAP), end)
         return replace(joined, doubtful_end=max(self.doubtful_end, counter))
 
@@ -147,7 +148,7 @@ class LedgerIds:
         self.restored = RestoredIds.unpack(await self._store.get(metadata_keys.RESTORED_LEDGERS))
 
     async def known(self, end: int, by: str) -> None:
-        """A bookie knows ledgers with ids below `end`. When this returns, none of them is given out any more.
+        """A bookie knows ledgers with ids below `end`. When this returns, none of them is given out again.
 
         Raises ProtocolError for an impossible id, MetadataUnavailable, OutcomeUnknown.
         """

@@ -9,11 +9,11 @@ States and who may make them change, each by a compare-and-set on the record's v
 There is no way back, and CLOSED never changes its last entry. While OPEN only the writer appends or replaces the last
 fragment; the auditor may replace lost bookies in fragments that are complete, whatever the state.
 
-Invariants: ensemble size ≥ write quorum ≥ ack quorum ≥ 1; fragments start at entry 0 and ascend; every fragment names
-`ensemble_size` different bookies; `last_entry` and `length` mean something only when CLOSED; the nonce never changes.
+Invariants: ensemble size ≥ write quorum ≥ ack quorum ≥ 1. Fragments start at entry 0 and ascend. Every fragment names
+`ensemble_size` different bookies. `last_entry` and `length` are valid only when CLOSED. The nonce never changes.
 
-The nonce is a random number that stands in every entry, too. After the metadata was restored from a backup an id may be
-given to a second ledger; the nonce keeps the entries of the one from being taken for the other's.
+The nonce is a random number that stands in every entry, too. After a restore of the metadata from a backup, a second
+ledger may get the same id. The nonce tells the entries of the two apart.
 """
 
 import enum

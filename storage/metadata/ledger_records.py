@@ -13,8 +13,9 @@ from .store import MetadataStore, no_such_key
 
 
 async def renew(store: MetadataStore, ledger_id: int, version: int) -> int:
-    """Write a ledger's record again as it is, and return the new version: a change that somebody else has prepared from
-    that version fails from then on. Raises BadVersion, NoSuchKey, MetadataUnavailable, OutcomeUnknown."""
+    """Write a ledger's record again as it is, and return the new version: any change that was prepared from the old
+    version fails from then on. Raises BadVersion, NoSuchKey, MetadataUnavailable, OutcomeUnknown.
+    """
     key = metadata_keys.ledger(ledger_id)
     found = await store.get(key)
     if found is None:

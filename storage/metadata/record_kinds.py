@@ -1,7 +1,7 @@
 """The table of record kinds: for each prefix of `keys`, how its records are read and which ledgers they name.
 
 A ledger that no record names is deleted after a while (see `actors.auditor.orphans`). The search for such ledgers walks
-this table. A kind of record that is missing from it would lose its ledgers, so each prefix of `keys` has an entry, and
+this table. A kind of record that is missing from it would lose its ledgers. So each prefix of `keys` has an entry, and
 a kind that names no ledgers says so with `NAMES_NO_LEDGERS`. Unit tests compare the table with `keys` and with the
 records that brokers may write.
 
@@ -39,7 +39,7 @@ class RecordKind(Generic[Kept]):
 
     `prefix` is the beginning of its keys, or the whole key where there is one record only. `decode` reads a record and
     raises MetadataError for anything else. `ledgers_of` gives the ledgers that a record keeps. `brokers_write` says
-    that brokers write such records; all others are the coordinator's, a bookie's own cookie apart.
+    that brokers write such records. The coordinator writes all others, except a bookie's own cookie.
     """
 
     prefix: str

@@ -1,8 +1,8 @@
 """The metadata store as everybody but the coordinator sees it: calls to the coordinator.
 
-Which connection to use, and whether there is one, is the business of whoever gives `connection` (the coordinator
-client). Without one a call fails at once with MetadataUnavailable; a write whose answer was lost raises OutcomeUnknown,
-because the coordinator may have carried it out. Nothing is retried here.
+`connection` (the coordinator client) decides which connection to use, and whether there is one. If there is none, a
+call fails at once with MetadataUnavailable. A write whose answer was lost raises OutcomeUnknown, because the
+coordinator may have executed it. Nothing is retried here.
 
 `MetadataMethods` is the other side: what the coordinator does with such calls.
 """

@@ -1,7 +1,7 @@
 """The metadata record of a topic's schema: where each version is stored.
 
-As in Pulsar, a version is an entry of a ledger, and one record per topic lists all versions with the hash of each, so
-that a schema that was registered before is found without reading ledgers. A ledger that the record lists is kept.
+As in Pulsar, a version is an entry of a ledger. One record per topic lists all versions with the hash of each. So a
+schema that was registered before is found without reading ledgers. A ledger that the record lists is kept.
 """
 
 from collections.abc import Mapping

@@ -1,16 +1,16 @@
 """The metadata store in SQL: SQLite on the coordinator's node (the default), or PostgreSQL through a URL.
 
-One connection on one thread. Operations that arrive while the thread is busy are carried out together, in their
-order, in one transaction with one sync at its end: a thousand compare-and-sets cost about as much as one. A group
-holds at most `GROUP_OPERATIONS_MAX` operations, so that a reader behind it does not wait for long.
+One connection on one thread. Operations that arrive while the thread is busy are executed together, in their order, in
+one transaction with one sync at its end. So a thousand compare-and-sets cost about as much as one. A group holds at
+most `GROUP_OPERATIONS_MAX` operations, so that a reader behind it does not wait for long.
 
-SQLite runs in WAL mode with `synchronous=FULL` (a returned write survives power loss) and every transaction takes the
-write lock first, so it can never fail half-way because of another one. The directory is locked by flock for as long
-as the store is open; a Ray actor's name is no lock.
+SQLite runs in WAL mode with `synchronous=FULL`: a returned write survives power loss. Every transaction takes the write
+lock first, so another one can never make it fail half-way. The directory is locked by flock for as long as the store is
+open; a Ray actor's name is no lock.
 
 PostgreSQL may be written by two coordinators for a moment (one was stopped, another started, the first goes on). The
-compare-and-sets are exact there too, because a transaction locks the rows that it is about to change, and those of its
-guards shared, until it ends.
+compare-and-sets are exact there too. Until it ends, a transaction locks the rows that it is about to change, and those
+of its guards shared.
 
 What an error means: before COMMIT was sent nothing was executed (MetadataUnavailable, DiskFull); a connection lost
 during COMMIT leaves the outcome open (OutcomeUnknown). The store never creates its table unless told to: an empty

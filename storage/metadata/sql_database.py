@@ -1,8 +1,8 @@
 """The blocking half of the SQL metadata store: one connection, groups of operations as transactions.
 
-Everything here runs on the store's own thread. `Database.execute` carries out a group in one transaction (see
-`metadata.sql_transaction`) and returns one outcome for each operation: its result, or the error of this operation
-alone. An error that ended the whole transaction is mapped by `_failure`, which knows whether COMMIT had been sent.
+Everything here runs on the store's own thread. `Database.execute` executes a group in one transaction (see
+`metadata.sql_transaction`). It returns one outcome per operation: its result, or the error of this operation alone. An
+error that ended the whole transaction is mapped by `_failure`, which knows whether COMMIT had been sent.
 """
 
 import logging
@@ -45,7 +45,7 @@ _TABLE = Table(
 
 
 class Database:
-    """One connection to one database, made when needed and made anew after it broke."""
+    """One connection to one database, made when needed and again after it broke."""
 
     def __init__(self, url: URL) -> None:
         self._url = url

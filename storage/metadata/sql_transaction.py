@@ -2,17 +2,17 @@
 writes at the end.
 
 A statement for each record of each operation would cost more than the database's own work. So the group reads the
-versions of all records that it is about to change or to compare with few statements, carries out its operations in
-their order on what it read, and writes the outcome with one statement for all records that go, and one for all that are
-new or changed. Later operations of a group see what earlier ones changed.
+versions of all records that it is about to change or to compare with few statements. It executes its operations in
+their order on what it read. Then it writes the outcome with one statement for all deleted records, and one for all new
+or changed ones. Later operations of a group see what earlier ones changed.
 
 That is exact, because what was read cannot change until the transaction ends. SQLite has one writer at a time. On
-PostgreSQL the records that are to be changed are locked, as are (shared) those that are compared; and whoever creates
-or deletes records holds the lock of the *floor* from the first statement on, so that no record is created between the
-look and the write.
+PostgreSQL the records that are to be changed are locked, as are (shared) those that are compared. A group that creates
+or deletes records holds the lock of the *floor* from the first statement on. So no record is created between the read
+and the write.
 
-The floor, at which the versions of new records start, is the version of a row with the empty key, which no caller can
-ask for. Each deletion raises it above the version that it deleted.
+The versions of new records start at the floor. It is the version of a row with the empty key, which no caller can ask
+for. Each deletion raises it above the version that it deleted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -87,7 +87,7 @@ class Dialect:
 
 
 class Transaction:
-    """See the module. `run` once, between the begin and the commit of whoever has the connection."""
+    """See the module. Call `run` once, between the begin and the commit of the connection's owner."""
 
     def __init__(self, connection: Connection, dialect: Dialect) -> None:
         self._connection = connection

@@ -4,14 +4,14 @@ What it guarantees, whatever lies beneath (memory, SQLite, PostgreSQL, or the co
 
 - A record is bytes and a version, one more with each update. Every write names the version it replaces, so of two
   writers with the same knowledge exactly one wins, and the other gets BadVersion.
-- A key never has the same version twice, not even when its record is deleted and created again: new records start at
+- A key never has the same version twice, not even when its record is deleted and created again. New records start at
   the store's *floor*, a durable number that each deletion raises above the version it deleted. So a writer that slept
   through a deletion cannot mistake the new record for the one it knew. (0 in a store where nothing was deleted; nobody
   may rely on it.)
 - A write that returned is durable (memory: as durable as the process).
 - `allocate` gives out each number of a counter at most once, ever; a crash burns what was not used.
-- A write that raised OutcomeUnknown may have been executed; any other error says that it was not. Whoever gets
-  OutcomeUnknown reads before it decides.
+- A write that raised OutcomeUnknown may have been executed; any other error says that it was not. A caller that gets
+  OutcomeUnknown reads the record before it decides.
 - Writes may be guarded: they then happen only while another record has a given version, tested in the same
   transaction. The coordinator guards its writes by its epoch, so that one which was superseded while it slept cannot
   change anything.
@@ -54,7 +54,7 @@ class Write(NamedTuple):
 
     `value` None deletes: `expected_version` None takes whatever version is there. Otherwise None creates (the key must
     not exist) and a number replaces exactly that version. A write that `needs` another record at a version fails with
-    ConditionFailed when that is not so; what the key itself says against the write goes first.
+    ConditionFailed when that record has another version. An error of the key itself goes first.
     """
 
     key: str
@@ -97,7 +97,8 @@ class MetadataStore(Protocol):
         ...
 
     async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
-        """Reserve `count` consecutive numbers for good and return the first. Numbers start at 1.
+        """Reserve `count` consecutive numbers, which are never given out again, and return the first. Numbers start at
+        1.
 
         Raises StaleEpoch when the guard does not hold, OutcomeUnknown (the numbers are then burned: ask again).
         """
