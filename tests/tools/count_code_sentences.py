@@ -8,6 +8,7 @@ sentence with its file and line. Unit tests hold limits on the shares of long se
 """
 
 import ast
+import inspect
 import io
 import re
 import sys
@@ -107,13 +108,32 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def sentences_of(text: Text) -> list[str]:
-    """The sentences of a text; a docstring's `Args` and the like count as list items."""
-    body = text.text
+    """The sentences of a text. Those of `Args` and the like count without their names; tables and code do not count."""
+    body = re.sub(r"(?<=[.!?]) (?=`)", "\n\n", text.text)
     if text.kind == "docstring":
-        body = re.sub(r"^( *)(\w+): (?=\S)", r"\n\1\2.\n\n", body, flags=re.MULTILINE)
-        body = "\n".join(line.strip() if not line.startswith("        ") else line for line in body.splitlines())
-        body = re.sub(r"^ {4,}\S.*$", "", body, flags=re.MULTILINE)
+        body = _prose(inspect.cleandoc(text.text))
     return sentences(body)
+
+
+def _prose(docstring: str) -> str:
+    """A docstring without tables, state diagrams and blocks of code, its described arguments as paragraphs."""
+    lines: list[str] = []
+    described = False
+    for line in docstring.splitlines():
+        if re.match(r"(?:Args|Returns|Raises|Yields):$", line):
+            described = True
+            lines.append("")
+            continue
+        if line and not line.startswith(" "):
+            described = False
+        drawn = re.search(r"──|\S {3,}\S", line)
+        if drawn or (line.startswith("    ") and not described):
+            lines.append("")
+        elif described and (name := re.match(r"    (\w+): ", line)):
+            lines += ["", line[name.end() :]]
+        else:
+            lines.append(line.strip())
+    return re.sub(r"(?<=[.!?])[ \n](?=`)", "\n\n", "\n".join(lines))
 
 
 @dataclass(frozen=True)
