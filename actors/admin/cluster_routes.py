@@ -6,10 +6,11 @@ from aiohttp import web
 
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
-from ...protocol.plain_values import is_list, is_map, is_text_map
+from ...protocol.plain_values import is_list, is_text_map
 from ...runtime.metrics import Metrics
 from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
+from .policy_routes import policies_in, shown
 from .requests import Owners, json_answer, json_body, namespace_of, no_content
 
 GAUGES = {
@@ -148,16 +149,12 @@ class ClusterRoutes:
 
     async def namespace(self, request: web.Request) -> web.Response:
         """Return the policies of a namespace."""
-        return json_answer((await self._ask.namespace(namespace=namespace_of(request)))["policies"])
+        return json_answer(shown((await self._ask.namespace(namespace=namespace_of(request))).policies or {}))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
-        """Create a namespace. The body must be empty: policies cannot be set yet."""
-        body = await json_body(request)
-        if body is not None and not is_map(body):
-            raise InvalidConfiguration("the body must be an object with the namespace's policies")
-        if body:
-            raise InvalidConfiguration("policies of a namespace cannot be set yet: leave the body empty")
-        await self._ask.create_namespace(namespace=namespace_of(request))
+        """Create a namespace. Body: its policies by name, optional; see `GET` of the namespace."""
+        policies = policies_in(await json_body(request), self._cluster)
+        await self._ask.create_namespace(namespace=namespace_of(request), policies=policies)
         return no_content()
 
     async def delete_namespace(self, request: web.Request) -> web.Response:

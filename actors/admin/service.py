@@ -46,6 +46,7 @@ from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 from .cluster_routes import ClusterRoutes
 from .guard import RequestGuard
+from .policy_routes import PolicyRoutes
 from .requests import Owners
 from .topic_routes import TopicRoutes
 
@@ -105,7 +106,7 @@ class AdminService:
         )
         self._under_way = 0
         owners = Owners(env, self._coordinator, self._brokers, settings)
-        self._routes = [TopicRoutes(owners), ClusterRoutes(settings, owners, self._metrics)]
+        self._routes = [TopicRoutes(owners), ClusterRoutes(settings, owners, self._metrics), PolicyRoutes(owners)]
         self._runner: web.AppRunner | None = None
 
     @property

@@ -36,8 +36,9 @@ class BrokerSession:
         topics: Topics,
         on_lost: Callable[[], None],
     ) -> None:
+        topics.policies.begin_session()
         self.identity = identity
-        self.coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator)
+        self.coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator, topics.policies)
         self._env = env
         self._settings = settings
         self._topics = topics

@@ -11,6 +11,7 @@ from ...runtime.rpc.connection import RpcConnection
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.ledger_ids import LedgerIds
 from ..members.contracts_coordinator import AssignmentChange, BrokerInfo, MemberContract
+from ..members.contracts_namespaces import NamespacePolicies
 from .announcements import listing
 from .membership import Membership, Session
 from .topic_registry import TopicRegistry
@@ -93,6 +94,9 @@ class MemberLists:
     def assignments_changed(self, changes: Sequence[AssignmentChange]) -> None:
         found = [replace(one, partitions=self._registry.partitions_around(one.topic)) for one in changes]
         self._members.assignments_changed(epoch=self._epoch, changes=found)
+
+    def policies_changed(self, change: NamespacePolicies) -> None:
+        self._members.policies_changed(epoch=self._epoch, changes=[change])
 
     def partitions_changed(self, topic: str, partitions: int) -> None:
         self._members.partitions_changed(epoch=self._epoch, topic=topic, partitions=partitions)

@@ -23,9 +23,11 @@ from ...storage.metadata.store import MetadataStore
 from ..auditor.service import Auditor
 from ..members.contracts_broker import BrokerContract
 from ..members.contracts_coordinator import AssignmentChange
+from ..members.contracts_namespaces import NamespacePolicies
 from ..members.peer_calls import MemberCalls
 from .member_lists import MemberLists
 from .membership import Membership
+from .namespaces import Namespaces
 from .placement import Placement
 from .rebalancing import Rebalancer
 from .topic_deletions import TopicDeletions
@@ -57,7 +59,8 @@ class Office:
         self.tick_interval_s = settings.heartbeat_interval_s / 2
         self.bookies = BookieDirectory()
         self.membership = Membership(settings.session_timeout_s, self.tick_interval_s)
-        self.registry = TopicRegistry(env, store, settings)
+        self.namespaces = Namespaces(env, store, self._policies_changed)
+        self.registry = TopicRegistry(env, store, settings, self.namespaces)
         self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies, ledger_ids)
         self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry.guard_of)
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
@@ -99,6 +102,7 @@ class Office:
         await ledger_ids.load()
         office = cls(env, store, ledger_ids, cluster_id, keys, settings, on_ended)
         try:
+            await office.namespaces.start()
             await office.registry.start()
             await office.placement.start()
             office.deletions.start()
@@ -134,3 +138,7 @@ class Office:
     def _assignments_changed(self, changes: Sequence[AssignmentChange]) -> None:
         if changes and self.active:
             self.lists.assignments_changed(changes)
+
+    def _policies_changed(self, change: NamespacePolicies) -> None:
+        if self.active:
+            self.lists.policies_changed(change)

@@ -39,6 +39,7 @@ from ...storage.metadata.store import MetadataStore
 from ..members.contracts_coordinator import CoordinatorContract
 from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
 from ..members.permissions import COORDINATOR_OPERATIONS, check_writable
+from .namespace_methods import NamespaceMethods
 from .office import Office
 from .session_methods import SessionMethods
 from .status_methods import StatusMethods
@@ -71,7 +72,7 @@ class CoordinatorService(RpcService):
 
     contract = CoordinatorContract
     operation_roles = COORDINATOR_OPERATIONS
-    method_groups = (SessionMethods, TopicMethods, StatusMethods, MetadataMethods)
+    method_groups = (SessionMethods, TopicMethods, NamespaceMethods, StatusMethods, MetadataMethods)
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class CoordinatorService(RpcService):
         sessions = SessionMethods(office)
         status = StatusMethods(office, sessions, server, self._directory)
         metadata = MetadataMethods(office.store, office.ledger_ids, self.check_metadata_writer)
-        handlers = handlers_of(sessions, TopicMethods(office), status, metadata)
+        handlers = handlers_of(sessions, TopicMethods(office), NamespaceMethods(office), status, metadata)
         return _Active(office, sessions, status, server, handlers, Tasks())
 
     async def close(self) -> None:

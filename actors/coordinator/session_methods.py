@@ -16,6 +16,7 @@ from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import unpack as unpack_record
 from ..members.contracts_coordinator import AssignmentPage, AssignmentRow, BrokerInfo, Greeting, Registered
+from ..members.contracts_namespaces import PolicyPage
 from .announcements import check_registration, check_report, damage_found, listing
 from .membership import Session
 from .office import Office
@@ -116,8 +117,12 @@ class SessionMethods:
             office.rebalancer.brokers_changed()
         elif role == ROLE_BOOKIE:
             office.lists.bookies_changed()
-        assignments = self._page("") if office.lists.listens(connection) else AssignmentPage([], False)
-        return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), assignments)
+        assignments, policies = AssignmentPage([], False), PolicyPage([], False)
+        if office.lists.listens(connection):
+            assignments = self._page("")
+        if role == ROLE_BROKER:
+            policies = office.namespaces.page("")
+        return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), assignments, policies)
 
     async def rpc_assignments(self, connection: RpcConnection, after: str) -> AssignmentPage:
         """A page of all assignments, behind topic `after`."""

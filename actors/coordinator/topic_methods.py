@@ -1,11 +1,10 @@
-"""What the coordinator answers about topics, namespaces and tenants: creating, assigning, moving, deleting.
+"""What the coordinator answers about topics: creating, assigning, moving, deleting.
 
 A mixture of the registry (what exists), the placement (who owns it) and calls to the owning brokers, which alone know
 what a topic stores. Topics are named in full on the RPC.
 """
 
 import asyncio
-from typing import Any
 
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
@@ -116,40 +115,3 @@ class TopicMethods:
     ) -> list[TopicRecord]:
         """A page of a namespace's topics, behind `after`. Raises TopicNotFound."""
         return [TopicRecord(*found) for found in self._registry.list_topics(namespace, after, limit)]
-
-    # -- namespaces and tenants ----------------------------------------------------------------------------------
-
-    async def rpc_namespaces(self, connection: RpcConnection, tenant: str) -> list[str]:
-        """Raises NoSuchKey for a missing tenant."""
-        return self._registry.namespaces(tenant)
-
-    async def rpc_namespace(self, connection: RpcConnection, namespace: str) -> dict[str, Any]:
-        """The record of a namespace. Raises TopicNotFound."""
-        return self._registry.namespace(namespace)
-
-    async def rpc_create_namespace(
-        self, connection: RpcConnection, namespace: str, policies: dict[str, Any] | None = None
-    ) -> None:
-        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName."""
-        await self._registry.create_namespace(namespace, policies or {})
-
-    async def rpc_delete_namespace(self, connection: RpcConnection, namespace: str) -> None:
-        """Raises TopicNotFound, NotAllowedError while it has topics."""
-        await self._registry.delete_namespace(namespace)
-
-    async def rpc_tenants(self, connection: RpcConnection) -> list[str]:
-        return self._registry.tenants()
-
-    async def rpc_tenant(self, connection: RpcConnection, tenant: str) -> dict[str, Any]:
-        """Raises NoSuchKey."""
-        return self._registry.tenant(tenant)
-
-    async def rpc_put_tenant(
-        self, connection: RpcConnection, tenant: str, record: dict[str, Any], create: bool = True
-    ) -> None:
-        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
-        await self._registry.put_tenant(tenant, record, create=create)
-
-    async def rpc_delete_tenant(self, connection: RpcConnection, tenant: str) -> None:
-        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
-        await self._registry.delete_tenant(tenant)

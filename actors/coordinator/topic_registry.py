@@ -1,34 +1,33 @@
-"""Which tenants, namespaces and topics exist: records in the metadata store, with a copy in the coordinator's memory.
+"""Which topics exist: records in the metadata store, with a copy in the coordinator's memory.
 
 Only the coordinator in office changes these records (each write is guarded by its epoch), so its copy is right for as
 long as it is in office. Topics may be created and deleted many at a time (their writes then share a transaction), all
-other changes run one by one; a namespace that is being deleted takes no new topics, and one with a topic under way is
-not deleted. A topic that is being deleted is there until its record is gone, but whoever wants to use it, create it or
-grow it gets ServiceUnitNotReady (see `topic_deletions`).
+other changes run one by one. A namespace with a topic under way is not deleted (see `namespaces`). A topic that is
+being deleted is there until its record is gone, but whoever wants to use it, create it or grow it gets
+ServiceUnitNotReady (see `topic_deletions`).
 
 Who owns a topic and what it stores is not known here.
 """
 
 import asyncio
 import bisect
-from typing import Any
 
 from ...protocol.errors import (
     InvalidConfiguration,
     InvalidTopicName,
     KeyExists,
-    NoSuchKey,
     NotAllowedError,
     ServiceUnitNotReady,
     TopicNotFound,
 )
-from ...protocol.topics import TopicName, check_named_entity, parse_namespace, topic_of_path
+from ...protocol.topics import TopicName, topic_of_path
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_all, pack, unpack
+from .namespaces import Namespaces
 
 PARTITIONS_MAX = 10_000
 LIST_LIMIT_MAX = 10_000
@@ -37,10 +36,11 @@ LIST_LIMIT_MAX = 10_000
 class TopicRegistry:
     """See the module."""
 
-    def __init__(self, env: Environment, store: EpochMetadataStore, settings: Settings) -> None:
+    def __init__(self, env: Environment, store: EpochMetadataStore, settings: Settings, namespaces: Namespaces) -> None:
         self._env = env
         self._store = store
         self._settings = settings
+        self._namespaces = namespaces
         self.deleting: dict[str, None] = {}
         """Full names of the topics that are being deleted, marked or about to be."""
         self._partitions: dict[str, int] = {}
@@ -48,22 +48,11 @@ class TopicRegistry:
         self._names_by_namespace: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
         """Topics of each namespace, partitions counted one by one; also those that are being created."""
-        self._tenants: dict[str, tuple[dict[str, Any], int]] = {}
-        self._namespaces: dict[str, tuple[dict[str, Any], int]] = {}
         self._changing = asyncio.Lock()
         self._creating: dict[str, asyncio.Future[None]] = {}
-        self._namespaces_going: dict[str, None] = {}
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable."""
-        for key, record in await list_all(self._store, metadata_keys.TENANTS_PREFIX):
-            tenant = metadata_keys.decode_part(key.removeprefix(metadata_keys.TENANTS_PREFIX))
-            self._tenants[tenant] = (unpack(record.value), record.version)
-        for key, record in await list_all(self._store, metadata_keys.NAMESPACES_PREFIX):
-            self._namespaces[key.removeprefix(metadata_keys.NAMESPACES_PREFIX)] = (
-                unpack(record.value),
-                record.version,
-            )
         for key, record in await list_all(self._store, metadata_keys.TOPICS_PREFIX):
             self._enter_record(topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), record)
 
@@ -115,7 +104,7 @@ class TopicRegistry:
         partitions = self._partitions.get(topic.full)
         if partitions is None:
             if not create:
-                self.check_namespace(topic.namespace)
+                self._namespaces.check(topic.namespace)
                 raise TopicNotFound(f"{topic.full} does not exist")
             partitioned = self._settings.allow_auto_topic_creation_type == "partitioned"
             wanted = self._settings.default_num_partitions if partitioned else 0
@@ -125,7 +114,7 @@ class TopicRegistry:
 
     def would_create(self, topic: TopicName) -> bool:
         """Whether `topic` is missing and `check_assignable` with `create` would create it."""
-        if not topic.persistent or topic.namespace not in self._namespaces or topic.namespace in self._namespaces_going:
+        if not topic.persistent or not self._namespaces.exists(topic.namespace):
             return False
         if topic.partition < 0:
             return topic.full not in self._partitions
@@ -150,7 +139,7 @@ class TopicRegistry:
         found = self._partitions.get(topic.full)
         if found is not None:
             return found
-        self.check_namespace(topic.namespace)
+        self._namespaces.check(topic.namespace)
         if not create:
             raise TopicNotFound(f"{topic.full} does not exist")
         if self._settings.allow_auto_topic_creation_type != "partitioned":
@@ -177,7 +166,7 @@ class TopicRegistry:
         while topic.full in self._creating:
             await asyncio.wait((self._creating[topic.full],))
         self._check_stays(topic)
-        self.check_namespace(topic.namespace)
+        self._namespaces.check(topic.namespace)
         if topic.full in self._partitions:
             raise KeyExists(f"{topic.full} already exists", partitions=self._partitions[topic.full])
         self._take_room(topic.namespace, max(partitions, 1))
@@ -262,87 +251,18 @@ class TopicRegistry:
 
     def list_topics(self, namespace: str, after: str, limit: int) -> list[tuple[str, int]]:
         """Topics of a namespace with their partitions, ordered, behind `after`. Raises TopicNotFound (no namespace)."""
-        self.check_namespace(namespace)
+        self._namespaces.check(namespace)
         names = self._names_by_namespace.get(namespace, [])
         first = bisect.bisect_right(names, after)
         return [(name, self._partitions[name]) for name in names[first : first + max(1, min(limit, LIST_LIMIT_MAX))]]
 
-    # -- namespaces and tenants ----------------------------------------------------------------------------------
+    def has_topics(self, namespace: str) -> bool:
+        """Whether topics are in a namespace, or are being created there."""
+        return bool(self._names_by_namespace.get(namespace)) or any(
+            TopicName.parse(topic).namespace == namespace for topic in self._creating
+        )
 
-    def check_namespace(self, namespace: str) -> None:
-        """Raise TopicNotFound unless the namespace (`tenant/namespace`) exists."""
-        if namespace not in self._namespaces or namespace in self._namespaces_going:
-            raise TopicNotFound(f"the namespace {namespace} does not exist", namespace=namespace)
-
-    def namespaces(self, tenant: str) -> list[str]:
-        """Names of a tenant's namespaces. Raises NoSuchKey for a missing tenant."""
-        if tenant not in self._tenants:
-            raise NoSuchKey(f"the tenant {tenant} does not exist")
-        return sorted(name for name in self._namespaces if name.startswith(f"{tenant}/"))
-
-    def namespace(self, name: str) -> dict[str, Any]:
-        """The record of a namespace. Raises TopicNotFound."""
-        self.check_namespace(name)
-        return self._namespaces[name][0]
-
-    def tenants(self) -> list[str]:
-        return sorted(self._tenants)
-
-    def tenant(self, name: str) -> dict[str, Any]:
-        """The record of a tenant. Raises NoSuchKey."""
-        if name not in self._tenants:
-            raise NoSuchKey(f"the tenant {name} does not exist")
-        return self._tenants[name][0]
-
-    async def create_namespace(self, name: str, policies: dict[str, Any]) -> None:
-        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName."""
-        tenant, _ = parse_namespace(name)
-        async with self._changing:
-            if tenant not in self._tenants:
-                raise NoSuchKey(f"the tenant {tenant} does not exist")
-            if name in self._namespaces:
-                raise KeyExists(f"the namespace {name} already exists")
-            record = {"policies": policies, "created_ms": self._env.clock.now_ms()}
-            version = await put_certain(self._env, self._store, metadata_keys.namespace(name), pack(record), None)
-            self._namespaces[name] = (record, version)
-
-    async def delete_namespace(self, name: str) -> None:
-        """Raises TopicNotFound, NotAllowedError while topics are in it."""
-        async with self._changing:
-            self.check_namespace(name)
-            if self._names_by_namespace.get(name) or any(
-                TopicName.parse(topic).namespace == name for topic in self._creating
-            ):
-                raise NotAllowedError(f"the namespace {name} still has topics: delete them first")
-            self._namespaces_going[name] = None
-            try:
-                await delete_certain(self._env, self._store, metadata_keys.namespace(name))
-                del self._namespaces[name]
-            finally:
-                del self._namespaces_going[name]
-
-    async def put_tenant(self, name: str, record: dict[str, Any], *, create: bool) -> None:
-        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
-        check_named_entity("tenant", name)
-        async with self._changing:
-            known = self._tenants.get(name)
-            if create and known is not None:
-                raise KeyExists(f"the tenant {name} already exists")
-            if not create and known is None:
-                raise NoSuchKey(f"the tenant {name} does not exist")
-            value = {"created_ms": self._env.clock.now_ms(), **(known[0] if known else {}), **record}
-            version = await put_certain(
-                self._env, self._store, metadata_keys.tenant(name), pack(value), known[1] if known else None
-            )
-            self._tenants[name] = (value, version)
-
-    async def delete_tenant(self, name: str) -> None:
-        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
-        async with self._changing:
-            if self.namespaces(name):
-                raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first")
-            await delete_certain(self._env, self._store, metadata_keys.tenant(name))
-            del self._tenants[name]
+    # -- inside --------------------------------------------------------------------------------------------------
 
     def _check_stays(self, topic: TopicName) -> None:
         """Raise ServiceUnitNotReady for a topic that is being deleted, and for its partitions."""

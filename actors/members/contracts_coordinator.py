@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
+from .contracts_namespaces import NamespaceContract, NamespacePolicies, PolicyPage
 from .permissions import ADMIN, BROKER, COORDINATOR, MEMBERS, READER
 
 STATUS_TIMEOUT_S = 5.0
@@ -80,6 +81,7 @@ class Registered:
     bookies: list[BookieInfo]
     brokers: list[BrokerInfo]
     assignments: AssignmentPage
+    policies: PolicyPage
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class TopicRecord(NamedTuple):
     partitions: int
 
 
-class CoordinatorContract(MetadataContract):
+class CoordinatorContract(NamespaceContract, MetadataContract):
     """See the module."""
 
     # -- members -------------------------------------------------------------------------------------------------
@@ -192,48 +194,6 @@ class CoordinatorContract(MetadataContract):
         """A page of a namespace's topics, behind the name `after`. Raises TopicNotFound."""
         ...
 
-    # -- namespaces and tenants ----------------------------------------------------------------------------------
-
-    @method(ADMIN)
-    async def namespaces(self, *, tenant: str) -> list[str]:
-        """Raises NoSuchKey for a missing tenant."""
-        ...
-
-    @method(BROKER | ADMIN)
-    async def namespace(self, *, namespace: str) -> dict[str, Any]:
-        """The record of a namespace. Raises TopicNotFound."""
-        ...
-
-    @method(ADMIN)
-    async def create_namespace(self, *, namespace: str, policies: dict[str, Any] | None = None) -> None:
-        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName."""
-        ...
-
-    @method(ADMIN)
-    async def delete_namespace(self, *, namespace: str) -> None:
-        """Raises TopicNotFound, NotAllowedError while it has topics."""
-        ...
-
-    @method(ADMIN)
-    async def tenants(self) -> list[str]:
-        """Names of all tenants."""
-        ...
-
-    @method(ADMIN)
-    async def tenant(self, *, tenant: str) -> dict[str, Any]:
-        """The record of a tenant. Raises NoSuchKey."""
-        ...
-
-    @method(ADMIN)
-    async def put_tenant(self, *, tenant: str, record: dict[str, Any], create: bool = True) -> None:
-        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
-        ...
-
-    @method(ADMIN)
-    async def delete_tenant(self, *, tenant: str) -> None:
-        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
-        ...
-
 
 class MemberContract(Contract):
     """What the coordinator tells registered members: notifications, each with the epoch of the coordinator."""
@@ -251,6 +211,11 @@ class MemberContract(Contract):
     @method(COORDINATOR)
     def assignments_changed(self, *, epoch: int, changes: list[AssignmentChange]) -> None:
         """Assignments that are new."""
+        ...
+
+    @method(COORDINATOR)
+    def policies_changed(self, *, epoch: int, changes: list[NamespacePolicies]) -> None:
+        """Namespaces that have other policies now, or are gone."""
         ...
 
     @method(COORDINATOR)

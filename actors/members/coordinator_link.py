@@ -14,14 +14,15 @@ Assignments are taken over only with a greater epoch of their own, so pushes and
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ...protocol.errors import (
     CookieMismatch,
     CoordinatorUnavailable,
     HandshakeRefused,
     MagnetarError,
+    ProtocolError,
     RpcDisconnected,
     RpcTimeout,
     StaleEpoch,
@@ -38,6 +39,7 @@ from ...runtime.tasks import Tasks
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.remote import RemoteMetadataStore
 from .contracts_coordinator import AssignmentChange, BrokerInfo, CoordinatorContract, MemberContract
+from .contracts_namespaces import NamespacePolicies, PolicyPage
 from .permissions import OP_HEARTBEAT
 
 logger = logging.getLogger(__name__)
@@ -69,10 +71,21 @@ class _Registration(NamedTuple):
     data: Description
 
 
+class PolicyFeed(Protocol):
+    """A member's copy of the policies of all namespaces; see `actors.policies.watch`."""
+
+    def listing_began(self) -> None: ...
+    def take(self, rows: Sequence[NamespacePolicies]) -> None:
+        """Raises ProtocolError for malformed ones."""
+        ...
+
+    def listing_ended(self) -> None: ...
+
+
 class CoordinatorClient:
     """See the module. Node id, role and incarnation are those of `identity`.
 
-    `locate` finds the coordinator and raises CoordinatorUnavailable.
+    `locate` finds the coordinator and raises CoordinatorUnavailable. `policies` is told of the policies of namespaces.
     """
 
     def __init__(
@@ -82,6 +95,7 @@ class CoordinatorClient:
         keys: Keys,
         settings: Settings,
         locate: Locate,
+        policies: PolicyFeed | None = None,
     ) -> None:
         self.identity = identity
         self.epoch = 0
@@ -106,6 +120,7 @@ class CoordinatorClient:
         self._keys = keys
         self._settings = settings
         self._locate = locate
+        self._policies = policies
         self._service = _Pushes(self)
         self._connection: RpcConnection | None = None
         self._registration: _Registration | None = None
@@ -115,7 +130,6 @@ class CoordinatorClient:
         self._unanswered = 0
         self._permits = asyncio.Semaphore(CALLS_UNDER_WAY_MAX)
         self._tasks = Tasks()
-        self._closed = False
 
     @property
     def connected(self) -> bool:
@@ -183,7 +197,6 @@ class CoordinatorClient:
 
     async def close(self) -> None:
         """End the session and the connection."""
-        self._closed = True
         await self._tasks.close()
         await self.metadata.close()
         connection, self._connection = self._connection, None
@@ -264,10 +277,14 @@ class CoordinatorClient:
         before = {topic: assigned.epoch for topic, assigned in self.assignments.items()}
         host, port, data = self._registration
         coordinator = CoordinatorContract(connection.call)
+        if self._policies is not None:
+            self._policies.listing_began()
         answer = await coordinator.register(
             role=self.identity.role, host=host, port=port, data=data() if callable(data) else data
         )
         self._take_epoch(answer.epoch)
+        if self._policies is not None:  # before assignments: a topic must not load without its policies
+            await _take_policies(self._policies, coordinator, answer.policies)
         self.take_bookies(answer.bookies)
         self.take_brokers(answer.brokers)
         present: dict[str, None] = {}
@@ -375,6 +392,19 @@ class CoordinatorClient:
             for listener in list(self.on_assignments):
                 listener(news)
 
+    def take_policies(self, changes: list[NamespacePolicies]) -> None:
+        if self._policies is not None:
+            self._policies.take(changes)
+
+
+async def _take_policies(feed: PolicyFeed, coordinator: CoordinatorContract, page: PolicyPage) -> None:
+    """The first page and those that follow. Raises ProtocolError for malformed ones."""
+    feed.take(page.items)
+    while page.more and page.items:
+        page = await coordinator.policies(after=page.items[-1].namespace)
+        feed.take(page.items)
+    feed.listing_ended()
+
 
 class _Pushes(RpcService):
     """What the coordinator may call."""
@@ -403,6 +433,15 @@ class _Pushes(RpcService):
     ) -> None:
         if self._current(connection, epoch):
             self._client.take_assignments(changes)
+
+    async def rpc_policies_changed(
+        self, connection: RpcConnection, epoch: int, changes: list[NamespacePolicies]
+    ) -> None:
+        if self._current(connection, epoch):
+            try:
+                self._client.take_policies(changes)
+            except ProtocolError as error:  # without this change the member needs the whole listing again
+                connection.close(error)
 
     async def rpc_partitions_changed(self, connection: RpcConnection, epoch: int, topic: str, partitions: int) -> None:
         if self._current(connection, epoch) and topic in self._client.partitions:

@@ -41,6 +41,11 @@ class Policy:
         """What a namespace without a value shows. To set this is to remove the value."""
         return None
 
+    @property
+    def removable(self) -> bool:
+        """Whether Pulsar has a way to take the value away."""
+        return self.unset is None
+
     def fits(self, value: object) -> bool:
         """Whether a value is of the right type."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ that wrongly believes it is the owner.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
@@ -24,6 +24,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..policies.effective import EffectivePolicies
+from ..policies.watch import PolicyWatch
 from .message_counts import MessageCounts
 from .persistent import PersistentTopic
 from .topic import Topic, TopicState
@@ -56,6 +57,8 @@ class Topics:
     ) -> None:
         self.owned: dict[str, int] = {}
         self.loaded: dict[str, Topic] = {}
+        self.policies = PolicyWatch(settings, self._policies_changed)
+        """The policies of all namespaces; whoever keeps the broker's session feeds it."""
         self._env = env
         self._settings = settings
         self._open_ledger = open_ledger
@@ -221,7 +224,7 @@ class Topics:
                     topic = await self._open(full_name)
             except TimeoutError:
                 raise ServiceUnitNotReady(f"{full_name} could not be loaded in time") from None
-            self.loaded[full_name] = topic
+            self.loaded[full_name] = topic  # in the step in which its policies were read; see `PolicyWatch`
             if not future.done():
                 future.set_result(topic)
         except Exception as error:
@@ -253,6 +256,7 @@ class Topics:
         epoch = self.owned.get(full_name)
         if epoch is None:
             raise _not_ours(full_name)
+        await self.policies.known()
         name = TopicName.parse(full_name)
         try:
             ledger = await self._open_ledger(name, epoch)
@@ -263,8 +267,14 @@ class Topics:
         if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
             await ledger.close()
             raise _not_ours(full_name)
-        policies = EffectivePolicies.resolve(self._settings)
+        policies = self.policies.effective(name.namespace)
         return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self._counts, self._terminated)
+
+    def _policies_changed(self, changed: Mapping[str, EffectivePolicies]) -> None:
+        for topic in list(self.loaded.values()):
+            policies = changed.get(topic.name.namespace)
+            if policies is not None:
+                topic.use_policies(policies)
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
         logger.warning("this broker closes %s: %s", topic.name.full, error)

@@ -13,7 +13,8 @@ class BrokerSettings:
         "maxUnackedMessagesPerConsumer",
         "pulsar",
         50_000,
-        "Dispatch to a Shared consumer stops at this many unacknowledged messages; 0 = no bound.",
+        "Dispatch to a Shared consumer stops at this many unacknowledged messages; 0 = no bound. The default for "
+        "namespaces without this policy.",
         minimum=0,
         maximum=1 << 31,
     )
@@ -23,7 +24,7 @@ class BrokerSettings:
         200_000,
         "Dispatch stops at this many unacknowledged messages of a Shared subscription, until half of them "
         "are acknowledged. On an Exclusive subscription it bounds the separate ranges that were acknowledged "
-        "out of order; 0 = no bound.",
+        "out of order; 0 = no bound. The default for namespaces without this policy.",
         minimum=0,
         maximum=1 << 31,
     )
@@ -174,7 +175,8 @@ class BrokerSettings:
         "encryptionRequireOnProducer",
         "pulsar",
         False,
-        "Refuse producers that do not encrypt, and messages without encryption keys.",
+        "Refuse producers that do not encrypt, and messages without encryption keys. A namespace may require it on "
+        "its own.",
     )
     keep_alive_interval_s: float = setting(
         "keepAliveIntervalSeconds",

@@ -9,6 +9,12 @@ def _bound(name: str, doc: str) -> int:
     return setting(name, "pulsar", 0, f"{doc}; 0 = no bound.", minimum=0, maximum=1 << 31)
 
 
+def _default(name: str, doc: str) -> int:
+    """A bound that is the default of a policy."""
+    text = f"{doc}; 0 = no bound. The default for namespaces without this policy."
+    return setting(name, "pulsar", 0, text, minimum=0, maximum=1 << 31)
+
+
 @dataclass(frozen=True)
 class ClientLimitSettings:
     """The settings that bound what clients may open and create. What exists when a bound is lowered stays."""
@@ -20,9 +26,9 @@ class ClientLimitSettings:
     topics_max_per_namespace: int = _bound(
         "maxTopicsPerNamespace", "Topics of a namespace; each partition counts as one"
     )
-    producers_max_per_topic: int = _bound("maxProducersPerTopic", "Producers of a topic or partition")
-    consumers_max_per_topic: int = _bound("maxConsumersPerTopic", "Consumers of a topic or partition")
-    consumers_max_per_subscription: int = _bound("maxConsumersPerSubscription", "Consumers of a subscription")
-    subscriptions_max_per_topic: int = _bound(
+    producers_max_per_topic: int = _default("maxProducersPerTopic", "Producers of a topic or partition")
+    consumers_max_per_topic: int = _default("maxConsumersPerTopic", "Consumers of a topic or partition")
+    consumers_max_per_subscription: int = _default("maxConsumersPerSubscription", "Consumers of a subscription")
+    subscriptions_max_per_topic: int = _default(
         "maxSubscriptionsPerTopic", "Durable subscriptions of a topic or partition"
     )

@@ -53,6 +53,8 @@ class _Broker:
         self._ledgers = Ledgers(self._env, self._bookies.metadata, self._bookies.new_client(), _SETTINGS)
         ledgers = (self._open_ledger, self._delete_ledger)
         self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim)  # type: ignore[arg-type]
+        self.topics.policies.listing_began()
+        self.topics.policies.listing_ended()
         self.rpc = BrokerRpc(self.topics, self._bookies.directory.bookies.values)
 
     async def _claim(self, name: TopicName, create: bool) -> bool:

@@ -25,6 +25,7 @@ RAY = "docs/guides/ray.md"
 OFFICIAL = "docs/guides/official-clients.md"
 SPARK = "docs/guides/spark.md"
 MIGRATION = "docs/guides/migration.md"
+OPERATIONS = "docs/guides/operations.md"
 COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
 TIMEOUT_S = 180
 
@@ -119,6 +120,7 @@ def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys
         admin_url, service_url = status()["admin_url"], status()["service_url"]
         type_in(MIGRATION, "tenants")
         assert "orders-partition-3" in type_in(OFFICIAL, "admin")
+        assert '"max_producers_per_topic": 5' in type_in(OPERATIONS, "policies")
         run(OFFICIAL, "official-client", service_url)
         _keep(service_url, "letters", [b"one", b"two"])
         run(MIGRATION, "copy-topic", service_url)
@@ -147,7 +149,7 @@ def _contents(service_url: str, topic: str, subscription: str) -> list[bytes]:
             return found
 
 
-@pytest.mark.parametrize("page", [QUICKSTART, RAY, OFFICIAL, SPARK, MIGRATION])
+@pytest.mark.parametrize("page", [QUICKSTART, RAY, OFFICIAL, SPARK, MIGRATION, OPERATIONS])
 def test_this_file_runs_every_example_and_command_of_a_page(page: str) -> None:
     source = Path(__file__).read_text()
     for kind in ("example", "commands"):

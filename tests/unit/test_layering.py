@@ -44,8 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"storage.managed", "storage.ledger", "storage.metadata"},
     "actors.bookie": BASE | {"actors.members", "storage.bookie", "storage.metadata"},
     "actors.auditor": BASE | {"actors.members", "storage.managed", "storage.ledger", "storage.metadata"},
-    "actors.coordinator": BASE | {"actors.auditor", "actors.members", "storage.ledger", "storage.metadata"},
-    "actors.admin": BASE | {"actors.members"},
+    "actors.coordinator": BASE
+    | {"actors.auditor", "actors.members", "actors.policies", "storage.ledger", "storage.metadata"},
+    "actors.admin": BASE | {"actors.members", "actors.policies"},
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.admin", "storage.metadata"},
     "spark": BASE | {"spark.reading"},

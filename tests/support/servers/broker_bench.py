@@ -72,6 +72,8 @@ class BrokerFront:
         self.lookups = FixedLookups()
         ledgers = (self._open_ledger, self._delete_ledger)
         self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim)  # type: ignore[arg-type]
+        self.topics.policies.listing_began()
+        self.topics.policies.listing_ended()
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()

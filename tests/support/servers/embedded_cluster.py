@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import uvloop
 
@@ -60,7 +60,7 @@ class EmbeddedCluster:
 
     # -- from the test's thread --------------------------------------------------------------------------------------
 
-    def __enter__(self) -> "EmbeddedCluster":
+    def __enter__(self) -> Self:
         self._thread.start()
         try:
             self.run(self._start())

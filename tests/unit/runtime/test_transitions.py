@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from magnetar.actors.coordinator import membership
+from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
 from magnetar.client.core import connection, registration
 from magnetar.protocol.errors import MagnetarError
@@ -16,6 +17,7 @@ from magnetar.storage.managed import chain_writer
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "sessions of members": membership.TRANSITIONS,
+    "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
     "segments": segment.TRANSITIONS,
     "channels to bookies": bookie_client.TRANSITIONS,

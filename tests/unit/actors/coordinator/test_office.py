@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from magnetar.actors.coordinator.namespace_methods import NamespaceMethods
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
@@ -112,7 +113,7 @@ async def test_a_group_of_methods_works_on_an_office_without_a_socket(
     office = await Office.open(env, store, "c", KEYS, Settings(), lambda: None)
     topics = TopicMethods(office)
     await topics.rpc_create_topic(None, "persistent://public/default/t", 3)  # type: ignore[arg-type]
-    assert await topics.rpc_tenants(None) == ["public"]  # type: ignore[arg-type]
+    assert await NamespaceMethods(office).rpc_tenants(None) == ["public"]  # type: ignore[arg-type]
     assert office.registry.topic_count == 1
     with pytest.raises(KeyExists):
         await topics.rpc_create_topic(None, "persistent://public/default/t", 3)  # type: ignore[arg-type]

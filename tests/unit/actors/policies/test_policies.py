@@ -7,8 +7,10 @@ import pytest
 
 from magnetar.actors.policies.effective import POLICIES, EffectivePolicies
 from magnetar.actors.policies.kinds import INT_MAX, Bound, Switch
-from magnetar.protocol.errors import InvalidConfiguration
+from magnetar.actors.policies.record import NamespaceRecord
+from magnetar.protocol.errors import InvalidConfiguration, MetadataError
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, CommandSuccess, ServerError
+from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.runtime.settings.declarations import Settings
 from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import TOPIC, broker_front, filled
@@ -191,3 +193,51 @@ async def test_a_lowered_bound_of_unacknowledged_messages_stops_dispatch(bound: 
         front.topic.use_policies(policies())
         assert await receives(peer, 1)
         await peer.close()
+
+
+# -- the record of a namespace -----------------------------------------------------------------------------------------
+
+
+def test_the_record_of_a_namespace_survives_packing() -> None:
+    record = NamespaceRecord.new({"max_producers_per_topic": 3, "encryption_required": True}, 17)
+    assert NamespaceRecord.unpack(record.pack()) == record
+    assert record.policies == {"max_producers_per_topic": 3, "encryption_required": True}
+
+
+def test_a_policy_that_is_set_to_nothing_leaves_the_record() -> None:
+    record = NamespaceRecord.new({"max_producers_per_topic": 0, "encryption_required": True}, 17)
+    assert record.with_policy("max_producers_per_topic", None).policies == {"encryption_required": True}
+    assert record.with_policy("encryption_required", False).policies == {"max_producers_per_topic": 0}
+    assert record.with_policy("encryption_required", None).policies == {"max_producers_per_topic": 0}
+
+
+@pytest.mark.parametrize("value", [-1, "3", True])
+def test_a_record_takes_no_wrong_value_and_no_unknown_policy(value: object) -> None:
+    record = NamespaceRecord.new({}, 17)
+    for wrong in (
+        lambda: record.with_policy("max_producers_per_topic", value),
+        lambda: NamespaceRecord.new({"max_producers_per_topic": value}, 17),
+        lambda: record.with_policy("retention_policies", {}),
+        lambda: NamespaceRecord.new({"retention_policies": {}}, 17),
+    ):
+        with pytest.raises(InvalidConfiguration):
+            wrong()
+
+
+def test_what_a_newer_release_stored_stays_in_the_record() -> None:
+    stored = pack({"policies": {"retention_policies": {"a": 1}}, "created_ms": 17, "further": [1]})
+    changed = NamespaceRecord.unpack(stored).with_policy("max_producers_per_topic", 3)
+    assert unpack(changed.pack()) == {
+        "policies": {"retention_policies": {"a": 1}, "max_producers_per_topic": 3},
+        "created_ms": 17,
+        "further": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"\xc1", pack([]), pack({}), pack({"policies": []}), pack({"policies": {"max_producers_per_topic": -1}})],
+)
+def test_what_is_no_record_of_a_namespace_is_refused(value: bytes) -> None:
+    with pytest.raises(MetadataError, match="not the record of a namespace"):
+        NamespaceRecord.unpack(value)

@@ -1,0 +1,137 @@
+"""The admin's paths of namespaces' policies, made from the table of policies, and policies in the body of a request.
+
+Statuses and reasons are Pulsar's 4.2.4, with these exceptions. A body that is not exactly a number, or true or false,
+is refused (400); Pulsar takes `"7"` for 7, 1.5 for 1, and null for 0 or false. A number of over 32 bits is refused with
+400, where Pulsar answers 500.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import cast
+
+from aiohttp import web
+
+from ...protocol.errors import InvalidConfiguration
+from ..policies.effective import POLICIES
+from ..policies.kinds import Bound, Policy, PolicyValues
+from .requests import Owners, json_answer, json_body, namespace_of, no_content
+
+RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+UNSUPPORTED_DEFAULTS: Mapping[str, object] = {
+    "subscription_auth_mode": "None",
+    "schema_compatibility_strategy": "UNDEFINED",
+    "is_allow_auto_update_schema": True,
+    "schema_validation_enforced": False,
+    "deduplicationEnabled": False,
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "deleted": False,
+    "migrated": False,
+}
+"""Policies that there are not here, and the values by which Pulsar's tools say that they are not set. They send all
+policies of a namespace that they create. An empty value says so, too."""
+
+WITHOUT_MEANING = ("bundles",)
+"""What Pulsar's tools always send, and has no meaning here: topics are placed one by one."""
+
+CLUSTERS = ("replication_clusters", "allowed_clusters")
+
+
+class PolicyRoutes:
+    """See the module."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._ask = owners.coordinator.ask
+
+    def routes(self) -> list[web.RouteDef]:
+        return [route for name, policy in POLICIES.items() for route in self._routes_of(name, policy)]
+
+    def _routes_of(self, name: str, policy: Policy) -> Iterator[web.RouteDef]:
+        path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{policy.path}"
+        yield web.get(path, self._getter(name, policy))
+        yield web.post(path, self._setter(name, policy))
+        if policy.removable:
+            yield web.delete(path, self._remover(name, policy))
+
+    def _getter(self, name: str, policy: Policy) -> RouteHandler:
+        async def get(request: web.Request) -> web.Response:
+            found = (await self._ask.namespace(namespace=namespace_of(request))).policies or {}
+            value = found.get(name, policy.unset)
+            return web.Response() if value is None else json_answer(value)
+
+        otherwise = " The body is empty if the namespace does not say." if policy.unset is None else ""
+        get.__doc__ = f"Return {policy.doc}, as the namespace says.{otherwise}"
+        return get
+
+    def _setter(self, name: str, policy: Policy) -> RouteHandler:
+        async def set_policy(request: web.Request) -> web.Response:
+            value = await json_body(request)
+            if value is None:
+                raise web.HTTPBadRequest(text=f"the body is empty: send {policy.kind}")
+            _check_type(name, value)
+            await self._ask.set_policy(namespace=namespace_of(request), policy=name, value=value)
+            return no_content()
+
+        set_policy.__doc__ = f"Set {policy.doc}. Body: {policy.kind}."
+        return set_policy
+
+    def _remover(self, name: str, policy: Policy) -> RouteHandler:
+        async def remove(request: web.Request) -> web.Response:
+            await self._ask.set_policy(namespace=namespace_of(request), policy=name, value=None)
+            return no_content()
+
+        remove.__doc__ = f"Let the broker's setting say {policy.doc}."
+        return remove
+
+
+def shown(policies: PolicyValues) -> dict[str, object]:
+    """The policies of a namespace in the body of an answer: those that are set, and switches always, as in Pulsar."""
+    always = {name: policy.unset for name, policy in POLICIES.items() if policy.unset is not None}
+    return {**always, **{name: value for name, value in policies.items() if name in POLICIES}}
+
+
+def policies_in(body: object, cluster: str) -> dict[str, object]:
+    """The policies that the body of a request sets for a new namespace of this cluster.
+
+    As in Pulsar, a negative bound means that the bound is not set. Raises HTTP 400 for a value of a wrong type, and
+    InvalidConfiguration for a policy that there is not here, unless it is not set.
+    """
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise web.HTTPBadRequest(text="the body is an object with the namespace's policies")
+    found: dict[str, object] = {}
+    for name, value in cast("dict[str, object]", body).items():
+        policy = POLICIES.get(name)
+        if policy is None:
+            _check_unset(name, value, cluster)
+        elif value is not None:
+            _check_type(name, value)
+            if not (isinstance(policy, Bound) and isinstance(value, int) and value < 0):
+                found[name] = value
+    return found
+
+
+def _check_type(name: str, value: object) -> None:
+    policy = POLICIES[name]
+    if not policy.fits(value):
+        raise web.HTTPBadRequest(text=f"{policy.path} is {policy.kind}, not {value!r:.100}")
+
+
+def _check_unset(name: str, value: object, cluster: str) -> None:
+    is_unset = (
+        name in WITHOUT_MEANING
+        or _is_empty(value)
+        or (name in CLUSTERS and value == [cluster])
+        or (name in UNSUPPORTED_DEFAULTS and json.dumps(value) == json.dumps(UNSUPPORTED_DEFAULTS[name]))
+    )
+    if not is_unset:
+        raise InvalidConfiguration(f"the policy {name[:100]} is not supported: leave it out")
+
+
+def _is_empty(value: object) -> bool:
+    """Whether a value says nothing: null, an empty text or list, or an object that holds only such."""
+    if isinstance(value, dict):
+        return all(_is_empty(item) for item in cast("dict[str, object]", value).values())
+    return value is None or value in ("", [])

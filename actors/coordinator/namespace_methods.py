@@ -1,0 +1,61 @@
+"""What the coordinator answers about tenants, namespaces and their policies."""
+
+from ...runtime.rpc.connection import RpcConnection
+from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
+from .office import Office
+
+
+class NamespaceMethods:
+    """See the module."""
+
+    def __init__(self, office: Office) -> None:
+        self._namespaces = office.namespaces
+        self._registry = office.registry
+
+    async def rpc_namespaces(self, connection: RpcConnection, tenant: str) -> list[str]:
+        """Raises NoSuchKey for a missing tenant."""
+        return self._namespaces.names(tenant)
+
+    async def rpc_namespace(self, connection: RpcConnection, namespace: str) -> NamespacePolicies:
+        """The policies of a namespace. Raises TopicNotFound."""
+        return self._namespaces.policies(namespace)
+
+    async def rpc_create_namespace(
+        self, connection: RpcConnection, namespace: str, policies: dict[str, object] | None = None
+    ) -> None:
+        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
+        await self._namespaces.create(namespace, policies or {})
+
+    async def rpc_set_policy(
+        self, connection: RpcConnection, namespace: str, policy: str, value: object = None
+    ) -> None:
+        """Set one policy of a namespace; None takes the value away.
+
+        Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong value).
+        """
+        await self._namespaces.set_policy(namespace, policy, value)
+
+    async def rpc_delete_namespace(self, connection: RpcConnection, namespace: str) -> None:
+        """Raises TopicNotFound, NotAllowedError while it has topics."""
+        await self._namespaces.delete(namespace, self._registry.has_topics)
+
+    async def rpc_tenants(self, connection: RpcConnection) -> list[str]:
+        return self._namespaces.tenants()
+
+    async def rpc_tenant(self, connection: RpcConnection, tenant: str) -> dict[str, object]:
+        """Raises NoSuchKey."""
+        return self._namespaces.tenant(tenant)
+
+    async def rpc_put_tenant(
+        self, connection: RpcConnection, tenant: str, record: dict[str, object], create: bool = True
+    ) -> None:
+        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
+        await self._namespaces.put_tenant(tenant, record, create=create)
+
+    async def rpc_delete_tenant(self, connection: RpcConnection, tenant: str) -> None:
+        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
+        await self._namespaces.delete_tenant(tenant)
+
+    async def rpc_policies(self, connection: RpcConnection, after: str) -> PolicyPage:
+        """A page of all namespaces that have policies, behind namespace `after`."""
+        return self._namespaces.page(after)

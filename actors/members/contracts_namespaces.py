@@ -1,0 +1,80 @@
+"""What the coordinator offers about tenants, namespaces and their policies. A part of `CoordinatorContract`."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...runtime.rpc.contract import Contract, method
+from .permissions import ADMIN, BROKER
+
+
+class NamespacePolicies(NamedTuple):
+    """The policies of a namespace by name, and the version of its record. `policies` None: the namespace is gone."""
+
+    namespace: str
+    version: int
+    policies: dict[str, object] | None
+
+
+@dataclass(frozen=True)
+class PolicyPage:
+    """A part of all namespaces that have policies, and whether more follow."""
+
+    items: list[NamespacePolicies]
+    more: bool
+
+
+class NamespaceContract(Contract):
+    """See the module."""
+
+    @method(ADMIN)
+    async def namespaces(self, *, tenant: str) -> list[str]:
+        """Raises NoSuchKey for a missing tenant."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def namespace(self, *, namespace: str) -> NamespacePolicies:
+        """The policies of a namespace. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def create_namespace(self, *, namespace: str, policies: dict[str, object] | None = None) -> None:
+        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
+        ...
+
+    @method(ADMIN)
+    async def set_policy(self, *, namespace: str, policy: str, value: object = None) -> None:
+        """Set one policy of a namespace, by its name in the table of policies; None takes the value away.
+
+        Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong value).
+        """
+        ...
+
+    @method(ADMIN)
+    async def delete_namespace(self, *, namespace: str) -> None:
+        """Raises TopicNotFound, NotAllowedError while it has topics."""
+        ...
+
+    @method(ADMIN)
+    async def tenants(self) -> list[str]:
+        """Names of all tenants."""
+        ...
+
+    @method(ADMIN)
+    async def tenant(self, *, tenant: str) -> dict[str, object]:
+        """The record of a tenant. Raises NoSuchKey."""
+        ...
+
+    @method(ADMIN)
+    async def put_tenant(self, *, tenant: str, record: dict[str, object], create: bool = True) -> None:
+        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
+        ...
+
+    @method(ADMIN)
+    async def delete_tenant(self, *, tenant: str) -> None:
+        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
+        ...
+
+    @method(BROKER)
+    async def policies(self, *, after: str) -> PolicyPage:
+        """Namespaces that have policies and whose names are greater than `after`."""
+        ...

@@ -1,0 +1,184 @@
+"""A broker's copy of the policies: versions, listings, and changes that arrive in any order."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from magnetar.actors.policies.effective import EffectivePolicies
+from magnetar.actors.policies.watch import PolicyWatch, WatchState
+from magnetar.protocol.errors import ProtocolError
+from magnetar.protocol.topics import TopicName
+from magnetar.runtime.settings.declarations import Settings
+from support.servers.broker_bench import TOPIC, broker_front, until
+
+NAME = TopicName.parse(TOPIC)
+BOUND = "max_producers_per_topic"
+SETTINGS = Settings(producers_max_per_topic=1)
+
+
+class Bench:
+    """A watch, and what it told."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, int]] = []
+        self.watch = PolicyWatch(SETTINGS, self._changed)
+
+    def _changed(self, changed: Mapping[str, EffectivePolicies]) -> None:
+        self.told.append({name: one.max_producers_per_topic for name, one in changed.items()})
+        assert all(self.watch.effective(name) == one for name, one in changed.items())
+
+    def list(self, *rows: tuple[str, int, object]) -> None:
+        self.watch.listing_began()
+        self.watch.take(rows)
+        self.watch.listing_ended()
+
+    def bound(self, namespace: str = "a/b") -> int:
+        return self.watch.effective(namespace).max_producers_per_topic
+
+
+def test_a_namespace_of_which_nothing_is_known_has_the_settings() -> None:
+    assert Bench().bound() == 1
+
+
+def test_a_change_is_told_once_and_an_older_one_changes_nothing() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}))
+    bench.watch.take([("a/b", 6, {BOUND: 8}), ("c/d", 1, {BOUND: 9})])
+    bench.watch.take([("a/b", 6, {BOUND: 3}), ("a/b", 5, {BOUND: 7}), ("c/d", 0, {})])
+    assert (bench.bound(), bench.bound("c/d")) == (8, 9)
+    assert bench.told == [{"a/b": 7}, {"a/b": 8, "c/d": 9}]
+
+
+def test_what_comes_to_the_same_is_not_told() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 1}), ("c/d", 5, {"a policy of tomorrow": {}}))
+    bench.watch.take([("a/b", 6, {})])
+    assert bench.told == []
+
+
+def test_a_policy_that_is_taken_away_leaves_the_setting() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}))
+    bench.watch.take([("a/b", 6, {})])
+    bench.watch.take([("a/b", 5, {BOUND: 7})])
+    assert bench.bound() == 1
+
+
+def test_a_page_that_is_older_than_a_change_does_not_undo_it() -> None:
+    bench = Bench()
+    bench.watch.listing_began()
+    bench.watch.take([("a/b", 6, {})])
+    bench.watch.take([("a/b", 5, {BOUND: 7})])
+    bench.watch.listing_ended()
+    assert bench.bound() == 1
+
+
+def test_what_a_listing_does_not_name_has_no_policies() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}), ("c/d", 5, {BOUND: 7}))
+    bench.list(("c/d", 5, {BOUND: 7}))
+    assert (bench.bound(), bench.bound("c/d")) == (1, 7)
+    assert bench.told[1:] == [{"a/b": 1}]
+
+
+def test_a_change_that_comes_during_a_listing_outlives_it() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}))
+    bench.watch.listing_began()
+    bench.watch.take([("a/b", 6, {BOUND: 8}), ("c/d", 1, {BOUND: 9})])
+    bench.watch.listing_ended()
+    assert (bench.bound(), bench.bound("c/d")) == (8, 9)
+
+
+def test_a_listing_that_breaks_off_forgets_nothing() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}))
+    bench.watch.listing_began()
+    bench.watch.listing_began()
+    assert bench.watch.state is WatchState.RELISTING and bench.bound() == 7
+    bench.watch.take([("a/b", 5, {BOUND: 7})])
+    bench.watch.listing_ended()
+    assert bench.watch.state is WatchState.KNOWN and bench.bound() == 7
+
+
+def test_a_namespace_that_was_deleted_and_created_again_begins_anew() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}))
+    bench.watch.take([("a/b", 6, None)])
+    assert bench.bound() == 1
+    bench.watch.take([("a/b", 6, {BOUND: 2})])
+    assert bench.bound() == 2
+
+
+@pytest.mark.parametrize("policies", [[], "x", 5, {BOUND: -1}, {BOUND: "3"}, {"encryption_required": 1}])
+def test_malformed_policies_are_refused_and_nothing_of_the_page_is_taken(policies: object) -> None:
+    bench = Bench()
+    with pytest.raises(ProtocolError):
+        bench.watch.take([("a/b", 5, {BOUND: 7}), ("c/d", 5, policies)])
+    assert bench.bound() == 1 and bench.told == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_copy_ends_with_what_the_coordinator_has_however_messages_mix(seed: int) -> None:
+    """Pages are pictures of a moment; changes overtake them and each other, connections end in the middle."""
+    chance = random.Random(seed)
+    names = [f"t/n{number}" for number in range(6)]
+    truth: dict[str, tuple[int, dict[str, object]]] = {}
+    bench = Bench()
+    version = 0
+    for _ in range(8):
+        bench.watch.listing_began()
+        on_the_way: list[list[tuple[str, int, object]]] = []
+        for name in sorted(names):  # one page for each namespace, between them changes
+            if name in truth and truth[name][1]:
+                on_the_way.append([(name, *truth[name])])
+            for _ in range(chance.randrange(3)):
+                version += 1
+                changed = chance.choice(names)
+                truth[changed] = (version, {BOUND: chance.randrange(9)} if chance.random() < 0.7 else {})
+                on_the_way.append([(changed, *truth[changed])])
+        broken_off = chance.random() < 0.3
+        chance.shuffle(on_the_way)
+        for rows in on_the_way[: len(on_the_way) // 2] if broken_off else on_the_way:
+            bench.watch.take(rows)
+        if not broken_off:
+            bench.watch.listing_ended()
+            for name in names:
+                assert bench.bound(name) == truth.get(name, (0, {}))[1].get(BOUND, 1), name
+
+
+# -- loads -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_loaded_only_when_the_policies_are_known() -> None:
+    async with broker_front() as front:
+        watch = front.topics.policies
+        watch.begin_session()
+        waiting = asyncio.create_task(front.topics.get(NAME))
+        watch.listing_began()
+        await asyncio.sleep(0.02)
+        assert not waiting.done() and not front.opened
+        watch.take([(NAME.namespace, 1, {BOUND: 4})])
+        watch.listing_ended()
+        assert (await waiting).policies.max_producers_per_topic == 4  # type: ignore[attr-defined]
+
+
+async def test_a_topic_that_loads_while_policies_change_ends_with_the_new_ones() -> None:
+    async with broker_front() as front:
+        front.open_gate.clear()
+        waiting = asyncio.create_task(front.topics.get(NAME))
+        await until(lambda: front.opened)
+        front.topics.policies.take([(NAME.namespace, 1, {BOUND: 4}), ("public/other", 1, {BOUND: 5})])
+        front.open_gate.set()
+        assert (await waiting).policies.max_producers_per_topic == 4  # type: ignore[attr-defined]
+
+
+async def test_a_change_reaches_the_loaded_topics_of_its_namespace_only() -> None:
+    async with broker_front() as front:
+        await front.topics.get(NAME)
+        front.topics.policies.take([("public/other", 1, {BOUND: 4})])
+        assert front.topic.policies == EffectivePolicies.resolve(Settings())
+        front.topics.policies.take([(NAME.namespace, 1, {BOUND: 4})])
+        assert front.topic.policies.max_producers_per_topic == 4
