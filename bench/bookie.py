@@ -29,6 +29,7 @@ from magnetar.protocol.bookie_wire import (
     encode_entry_header,
     encode_read,
 )
+from magnetar.protocol.cluster_status import MemberData, MemberReport
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity, RpcConnection, rpc_connect
 from magnetar.runtime.rpc.keys import RootKeys
@@ -49,13 +50,13 @@ class StandIn:
 
     def __init__(self, metadata: MemoryMetadataStore) -> None:
         self.metadata = metadata
-        self.report: dict = {}
+        self.report: MemberReport = {}
         self.on_session_lost: list = []
 
     async def start(self) -> None:
         return None
 
-    async def register(self, host: str, port: int, data: Callable[[], dict]) -> None:
+    async def register(self, host: str, port: int, data: Callable[[], MemberData]) -> None:
         print(port, flush=True)
 
     async def renew_ledger(self, ledger_id: int, version: int) -> None:

@@ -3,13 +3,13 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import ray
 from processes import cpu_seconds, service_processes
 from rows import Report, Row
 
 from magnetar.cluster.ray_calls import ask, remote
+from magnetar.protocol.cluster_status import ClusterStatus
 
 QUIET_S = 60.0
 WINDOW_S = 20.0
@@ -22,7 +22,7 @@ class Empty:
         return os.getpid()
 
 
-def run(status: dict[str, Any], started: float, report: Report) -> None:
+def run(status: ClusterStatus, started: float, report: Report) -> None:
     """Both rows. `started` is the `time.monotonic()` at which the cluster ran; nobody may use it meanwhile."""
     ours = list(service_processes(status).values())
     empty_actors = [remote(Empty, num_cpus=0).remote() for _ in ours]

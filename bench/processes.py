@@ -1,15 +1,15 @@
 """The cluster's processes: which they are, and the processor time that they have used."""
 
 import time
-from typing import Any
 
 import ray
 
 from magnetar.cluster.ray_calls import ask
+from magnetar.protocol.cluster_status import ClusterStatus
 from magnetar.protocol.names import ADMIN_ID, COORDINATOR_ID, RAY_NAMESPACE, actor_name
 
 
-def service_processes(status: dict[str, Any]) -> dict[str, int]:
+def service_processes(status: ClusterStatus) -> dict[str, int]:
     """Process ids of coordinator, bookies, brokers and admin, by node id. `status` is the cluster's."""
     members = [record["node_id"] for record in status["processes"]]
     nodes = list(dict.fromkeys([COORDINATOR_ID, *members, ADMIN_ID]))

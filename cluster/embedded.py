@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import uvloop
 
@@ -19,6 +19,7 @@ from ..actors.processes import assembly
 from ..actors.processes.local_launcher import LocalLauncher
 from ..actors.processes.plan import ClusterPlan
 from ..actors.processes.supervisor import Supervisor
+from ..protocol.cluster_status import ClusterStatus, SupervisedView
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..storage.metadata.store import MetadataStore
@@ -59,7 +60,7 @@ class _Services:
             reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
             raise ClusterError(f"the embedded cluster did not start: {reasons}")
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> SupervisedView:
         if self._coordinator is None:
             raise ClusterError("the cluster was stopped")
         return {**await self._coordinator.status(), "processes": self._supervisor.status()}
@@ -100,7 +101,7 @@ class EmbeddedCluster(Cluster):
             raise
         super().__init__(plan.cluster_id, plan.service_urls, plan.admin_url)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ClusterStatus:
         if self._services is None:
             raise ClusterError("the cluster was stopped")
         return {
@@ -150,7 +151,7 @@ class EmbeddedCluster(Cluster):
         if self._env is not None:
             self._env.close()
 
-    def _run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    def _run(self, coroutine: Coroutine[object, object, T], timeout_s: float) -> T:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout_s)

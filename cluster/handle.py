@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from ..protocol.cluster_status import ClusterStatus
+
 if TYPE_CHECKING:
     from ..client.blocking.client import Client
 
@@ -40,7 +42,7 @@ class Cluster(ABC):
         return Client(self.service_url, **options)
 
     @abstractmethod
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ClusterStatus:
         """Return what runs: actors, addresses, epochs, topics, disks.
 
         `magnetar status` prints it.

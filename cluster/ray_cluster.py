@@ -15,6 +15,7 @@ from typing import Any
 
 from ..actors.processes.plan import log_directory
 from ..actors.processes.ray_launcher import actor_options, launch_ahead
+from ..protocol.cluster_status import ClusterStatus, SupervisedView
 from ..protocol.errors import ClusterError
 from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
 from ..runtime.environment import Environment
@@ -42,8 +43,8 @@ class RayCluster(Cluster):
         self._directory = directory
         self._stopped = False
 
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = ask(_coordinator().status.remote(), ANSWER_TIMEOUT_S)
+    def status(self) -> ClusterStatus:
+        status: SupervisedView = ask(_coordinator().status.remote(), ANSWER_TIMEOUT_S)
         return {
             **status,
             "service_url": self.service_url,

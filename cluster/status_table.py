@@ -1,8 +1,7 @@
 """`magnetar status` and `magnetar settings` as tables."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import filesize
 from rich.box import SIMPLE
@@ -10,12 +9,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..protocol.cluster_status import (
+    AuditorStatus,
+    ClusterStatus,
+    CoordinatorStatus,
+    DiskReport,
+    MemberStatus,
+    ProcessStatus,
+)
 from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_COORDINATOR
 from ..runtime.settings.declarations import Settings
 from ..runtime.settings.text import unit_of
 
 
-def print_status(console: Console, status: Mapping[str, Any]) -> None:
+def print_status(console: Console, status: ClusterStatus) -> None:
     """The cluster: one line a process, then what it holds. `status` is what `Cluster.status` returns."""
     coordinator = status["coordinator"]
     table = Table(title=f"cluster {status['cluster_id']}", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
@@ -35,7 +42,7 @@ def print_status(console: Console, status: Mapping[str, Any]) -> None:
     processes = {process["node_id"]: process for process in status.get("processes", ())}
     for node in sorted({*members, *processes}, key=_order):
         member = members.get(node)
-        process = processes.get(node, {})
+        process = processes.get(node)
         table.add_row(
             node,
             _state(member, process),
@@ -64,9 +71,9 @@ def print_settings(console: Console) -> None:
     console.print(table)
 
 
-def _lines(status: Mapping[str, Any]) -> list[str]:
+def _lines(status: ClusterStatus) -> list[str]:
     lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
-    lines += _copies(status.get("auditor", {}))
+    lines += _copies(status.get("auditor"))
     lines += _damage(status["members"])
     lines += _restored(status)
     missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
@@ -87,13 +94,10 @@ def _lines(status: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _restored(status: Mapping[str, Any]) -> list[str]:
+def _restored(status: ClusterStatus) -> list[str]:
     """What the metadata does not know because it was restored from an older state, and what can be done."""
-    unknown = {
-        member["id"]: member["report"]["unknown_ledgers"]
-        for member in status["members"]
-        if member["report"].get("unknown_ledgers")
-    }
+    counts = {member["id"]: member["report"].get("unknown_ledgers", 0) for member in status["members"]}
+    unknown = {bookie: count for bookie, count in counts.items() if count}
     ranges = status.get("restored_ledgers", [])
     if not unknown and not ranges:
         return []
@@ -106,7 +110,7 @@ def _restored(status: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _copies(auditor: Mapping[str, Any]) -> list[str]:
+def _copies(auditor: AuditorStatus | None) -> list[str]:
     """Whether every entry lies on as many bookies as it should, and how far its repair has come."""
     if not auditor:
         return []
@@ -138,31 +142,32 @@ def _copies(auditor: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _damage(members: Sequence[Mapping[str, Any]]) -> list[str]:
+def _damage(members: Sequence[MemberStatus]) -> list[str]:
     """Damaged entries of each bookie, and what the scrubs have done."""
-    scrubs = {member["id"]: member["report"]["scrub"] for member in members if member["report"].get("scrub")}
+    reports = {member["id"]: member["report"].get("scrub") for member in members}
+    scrubs = {bookie: scrub for bookie, scrub in sorted(reports.items()) if scrub}
     lines = [
-        f"[yellow]damaged    {bookie}: {scrub['damaged']:,} entries; the auditor copies them from other "
-        "bookies[/yellow]"
-        for bookie, scrub in sorted(scrubs.items())
-        if scrub["damaged"]
+        f"[yellow]damaged    {bookie}: {damaged:,} entries; the auditor copies them from other bookies[/yellow]"
+        for bookie, scrub in scrubs.items()
+        if (damaged := scrub.get("damaged", 0))
     ]
-    repaired = sum(scrub["repaired"] for scrub in scrubs.values())
-    read = sum(scrub["scrubbed_bytes"] for scrub in scrubs.values())
+    repaired = sum(scrub.get("repaired", 0) for scrub in scrubs.values())
+    read = sum(scrub.get("scrubbed_bytes", 0) for scrub in scrubs.values())
     if read or repaired:
-        share = min(scrub["pass_share"] for scrub in scrubs.values())
-        passes = min(scrub["passes"] for scrub in scrubs.values())
+        share = min(scrub.get("pass_share", 1.0) for scrub in scrubs.values())
+        passes = min(scrub.get("passes", 0) for scrub in scrubs.values())
         now = f"pass {passes + 1} at {share:.0%}" if share < 1 else f"{passes} passes"
         lines.append(f"scrub      {now}; {filesize.decimal(read)} read again, {repaired:,} damaged entries repaired")
     return lines
 
 
-def _state(member: Mapping[str, Any] | None, process: Mapping[str, Any]) -> str:
+def _state(member: MemberStatus | None, process: ProcessStatus | None) -> str:
     if process and process["state"] != "running":
         return f"[yellow]{process['state']}[/yellow]"
     if member is None:
         # The admin has no session: it asks, and nothing depends on it.
-        return "running" if process.get("role") in (ROLE_ADMIN, ROLE_COORDINATOR) else "[yellow]no session[/yellow]"
+        sessionless = process is not None and process["role"] in (ROLE_ADMIN, ROLE_COORDINATOR)
+        return "running" if sessionless else "[yellow]no session[/yellow]"
     report = member["report"]
     if report.get("writable") is False:
         why = "limbo" if report.get("limbo") else "disk full" if report.get("disk", {}).get("full") else ""
@@ -170,13 +175,12 @@ def _state(member: Mapping[str, Any] | None, process: Mapping[str, Any]) -> str:
     return "running"
 
 
-def _address(member: Mapping[str, Any]) -> str:
+def _address(member: MemberStatus | CoordinatorStatus) -> str:
     return f"{member['host']}:{member['port']}" if member["port"] else ""
 
 
-def _disk(usage: Mapping[str, Any]) -> str:
-    used = usage.get("used_bytes", usage.get("used", 0))
-    free = usage.get("free_bytes", usage.get("free", 0))
+def _disk(usage: DiskReport) -> str:
+    used, free = usage.get("used", 0), usage.get("free", 0)
     if not used + free:
         return ""
     return f"{used / (used + free):.0%}"

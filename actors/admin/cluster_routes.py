@@ -1,9 +1,10 @@
 """The admin's paths of clusters, brokers, tenants and namespaces, its health check and its metrics."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from aiohttp import web
 
+from ...protocol.cluster_status import ClusterView, MemberStatus
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...protocol.plain_values import is_list, is_text_map
@@ -174,7 +175,7 @@ class ClusterRoutes:
     async def metrics(self, request: web.Request) -> web.Response:
         """Return all metrics in Prometheus' text format."""
         try:
-            status: dict[str, Any] | None = await self._ask.status()
+            status: ClusterView | None = await self._ask.status()
         except CoordinatorUnavailable:
             status = None
         self._gauges["magnetar_coordinator_up"].set(status is not None)
@@ -197,7 +198,7 @@ class ClusterRoutes:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
-def _scrub(members: list[dict[str, Any]]) -> dict[str, float]:
+def _scrub(members: Sequence[MemberStatus]) -> dict[str, float]:
     reports = [member["report"].get("scrub", {}) for member in members if member["role"] == ROLE_BOOKIE]
     return {
         "magnetar_bookies_damaged_entries": sum(report.get("damaged", 0) for report in reports),
@@ -207,7 +208,7 @@ def _scrub(members: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _writable(status: dict[str, Any]) -> int:
+def _writable(status: ClusterView) -> int:
     return sum(
         bool(member["report"].get("writable", member["data"].get("writable", True)))
         for member in status["members"]

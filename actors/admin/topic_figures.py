@@ -6,6 +6,7 @@ consumer. What belongs to one partition only, its state and epoch, is shown unde
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...protocol.topic_figures import (
     ConsumerFigures,
@@ -17,13 +18,16 @@ from ...protocol.topic_figures import (
 )
 from ...runtime.meter import time_text
 
+JsonObject = dict[str, Any]
+"""An object as JSON will show it."""
 
-def topic_json(topic: TopicFigures) -> dict[str, object]:
+
+def topic_json(topic: TopicFigures) -> JsonObject:
     """`GET …/stats`."""
     return {**_totals([topic]), "state": topic.state, "topicEpoch": topic.epoch}
 
 
-def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> dict[str, object]:
+def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> JsonObject:
     """`GET …/partitioned-stats`: all partitions added up; with `each` also one by one, by name."""
     return {
         **_totals(list(partitions.values())),
@@ -32,7 +36,7 @@ def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> d
     }
 
 
-def storage_json(storage: StorageFigures) -> dict[str, object]:
+def storage_json(storage: StorageFigures) -> JsonObject:
     """`GET …/internalStats`."""
     ledgers = storage.ledgers
     return {
@@ -71,7 +75,7 @@ def _named(topic: TopicFigures) -> list[tuple[str, SubscriptionFigures]]:
     ]
 
 
-def _totals(topics: Sequence[TopicFigures]) -> dict[str, object]:
+def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
     messages, size = sum(topic.messages for topic in topics), sum(topic.bytes for topic in topics)
     subscriptions: dict[str, list[SubscriptionFigures]] = {}
     for topic in topics:
@@ -96,7 +100,7 @@ def _totals(topics: Sequence[TopicFigures]) -> dict[str, object]:
     }
 
 
-def _subscription_json(parts: Sequence[SubscriptionFigures]) -> dict[str, object]:
+def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
     """One subscription, in as many partitions as it is in."""
     consumers = [consumer for part in parts for consumer in part.consumers]
     backlog = sum(part.backlog_entries for part in parts)
@@ -122,7 +126,7 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> dict[str, object
     }
 
 
-def _consumer_json(consumer: ConsumerFigures) -> dict[str, object]:
+def _consumer_json(consumer: ConsumerFigures) -> JsonObject:
     return {
         "msgRateOut": consumer.message_rate,
         "msgThroughputOut": consumer.byte_rate,
@@ -147,7 +151,7 @@ def _consumer_json(consumer: ConsumerFigures) -> dict[str, object]:
     }
 
 
-def _producer_json(producer: ProducerFigures) -> dict[str, object]:
+def _producer_json(producer: ProducerFigures) -> JsonObject:
     return {
         "msgRateIn": producer.message_rate,
         "msgThroughputIn": producer.byte_rate,
@@ -162,7 +166,7 @@ def _producer_json(producer: ProducerFigures) -> dict[str, object]:
     }
 
 
-def _cursor_json(cursor: CursorFigures) -> dict[str, object]:
+def _cursor_json(cursor: CursorFigures) -> JsonObject:
     return {
         "markDeletePosition": _text(cursor.mark_delete),
         "readPosition": _text(cursor.read),

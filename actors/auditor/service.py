@@ -27,9 +27,9 @@ names a bookie in limbo, with a spare or without: limbo lasts until it is closed
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from ...protocol.cluster_status import AuditorStatus
 from ...protocol.errors import BadVersion, MagnetarError, NoSuchKey
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
@@ -136,11 +136,25 @@ class Auditor:
         """Begin a round soon."""
         self._wake.set()
 
-    def status(self) -> dict[str, Any]:
-        """`AuditProgress` as a dictionary, with `lost_bookies`, `limbo` and `damaged` (entries by bookie)."""
-        progress = asdict(self._progress)
+    def status(self) -> AuditorStatus:
+        """The progress, lost bookies, bookies in limbo, and damaged entries by bookie."""
+        progress = self._progress
         return {
-            **progress,
+            "rounds": progress.rounds,
+            "running": progress.running,
+            "whole": progress.whole,
+            "ledgers": progress.ledgers,
+            "open_ledgers": progress.open_ledgers,
+            "checked": progress.checked,
+            "incomplete": progress.incomplete,
+            "round_ledgers": progress.round_ledgers,
+            "repaired_total": progress.repaired_total,
+            "orphans_deleted_total": progress.orphans_deleted_total,
+            "copied_entries_total": progress.copied_entries_total,
+            "copied_bytes_total": progress.copied_bytes_total,
+            "failures_total": progress.failures_total,
+            "last_failure": progress.last_failure,
+            "finished_ms": progress.finished_ms,
             "lost_bookies": sorted(self._lost),
             "limbo": list(self._limbo()),
             "damaged": self._damaged(),

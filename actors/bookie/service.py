@@ -15,9 +15,10 @@ Entries are data requests straight into the store, without a coroutine each. Con
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...protocol.bookie_wire import BookieOp, decode_read
+from ...protocol.cluster_status import BookieStatus, MemberData, MemberReport, ScrubReport
 from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
@@ -46,13 +47,13 @@ LOCK_NAME = "lock"
 class Coordinator(Protocol):
     """What a bookie needs of `CoordinatorClient`."""
 
-    report: dict[str, Any]
+    report: MemberReport
     on_session_lost: list[Callable[[], None]]
 
     @property
     def metadata(self) -> MetadataStore: ...
     async def start(self) -> None: ...
-    async def register(self, host: str, port: int, data: Callable[[], dict[str, Any]]) -> None: ...
+    async def register(self, host: str, port: int, data: Callable[[], MemberData]) -> None: ...
     async def renew_ledger(self, ledger_id: int, version: int) -> None: ...
     async def close(self) -> None: ...
 
@@ -199,11 +200,11 @@ class BookieService(RpcService):
 
     # -- control -------------------------------------------------------------------------------------------------------
 
-    async def rpc_status(self, connection: RpcConnection) -> dict[str, Any]:
+    async def rpc_status(self, connection: RpcConnection) -> BookieStatus:
         """What an operator wants to see; sizes in bytes."""
         return self.status()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> BookieStatus:
         """See `rpc_status`."""
         store = self.store
         segments = [segment for segment in store.entries.segments.values()]
@@ -292,7 +293,7 @@ class BookieService(RpcService):
     def _accepts_new_ledgers(self) -> bool:
         return self.store.writable and not self.store.limbo
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> MemberData:
         """What each registration says."""
         assert self._cookie is not None
         return {
@@ -316,7 +317,7 @@ class BookieService(RpcService):
             },
         }
 
-    def _scrub_report(self) -> dict[str, Any]:
+    def _scrub_report(self) -> ScrubReport:
         """Damaged entries, and how far the scrub is; sizes in bytes."""
         assert self._scrubber is not None
         notes = self.store.entries.damage.notes

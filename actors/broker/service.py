@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from ...protocol.cluster_status import MemberData
 from ...protocol.errors import MagnetarError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
@@ -162,7 +163,7 @@ class BrokerService:
             self._session_lost,
         )
         self._session = session
-        data = {"url": self.service_url, "rpc": list(self._rpc.address)}
+        data: MemberData = {"url": self.service_url, "rpc": list(self._rpc.address)}
         await session.start(self._advertised_host, self._port, data)
         if not self._name_prefix:
             number = await session.coordinator.metadata.allocate(PRODUCER_COUNTER, 1)

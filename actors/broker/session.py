@@ -6,8 +6,8 @@ does not wait for clients.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from ...protocol.cluster_status import MemberData
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
@@ -49,7 +49,7 @@ class BrokerSession:
         self.coordinator.on_assignments.append(self._assigned)
         self.coordinator.on_session_lost.append(on_lost)
 
-    async def start(self, host: str, port: int, data: dict[str, Any]) -> None:
+    async def start(self, host: str, port: int, data: MemberData) -> None:
         """Connect and register. Raises StaleEpoch, HandshakeRefused, CoordinatorUnavailable."""
         await self.coordinator.start()
         await self.coordinator.register(host, port, data)

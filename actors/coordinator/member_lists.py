@@ -6,6 +6,7 @@ Whoever registered, except a bookie, listens: it is told of every change, under 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...protocol.cluster_status import rpc_address
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
@@ -67,19 +68,20 @@ class MemberLists:
     def bookies_in_limbo(self) -> dict[str, str]:
         """Live bookies that lost data, and why."""
         sessions = self._membership.of_role(ROLE_BOOKIE)
-        return {session.node_id: session.report["limbo"] for session in sessions if session.report.get("limbo")}
+        limbo = {session.node_id: session.report.get("limbo", "") for session in sessions}
+        return {bookie: reason for bookie, reason in limbo.items() if reason}
 
     def damaged_bookies(self) -> dict[str, int]:
         """Live bookies that hold damaged entries, and how many."""
         sessions = self._membership.of_role(ROLE_BOOKIE)
         counts = {session.node_id: session.report.get("scrub", {}).get("damaged", 0) for session in sessions}
-        return {bookie: int(count) for bookie, count in counts.items() if count}
+        return {bookie: count for bookie, count in counts.items() if count}
 
     def find_broker(self, broker_id: str) -> tuple[str, str, int] | None:
         """Where a live broker takes internal calls: (incarnation, host, port)."""
         session = self._membership.find(ROLE_BROKER, broker_id)
-        address = session.data.get("rpc") if session is not None else None
-        return (session.incarnation, address[0], address[1]) if session is not None and address else None
+        address = rpc_address(session.data) if session is not None else None
+        return (session.incarnation, *address) if session is not None and address is not None else None
 
     # -- pushes --------------------------------------------------------------------------------------------------
 

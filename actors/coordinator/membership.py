@@ -21,10 +21,11 @@ After the coordinator started, brokers that own topics are given `session_timeou
 import enum
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any
 
+from ...protocol.cluster_status import MemberData, MemberReport
 from ...protocol.errors import StaleEpoch
 from ...protocol.names import ROLE_BROKER
+from ...runtime.rpc.connection import RpcConnection
 from ...runtime.transitions import check_transition
 
 ENDED_REMEMBERED_MAX = 10_000
@@ -53,10 +54,17 @@ TRANSITIONS: Mapping[SessionState, Collection[SessionState]] = {
 
 
 class Session:
-    """One registered incarnation. `connection` is whatever the owner of the membership uses to reach it."""
+    """One registered incarnation."""
 
     def __init__(
-        self, role: str, node_id: str, incarnation: str, host: str, port: int, data: dict[str, Any], connection: Any
+        self,
+        role: str,
+        node_id: str,
+        incarnation: str,
+        host: str,
+        port: int,
+        data: MemberData,
+        connection: RpcConnection,
     ) -> None:
         self.role = role
         self.node_id = node_id
@@ -65,7 +73,7 @@ class Session:
         self.port = port
         self.data = data
         self.connection = connection
-        self.report: dict[str, Any] = {}
+        self.report: MemberReport = {}
         self.report_bytes = b""
         self.silent_s = 0.0
         self.state = SessionState.NEW

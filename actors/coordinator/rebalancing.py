@@ -9,7 +9,6 @@ Brokers come and go in bursts: topics are evened out once the brokers have been 
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
 
 from ...protocol.errors import MagnetarError
 from ...protocol.names import ROLE_BROKER
@@ -118,10 +117,10 @@ class Rebalancer:
             logger.warning("%s did not release %s: %s", assignment.broker, topic, error)
 
 
-async def _at_a_time(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _at_a_time(coroutines: Sequence[Coroutine[object, object, None]]) -> None:
     permits = asyncio.Semaphore(CALLS_AT_A_TIME)
 
-    async def bounded(coroutine: Coroutine[Any, Any, None]) -> None:
+    async def bounded(coroutine: Coroutine[object, object, None]) -> None:
         async with permits:
             await coroutine
 

@@ -23,8 +23,8 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ...protocol.cluster_status import ClusterView
 from ...protocol.errors import MetadataError, ServiceUnitNotReady, StaleEpoch
 from ...protocol.names import ROLE_BROKER
 from ...runtime.environment import Environment
@@ -150,7 +150,7 @@ class CoordinatorService(RpcService):
         """Where members reach it. Raises ServiceUnitNotReady before it took office."""
         return self._in_office().server.address
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ClusterView:
         """See `StatusMethods`. Raises ServiceUnitNotReady before it took office."""
         return await self._in_office().status.status()
 

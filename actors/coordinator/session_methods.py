@@ -5,8 +5,8 @@
 
 import asyncio
 import logging
-from typing import Any
 
+from ...protocol.cluster_status import MemberData
 from ...protocol.errors import CookieMismatch, NotAllowedError, ProtocolError, StaleEpoch
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.backoff import Backoff
@@ -80,7 +80,7 @@ class SessionMethods:
         return Greeting(self._office.epoch, self._office.cluster_id)
 
     async def rpc_register(
-        self, connection: RpcConnection, role: str, host: str, port: int, data: dict[str, Any]
+        self, connection: RpcConnection, role: str, host: str, port: int, data: MemberData
     ) -> Registered:
         """Begin a session. Answers the lists that it will be kept informed of by pushes.
 
@@ -95,7 +95,7 @@ class SessionMethods:
         check_registration(peer.node_id, host, port, data)
         if role == ROLE_BOOKIE:
             await self._check_cookie(peer.node_id, data)
-            await office.ledger_ids.known(data.get("ledgers_end") or 0, peer.node_id)
+            await office.ledger_ids.known(data.get("ledgers_end", 0), peer.node_id)
         if connection.closed or not office.active:
             raise StaleEpoch(
                 "the connection or this coordinator ended before the registration was done: register again"
@@ -145,7 +145,7 @@ class SessionMethods:
         ]
         return AssignmentPage(page, len(items) > ASSIGNMENTS_PER_PAGE)
 
-    async def _check_cookie(self, bookie_id: str, data: dict[str, Any]) -> None:
+    async def _check_cookie(self, bookie_id: str, data: MemberData) -> None:
         record = await self._office.store.get(metadata_keys.bookie(bookie_id))
         if record is None:
             raise CookieMismatch(

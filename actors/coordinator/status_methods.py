@@ -1,7 +1,6 @@
 """The cluster as the coordinator sees it."""
 
-from typing import Any
-
+from ...protocol.cluster_status import ClusterView, MemberStatus
 from ...protocol.names import ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
@@ -29,16 +28,16 @@ class StatusMethods:
         """Ids of all bookies that have a cookie, alive or not."""
         return list(await registered_bookies(self._office.store))
 
-    async def rpc_status(self, connection: RpcConnection) -> dict[str, Any]:
+    async def rpc_status(self, connection: RpcConnection) -> ClusterView:
         """See `status`."""
         return await self.status()
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ClusterView:
         """Members and what they report, epochs, topics, disks, repairs. Sizes are in bytes."""
         office = self._office
         table = office.placement.table
         host, port = self._server.address
-        members = [
+        members: list[MemberStatus] = [
             {
                 "id": session.node_id,
                 "role": session.role,

@@ -62,8 +62,8 @@ RETRY_MAX_S = 5.0
 class _Deletion:
     name: TopicName
     ended: "asyncio.Future[None]"
-    held: dict[str, None] = field(default_factory=dict)
-    done: dict[str, None] = field(default_factory=dict)
+    held: dict[str, None] = field(default_factory=dict[str, None])
+    done: dict[str, None] = field(default_factory=dict[str, None])
 
 
 class TopicDeletions:

@@ -4,8 +4,9 @@ Adding and reading entries, fencing and reading LACs are data operations (`proto
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ...protocol.cluster_status import BookieStatus
 from ...runtime.rpc.contract import Contract, method
 from .permissions import COORDINATOR
 
@@ -44,7 +45,7 @@ class BookieContract(Contract):
     """See the module."""
 
     @method(COORDINATOR)
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> BookieStatus:
         """What an operator wants to see; sizes in bytes."""
         ...
 

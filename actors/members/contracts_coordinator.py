@@ -5,8 +5,9 @@ they are; it creates, changes and deletes nothing.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ...protocol.cluster_status import ClusterView, MemberData, rpc_address
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
@@ -35,13 +36,12 @@ class BrokerInfo:
     host: str
     port: int
     url: str
-    data: dict[str, Any]
+    data: MemberData
 
     @property
     def rpc_address(self) -> tuple[str, int] | None:
         """(host, port) of its internal RPC."""
-        address = self.data.get("rpc")
-        return (address[0], address[1]) if address else None
+        return rpc_address(self.data)
 
 
 class AssignmentRow(NamedTuple):
@@ -112,7 +112,7 @@ class CoordinatorContract(NamespaceContract, MetadataContract):
         ...
 
     @method(MEMBERS)
-    async def register(self, *, role: str, host: str, port: int, data: dict[str, Any]) -> Registered:
+    async def register(self, *, role: str, host: str, port: int, data: MemberData) -> Registered:
         """Begin a session. Raises NotAllowedError, ProtocolError, CookieMismatch, StaleEpoch, MetadataError."""
         ...
 
@@ -142,7 +142,7 @@ class CoordinatorContract(NamespaceContract, MetadataContract):
         ...
 
     @method(ADMIN, timeout_s=STATUS_TIMEOUT_S)
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ClusterView:
         """The cluster as the coordinator sees it; see `CoordinatorService.status`."""
         ...
 

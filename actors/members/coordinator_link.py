@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ...protocol.cluster_status import MemberData, MemberReport
 from ...protocol.errors import (
     CookieMismatch,
     CoordinatorUnavailable,
@@ -53,7 +54,7 @@ CALLS_UNDER_WAY_MAX = 512
 the coordinator stops reading from a connection, so that metadata and heartbeats always get through.
 """
 
-Description = dict[str, Any] | Callable[[], dict[str, Any]]
+Description = MemberData | Callable[[], MemberData]
 """What a member says of itself as it registers, or what gives it."""
 
 
@@ -113,7 +114,7 @@ class CoordinatorClient:
         self.on_assignments: list[Callable[[list[AssignmentChange]], None]] = []
         """Called with the changes."""
         self.on_session_lost: list[Callable[[], None]] = []
-        self.report: dict[str, Any] = {}
+        self.report: MemberReport = {}
         """Travels with the next heartbeat: a bookie's `writable` and `disk`, a broker's `topics`, …"""
         self.metadata = RemoteMetadataStore(self._metadata_connection)
         self._env = env
@@ -168,7 +169,7 @@ class CoordinatorClient:
                 logger.info("the connection to the coordinator ended during the registration, which is tried again")
         await self._wait(self._registered, timeout_s)
 
-    async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+    async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: object) -> Any:
         """Carry a call of `ask` to the coordinator. Raises its error; CoordinatorUnavailable when it does not answer
         (the call may have been carried out).
         """
@@ -313,14 +314,14 @@ class CoordinatorClient:
         ended = asyncio.Event()
         connection.on_close.append(lambda closed: ended.set())
         payload = b""
-        report: dict[str, Any] | None = None
+        report: MemberReport | None = None
 
         def answered(status: int, answer: bytes) -> None:
             self._unanswered = 0
 
         while not ended.is_set() and not connection.closed:
             if report != self.report:
-                report = dict(self.report)
+                report = self.report.copy()
                 payload = pack(report)
             # Counted in heartbeats, not seconds: a process that was paused cannot blame the coordinator for it.
             if self._unanswered >= unanswered_max:

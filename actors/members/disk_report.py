@@ -2,13 +2,14 @@
 
 import logging
 
+from ...protocol.cluster_status import DiskReport
 from ...protocol.errors import DiskFull
 from ...runtime.environment import Environment
 
 logger = logging.getLogger(__name__)
 
 
-async def disk_report(env: Environment, directory: str) -> dict[str, int]:
+async def disk_report(env: Environment, directory: str) -> DiskReport:
     """`used`, `total` and `free` bytes of the disk that holds a directory; empty when there is none to look at."""
     if not directory:
         return {}

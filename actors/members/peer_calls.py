@@ -7,7 +7,7 @@ and is made anew when that has changed.
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ...protocol.errors import RpcDisconnected, RpcTimeout, ServiceUnitNotReady
 from ...runtime.environment import Environment
@@ -46,7 +46,9 @@ class MemberCalls(Generic[Offered]):
         """
         return self._contract(partial(self._call, node_id), timeout_s=timeout_s)
 
-    async def _call(self, node_id: str, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+    async def _call(
+        self, node_id: str, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: object
+    ) -> object:
         try:
             connection = await self._connect(node_id)
             return await connection.call(method, timeout_s=timeout_s, **arguments)

@@ -7,7 +7,7 @@ asked, which answers once the topic has a new owner. The number of questions und
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import (
     NotAllowedError,
@@ -16,6 +16,7 @@ from ...protocol.errors import (
     TopicNotFound,
 )
 from ...protocol.topics import TopicName, parse_namespace
+from ...runtime.rpc.connection import CALL_TIMEOUT_S
 from .contracts_coordinator import CoordinatorContract
 
 if TYPE_CHECKING:
@@ -100,12 +101,12 @@ class Lookups:
             return []
         return found
 
-    async def _call(self, method: str, **arguments: Any) -> object:
+    async def _call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: object) -> object:
         if self._under_way >= self._under_way_max:
             raise TooManyLookupRequestException("too many lookups are in flight: try again later")
         self._under_way += 1
         try:
-            return await self.coordinator().call(method, **arguments)
+            return await self.coordinator().call(method, timeout_s=timeout_s, **arguments)
         finally:
             self._under_way -= 1
 

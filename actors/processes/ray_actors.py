@@ -14,6 +14,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from ...protocol.cluster_status import SupervisedView
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
@@ -134,7 +135,7 @@ class CoordinatorActor:
             "coordinator": await self.address(),
         }
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> SupervisedView:
         """The coordinator's view of the cluster, with the supervisor's `processes` beside it."""
         service = await self._running()
         return {**await service.status(), "processes": self._supervisor.status()}

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
+from ...protocol.cluster_status import ProcessStatus
 from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
@@ -125,8 +126,8 @@ class Supervisor:
             kept.state is not NodeState.RUNNING and kept.restarts >= FAILED_STARTS_MAX for kept in self._kept.values()
         )
 
-    def status(self) -> list[dict[str, Any]]:
-        """One plain record a node: `node_id`, `role`, `state`, `restarts`, `problem`, `directory`, `ray_node_id`."""
+    def status(self) -> list[ProcessStatus]:
+        """One record for each node."""
         return [
             {
                 "node_id": kept.node.node_id,

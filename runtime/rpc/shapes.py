@@ -3,12 +3,14 @@
 A shape is a function: it takes a value from the wire and returns it as the declared type, or raises Misfit. A
 NamedTuple travels as an array in the order of its fields, a frozen dataclass as a map by the names of its fields.
 Further keys of such a map, which a newer peer may send, are left out. A field with a default may be missing.
+
+A TypedDict travels as the map that it is. Its further keys stay in, because it is handed on to others.
 """
 
 import dataclasses
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 Shape = Callable[[object], object]
 
@@ -38,6 +40,8 @@ def shape_of(declared: object) -> Shape:
         return _map_of(*(shape_of(part) for part in parts or (object, object)))
     if origin is tuple and parts:
         return _record_of(tuple, [shape_of(part) for part in parts], 0)
+    if is_typeddict(declared):
+        return _typed_map_of(cast(type, declared))
     if isinstance(declared, type):
         kind = cast("type[object]", declared)
         if tuple in kind.__mro__ and hasattr(kind, "_fields"):
@@ -140,6 +144,23 @@ def _dataclass_of(declared: type) -> Shape:
         if missing:
             raise Misfit(f"{declared.__name__} without {missing[0]}")
         return declared(**{name: shape(pairs[name]) for name, shape in shapes.items() if name in pairs})
+
+    return convert
+
+
+def _typed_map_of(declared: type) -> Shape:
+    shapes = {name: shape_of(hint) for name, hint in get_type_hints(declared).items()}
+    required = cast("frozenset[str]", getattr(declared, "__required_keys__"))  # noqa: B009 (not every type has them)
+
+    def convert(value: object) -> object:
+        pairs = _pairs(value)
+        missing = sorted(required - pairs.keys())
+        if missing:
+            raise Misfit(f"{declared.__name__} without {missing[0]}")
+        return {
+            name: shapes[name](item) if isinstance(name, str) and name in shapes else item
+            for name, item in pairs.items()
+        }
 
     return convert
 

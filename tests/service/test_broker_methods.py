@@ -14,6 +14,7 @@ from magnetar.protocol.errors import (
     SubscriptionNotFound,
 )
 from magnetar.protocol.names import ROLE_ADMIN, broker_id
+from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
 from magnetar.storage.managed.cursor_record import CursorKind
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
@@ -72,11 +73,15 @@ def ask(cluster, topic):
 
 
 def topic_figures(ask):
-    return BrokerContract.methods["topic_stats"].answer(ask("topic_stats"))
+    found = BrokerContract.methods["topic_stats"].answer(ask("topic_stats"))
+    assert isinstance(found, TopicFigures)
+    return found
 
 
 def storage_figures(ask):
-    return BrokerContract.methods["internal_stats"].answer(ask("internal_stats"))
+    found = BrokerContract.methods["internal_stats"].answer(ask("internal_stats"))
+    assert isinstance(found, StorageFigures)
+    return found
 
 
 def publish(client, topic, count):

@@ -91,11 +91,11 @@ async def test_bookies_need_their_cookie_and_are_announced() -> None:
         bookie = await cluster.join("bookie", "bookie-1", instance="a")
         await eventually(lambda: list(broker.client.bookies.bookies) == ["bookie-1"])
         assert broker.client.bookies.bookies["bookie-1"].writable
-        bookie.client.report = {"writable": False, "disk": {"used_bytes": 1}}
+        bookie.client.report = {"writable": False, "disk": {"used": 1}}
         await eventually(lambda: not broker.client.bookies.bookies["bookie-1"].writable)
         status = await broker.client.call("status")
         assert status["registered_bookies"] == ["bookie-1"]
         assert [member["id"] for member in status["members"]] == ["bookie-1", "broker-1"]
-        assert status["members"][0]["report"]["disk"] == {"used_bytes": 1}
+        assert status["members"][0]["report"]["disk"] == {"used": 1}
         await bookie.client.close()
         await eventually(lambda: not broker.client.bookies.bookies)

@@ -13,7 +13,6 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import rpc_connect
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.settings.declarations import Settings
-from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 FRAME_MAX = 8 << 20
@@ -41,7 +40,7 @@ async def _missing_copies(copies):
     held_by = {}
     try:
         await link.start()
-        link.bookies.update(BookieInfo(*bookie) for bookie in await link.call("bookies"))
+        link.bookies.update(await link.ask.bookies())
         missing = []
         for _, stored in await link.metadata.list("ledgers/", limit=1000):
             ledger = LedgerMetadata.unpack(stored.value)

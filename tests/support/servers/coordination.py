@@ -261,6 +261,6 @@ async def create(cluster: Coordination, name: str, partitions: int = 0) -> None:
 async def assign_all(cluster: Coordination, name: str, partitions: int) -> Counter[str]:
     client = cluster.members[0].client
     answers = await asyncio.gather(
-        *(client.call("assign", topic=f"{PREFIX}{name}-partition-{index}") for index in range(partitions))
+        *(client.ask.assign(topic=f"{PREFIX}{name}-partition-{index}") for index in range(partitions))
     )
-    return Counter(answer["broker"] for answer in answers)
+    return Counter(answer.broker for answer in answers)

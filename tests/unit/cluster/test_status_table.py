@@ -90,7 +90,7 @@ def test_when_nothing_is_amiss_nothing_is_said_about_copies() -> None:
 
 
 def test_disks_and_read_only_bookies() -> None:
-    disk = {"used_bytes": 30_000_000_000, "free_bytes": 70_000_000_000, "total_bytes": 100_000_000_000}
+    disk = {"used": 30_000_000_000, "free": 70_000_000_000, "total": 100_000_000_000}
     report = {"disk": disk, "writable": False}
     text = line(shown(members=[member("bookie-1", "bookie", report=report)]), "bookie-1")
     assert "read-only" in text

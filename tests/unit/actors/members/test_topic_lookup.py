@@ -19,7 +19,9 @@ class ListingCoordinator:
         self.asked = 0
         self._topics = sorted((PREFIX + name, partitions) for name, partitions in topics.items())
 
-    async def call(self, method: str, *, namespace: str, after: str, limit: int) -> list[list[Any]]:
+    async def call(
+        self, method: str, *, timeout_s: float = 0.0, namespace: str, after: str, limit: int
+    ) -> list[list[Any]]:
         assert method == "topic_records"
         self.asked += 1
         if namespace != "public/default":

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import pytest
 
@@ -158,6 +158,20 @@ def test_named_tuples_travel_as_arrays_and_dataclasses_as_maps() -> None:
 def test_keys_that_a_newer_peer_adds_are_left_out_and_defaults_may_be_missing() -> None:
     found = shape_of(Stock)({"shelves": [["top"]], "note": None, "counts": {}, "later": 1})
     assert found == Stock([Shelf("top")], None, {})
+
+
+class Label(TypedDict):
+    name: str
+    shelf: NotRequired[Shelf]
+
+
+def test_a_typed_dict_keeps_keys_that_it_does_not_declare_and_needs_those_it_does() -> None:
+    shape = shape_of(Label)
+    assert shape({"name": "a", "later": [1]}) == {"name": "a", "later": [1]}
+    assert shape({"name": "a", "shelf": ["top"]}) == {"name": "a", "shelf": Shelf("top")}
+    for bad in ({}, {"name": 1}, {"name": "a", "shelf": "top"}, ["name"]):
+        with pytest.raises(Misfit):
+            shape(bad)
 
 
 @pytest.mark.parametrize(

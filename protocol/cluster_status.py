@@ -1,0 +1,188 @@
+"""What members report of themselves, and what the status of a cluster says: plain values, which travel as they are.
+
+A member registers with a `MemberData` and sends a `MemberReport` with its heartbeats. Keys that are not declared here
+are carried along, so that members of different versions get on. Sizes are in bytes, times in milliseconds since the
+epoch.
+"""
+
+from typing import NotRequired, TypedDict
+
+
+class MemberData(TypedDict, total=False):
+    """What a member says of itself when it registers. A broker gives `url` and `rpc`, a bookie the others."""
+
+    url: str
+    """Where clients reach a broker: `pulsar://host:port`."""
+    rpc: list[str | int]
+    """[host, port] of a broker's internal RPC; see `rpc_address`."""
+    instance: str
+    """The life of the bookie's disk (its cookie's)."""
+    writable: bool
+    """Whether the bookie takes new ledgers; the report says it from the first heartbeat on."""
+    ledgers_end: int
+    """All ledger ids that the bookie knows are below."""
+
+
+def rpc_address(data: MemberData) -> tuple[str, int] | None:
+    """(host, port) of a broker's internal RPC; None where there is none."""
+    match data.get("rpc"):
+        case [str(host), int(port)]:
+            return host, port
+        case _:
+            return None
+
+
+class DiskReport(TypedDict, total=False):
+    """A disk; empty when there is none to look at. `full`: a bookie takes no new entries."""
+
+    used: int
+    total: int
+    free: int
+    full: bool
+
+
+class ScrubReport(TypedDict, total=False):
+    """Damaged entries of a bookie, and how far its scrub is. Totals count from the time when the disk was new."""
+
+    damaged: int
+    found: int
+    repaired: int
+    passes: int
+    pass_share: float
+    scrubbed_bytes: int
+
+
+class MemberReport(TypedDict, total=False):
+    """What a bookie reports; other members report nothing. `limbo` is the reason, empty outside limbo."""
+
+    writable: bool
+    limbo: str
+    disk: DiskReport
+    scrub: ScrubReport
+    unknown_ledgers: int
+
+
+class BookieStatus(TypedDict):
+    """One bookie in detail."""
+
+    bookie: str
+    incarnation: str
+    directory: str
+    disk_used_bytes: int
+    disk_total_bytes: int
+    disk_free_bytes: int
+    disk_full: bool
+    read_only: bool
+    limbo: bool
+    limbo_reason: str
+    failed: str
+    ledgers: int
+    unknown_ledgers: int
+    tombstones: int
+    segments: int
+    segment_bytes: int
+    live_bytes: int
+    pending_bytes: int
+    adds: int
+    added_bytes: int
+    scrub: ScrubReport
+
+
+class MemberStatus(TypedDict):
+    """A live member. `topics` counts those that a broker owns."""
+
+    id: str
+    role: str
+    incarnation: str
+    host: str
+    port: int
+    data: MemberData
+    report: MemberReport
+    silent_s: float
+    topics: int
+
+
+class CoordinatorStatus(TypedDict):
+    """The active coordinator."""
+
+    epoch: int
+    host: str
+    port: int
+    started_ms: int
+    in_grace: bool
+    disk: DiskReport
+
+
+class AuditorStatus(TypedDict):
+    """The auditor: its progress, the bookies that are lost or in limbo, damaged entries by bookie."""
+
+    rounds: int
+    running: bool
+    whole: bool
+    ledgers: int
+    open_ledgers: int
+    checked: int
+    incomplete: int
+    round_ledgers: int
+    repaired_total: int
+    orphans_deleted_total: int
+    copied_entries_total: int
+    copied_bytes_total: int
+    failures_total: int
+    last_failure: str
+    finished_ms: int
+    lost_bookies: list[str]
+    limbo: list[str]
+    damaged: dict[str, int]
+
+
+class ClusterView(TypedDict):
+    """The cluster as the coordinator sees it."""
+
+    cluster_id: str
+    coordinator: CoordinatorStatus
+    members: list[MemberStatus]
+    registered_bookies: list[str]
+    topics: int
+    assignments: int
+    deleting: list[str]
+    """Topics that are being deleted."""
+    unexpected_errors: int
+    auditor: AuditorStatus
+    restored_ledgers: list[list[int]]
+    """(first, end) of the ledger ids that restored metadata does not know."""
+
+
+class ProcessStatus(TypedDict):
+    """One process that the supervisor keeps running. `problem` says why it does not run, else it is empty."""
+
+    node_id: str
+    role: str
+    state: str
+    restarts: int
+    problem: str
+    directory: str
+    ray_node_id: str
+
+
+class SupervisedView(ClusterView):
+    """The cluster as the coordinator sees it, and the processes of the others."""
+
+    processes: list[ProcessStatus]
+
+
+class RayStatus(TypedDict):
+    """The Ray under a cluster."""
+
+    address: str
+    kind: str
+
+
+class ClusterStatus(SupervisedView):
+    """A running cluster, and where to reach it. `ray` and `log_directory`: on Ray only."""
+
+    service_url: str
+    admin_url: str
+    data_directory: str
+    log_directory: NotRequired[str]
+    ray: NotRequired[RayStatus]
