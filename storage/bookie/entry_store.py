@@ -8,15 +8,14 @@ zero fill of the file (`journal_files.py`) comes on top, but never makes a sync 
 ledger's entries lie among those of other ledgers. A catch-up read fetches each run of neighbouring records with one
 read and tolerates small gaps. With few busy ledgers the runs are long. Figures: `bench/bookie.py`.
 
-This class keeps the set of segments and ledger states, appends through the journal, seals full
-journals, replaces the checkpoint, and removes segments. Invariants:
+This class keeps the set of segments and ledger states, appends through the journal, seals full journals, replaces the
+checkpoint, and removes segments. Invariants:
 
 - every row in memory or on disk points at a record whose entry was accepted; only synced ones are shown to readers;
 - a file is removed only after a checkpoint without it is durable and every reader lane has let go of it;
 - sealing and compaction change the set of files by one atomic checkpoint each, so a crash at any step loses nothing.
 
-Left to others: reading (`entry_reads.py`), whether an add may happen (`bookie.py`), which segments to compact
-(`compaction.py`).
+Left to others: reading (`entry_reads.py`), admission of adds (`store.py`), which segments to compact (`compaction.py`).
 """
 
 import asyncio
@@ -34,7 +33,8 @@ from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
 from .held_ledgers import TOMBSTONE_RUNS_MAX, HeldLedger, IdRanges
-from .journal import Journal, Responder
+from .journal import Journal
+from .journal_batch import Responder
 from .journal_files import create_journal_file, first_journal_share
 from .records import FILE_HEADER_SIZE
 from .replay import load_store, rebuild_index

@@ -4,8 +4,7 @@ While one batch is at the disk the next one fills, so a slower disk gets larger 
 more: the first record is sent at the end of the loop's turn that brought it. A record's file, offset and checksum are
 fixed when it is accepted; nothing is formatted twice and nothing waits for a lock.
 
-A batch:    OPEN (records join it) → QUEUED (closed by its COMMIT) → WRITING (exactly one at a time) → DURABLE
-            any of them → FAILED
+`journal_batch.TRANSITIONS` has the states of a batch. Exactly one batch at a time is at the disk.
 
 Guarantees:
 
@@ -28,13 +27,14 @@ Runs on the loop; left to others: what records mean (`bookie.py`), sealing full 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from ...protocol.bookie_wire import BookieStatus
 from ...protocol.errors import DiskFull, StorageFailed
 from ...runtime.files import File, Files
 from ...runtime.offload import Lane
+from .journal_batch import BatchState, JournalBatch, Responder
 from .journal_files import JournalFiles
 from .records import (
     BEGIN_BODY,
@@ -60,28 +60,6 @@ _JOIN_BELOW_BYTES = 16 << 10
 """Parts smaller than this on average are joined: copying them costs less than a vector element each."""
 
 _OK = int(BookieStatus.OK)
-
-
-class Responder(Protocol):
-    """The caller: an `RpcConnection`, or a test."""
-
-    def respond(self, request_id: int, status: int, parts: Sequence[bytes] = ()) -> None: ...
-    def respond_all(self, request_ids: Sequence[int], status: int) -> None: ...
-
-
-class _Batch:
-    __slots__ = ("add_bytes", "callbacks", "end", "final", "parts", "segment", "start", "waiters")
-
-    def __init__(self, segment: Segment, start: int) -> None:
-        self.segment = segment
-        self.start = start
-        self.end = start
-        self.parts: list[bytes] = []
-        self.waiters: dict[Responder, list[int]] = {}
-        self.callbacks: list[Callable[[BaseException | None], None]] = []
-        self.add_bytes = 0
-        self.final = False
-        """Nothing follows it in its segment."""
 
 
 class Journal:
@@ -124,9 +102,9 @@ class Journal:
         self._tail = 0
         self._previous: Segment | None = None
         """The last journal that was filled; the next one's first record says where it ended."""
-        self._open: _Batch | None = None
-        self._queue: deque[_Batch] = deque()
-        self._writing: _Batch | None = None
+        self._open: JournalBatch | None = None
+        self._queue: deque[JournalBatch] = deque()
+        self._writing: JournalBatch | None = None
         self._flush_scheduled = False
         self._spare: Segment | None = None
         self._preparing: list[Segment] = []
@@ -179,10 +157,10 @@ class Journal:
         else:
             batch.callbacks.append(callback)
 
-    def _newest_pending(self) -> _Batch | None:
+    def _newest_pending(self) -> JournalBatch | None:
         return self._open or (self._queue[-1] if self._queue else self._writing)
 
-    def _batch_for(self, size: int, *, reserve: bool) -> _Batch:
+    def _batch_for(self, size: int, *, reserve: bool) -> JournalBatch:
         if self.failed is not None:
             raise self.failed
         if self._closed:  # a lookup on a lane ended only now; nobody would write what it appends
@@ -195,20 +173,21 @@ class Journal:
             segment = self._rotate()
         batch = self._open
         if batch is None:
-            batch = self._open = _Batch(segment, self._tail)
+            batch = self._open = JournalBatch(segment, self._tail)
             if self._writing is None and not self._flush_scheduled:
                 self._flush_scheduled = True
                 self._loop.call_soon(self._flush)
         return batch
 
-    def _advance(self, batch: _Batch, size: int) -> int:
+    def _advance(self, batch: JournalBatch, size: int) -> int:
         offset = self._tail
         self._tail += size
         if self._tail - batch.start >= BATCH_BYTES_MAX:
             self._close_batch(batch)
         return offset
 
-    def _close_batch(self, batch: _Batch) -> None:
+    def _close_batch(self, batch: JournalBatch) -> None:
+        batch.become(BatchState.QUEUED)
         batch.parts.append(encode_record_header(KIND_COMMIT, b"", batch.start, batch.segment.seed))
         self._tail += RECORD_HEADER_SIZE
         batch.end = batch.segment.end = self._tail
@@ -329,6 +308,7 @@ class Journal:
         refused = [batch for batch in self._queue if batch.segment.state is SegmentState.REMOVED]
         self._queue = deque(batch for batch in self._queue if batch.segment.state is not SegmentState.REMOVED)
         for batch in refused:
+            batch.become(BatchState.FAILED)
             self._answer(
                 batch, BookieStatus.READ_ONLY, DiskFull("the disk has no space for the next journal: free space")
             )
@@ -349,6 +329,7 @@ class Journal:
         batch = self._queue[0]
         if batch.segment.file is None:
             return  # `_prepared` comes back here
+        batch.become(BatchState.WRITING)
         self._queue.popleft()
         self._writing = batch
         self._write_lane.submit(_write, (batch.segment.file, batch.start, batch.parts, self._sync), self._written)
@@ -360,6 +341,7 @@ class Journal:
         if error is not None:
             self._fail(error)
             return
+        batch.become(BatchState.DURABLE)
         self._writing = None
         batch.segment.synced_end = batch.end
         self._submit_next()  # the disk first, then the answers
@@ -367,7 +349,7 @@ class Journal:
         if batch.final:
             self._on_full(batch.segment)
 
-    def _answer(self, batch: _Batch, status: int, error: BaseException | None) -> None:
+    def _answer(self, batch: JournalBatch, status: int, error: BaseException | None) -> None:
         self.pending_bytes -= batch.add_bytes
         for responder, request_ids in batch.waiters.items():
             responder.respond_all(request_ids, status)
@@ -383,6 +365,7 @@ class Journal:
         self._writing = self._open = None
         self._queue.clear()
         for batch in waiting:
+            batch.become(BatchState.FAILED)
             self._answer(batch, BookieStatus.IO_ERROR, self.failed)
         self._on_fatal(self.failed)
 

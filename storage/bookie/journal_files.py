@@ -5,24 +5,23 @@ in 0.20 ms, and in 0.31 ms on extents that are only reserved. But zeros written 
 same disk. 64 MiB keep it busy for a fifth of a second, and three bookies on one disk for over half a second. So a piece
 is written and synced, then the disk rests, and the whole takes about half as long as the journal in use lasts.
 
-One file:   CREATING   name, header and reserved size become durable, in one job on the lane
-            FILLING    a piece at the disk, or the pause before the next one         CREATING → FILLING
-            handed over, or failed                                                   CREATING, FILLING → the end
-
-`hurry` ends the filling: after the piece at the disk, or at once during a pause. The rest stays reserved.
+`TRANSITIONS` has the states of a file. `hurry` ends the filling: after the piece at the disk, or at once during a
+pause. The rest stays reserved.
 
 Invariant: a file is handed over once, when no job for it is under way and none will follow. Zeros therefore never
 reach a file that holds records.
 """
 
 import asyncio
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from ...protocol.errors import DiskFull
 from ...runtime.environment import Chance
 from ...runtime.files import File, Files
 from ...runtime.offload import Lane
+from ...runtime.transitions import check_transition
 from .records import FILE_HEADER_SIZE, encode_file_header
 from .segment import Segment
 
@@ -35,12 +34,44 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 PreparedCallback = Callable[[Segment, File | None, BaseException | None], None]
 
 
+class MakingState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    CREATING = enum.auto()
+    PAUSING = enum.auto()
+    FILLING = enum.auto()
+    READY = enum.auto()
+    ENDED = enum.auto()
+
+
+TRANSITIONS: Mapping[MakingState, Collection[MakingState]] = {
+    MakingState.CREATING: (  # name, header and reserved size become durable, in one job on the lane
+        MakingState.PAUSING,  # created, and there is time to fill it
+        MakingState.READY,  # created, and it is not to be filled, or was hurried meanwhile
+        MakingState.ENDED,  # the job failed
+    ),
+    MakingState.PAUSING: (  # nothing is written to it: the disk rests before the next piece
+        MakingState.FILLING,  # the pause is over
+        MakingState.READY,  # hurried
+        MakingState.ENDED,  # taken
+    ),
+    MakingState.FILLING: (  # a piece is at the disk
+        MakingState.PAUSING,  # the piece is durable, and others follow
+        MakingState.READY,  # the piece is durable, and it was the last one, or the file was hurried meanwhile
+        MakingState.ENDED,  # the write failed
+    ),
+    MakingState.READY: (MakingState.ENDED,),  # handed over, in this turn of the loop or the next one
+    MakingState.ENDED: (),
+}
+
+
 class _Making:
     """One file that is being made."""
 
-    __slots__ = ("file", "filled", "hurried", "pause_s", "segment", "size", "timer")
+    __slots__ = ("file", "filled", "hurried", "pause_s", "segment", "size", "state", "timer")
 
     def __init__(self, segment: Segment, size: int, pause_s: float, fill: bool) -> None:
+        self.state = MakingState.CREATING
         self.segment = segment
         self.size = size
         self.pause_s = pause_s
@@ -48,6 +79,15 @@ class _Making:
         self.file: File | None = None
         self.filled = FILE_HEADER_SIZE
         self.timer: asyncio.TimerHandle | None = None
+        """Of the pause; set in PAUSING only."""
+
+    def become(self, state: MakingState) -> None:
+        """Change the state. Raises ForbiddenTransition for a step that the table does not have."""
+        check_transition(TRANSITIONS, f"the making of {self.segment.name}", self.state, state)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.state = state
 
 
 class JournalFiles:
@@ -74,9 +114,8 @@ class JournalFiles:
         making = self._making.get(segment.file_id)
         if making is not None and not making.hurried:
             making.hurried = True
-            if making.timer is not None:
-                making.timer.cancel()
-                making.timer = None
+            if making.state is MakingState.PAUSING:
+                making.become(MakingState.READY)
                 self._loop.call_soon(self._hand_over, making)
 
     def hurry_all(self) -> None:
@@ -87,9 +126,9 @@ class JournalFiles:
     def take(self, segment: Segment) -> File | None:
         """The file at once, without `on_prepared`, if it exists and nothing is being written to it."""
         making = self._making.get(segment.file_id)
-        if making is None or making.timer is None:
+        if making is None or making.state is not MakingState.PAUSING:
             return None
-        making.timer.cancel()
+        making.become(MakingState.ENDED)
         del self._making[segment.file_id]
         return making.file
 
@@ -99,15 +138,18 @@ class JournalFiles:
 
     def _go_on(self, making: _Making, error: BaseException | None) -> None:
         if error is not None:
+            making.become(MakingState.ENDED)
             del self._making[making.segment.file_id]
             self._on_prepared(making.segment, None, error)
         elif making.hurried or making.filled >= making.size:
+            making.become(MakingState.READY)
             self._hand_over(making)
         else:
+            making.become(MakingState.PAUSING)
             making.timer = self._loop.call_later(making.pause_s, self._fill, making)
 
     def _fill(self, making: _Making) -> None:
-        making.timer = None
+        making.become(MakingState.FILLING)
         assert making.file is not None, "nothing is filled before `_created`"
         start = making.filled
         making.filled = min(making.size, start // FILL_PIECE_BYTES * FILL_PIECE_BYTES + FILL_PIECE_BYTES)
@@ -115,6 +157,7 @@ class JournalFiles:
         self._lane.submit(_fill_piece, arguments, lambda _, error: self._go_on(making, error))
 
     def _hand_over(self, making: _Making) -> None:
+        making.become(MakingState.ENDED)
         del self._making[making.segment.file_id]
         self._on_prepared(making.segment, making.file, None)
 

@@ -66,7 +66,7 @@ from ...runtime.settings.declarations import Settings
 from .admission import judge_repeated, refuse_known_ledger, refuse_unknown_ledger
 from .entry_store import EntryStore
 from .held_ledgers import HeldLedger
-from .journal import Responder
+from .journal_batch import Responder
 from .records import (
     DIGESTED_HEAD_END,
     ENTRY_HEAD,

@@ -21,7 +21,7 @@ from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.files import File
 from magnetar.storage.bookie import journal as group_commit
-from magnetar.storage.bookie.journal_files import JournalFiles
+from magnetar.storage.bookie.journal_files import JournalFiles, MakingState
 from magnetar.storage.bookie.segment import Segment
 from magnetar.storage.bookie.segment_reader import RangeRead, SegmentReader
 from magnetar.storage.ledger.recovery import LedgerRecovery
@@ -59,6 +59,7 @@ def _fill_journals_in_use(stack: ExitStack) -> None:
         file = self.take(segment)
         rest = JournalFiles(self._files, self._lane, lambda segment, file, error: None)
         rest._making[segment.file_id] = making
+        making.state = MakingState.PAUSING  # as if it had not been taken
         rest._fill(making)
         self._loop.call_soon(self._on_prepared, segment, file, None)
 

@@ -11,7 +11,7 @@ from magnetar.actors.processes import supervisor
 from magnetar.client.core import connection, registration
 from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
-from magnetar.storage.bookie import segment
+from magnetar.storage.bookie import journal_batch, journal_files, segment
 from magnetar.storage.ledger import bookie_client, writer_state
 from magnetar.storage.managed import chain_writer
 
@@ -20,6 +20,8 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
     "segments": segment.TRANSITIONS,
+    "batches of journals": journal_batch.TRANSITIONS,
+    "journal files that are being made": journal_files.TRANSITIONS,
     "channels to bookies": bookie_client.TRANSITIONS,
     "writers of ledgers": writer_state.TRANSITIONS,
     "writers of chains": chain_writer.TRANSITIONS,

@@ -7,11 +7,13 @@ import pytest
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import DiskFull
 from magnetar.runtime.environment import SeededChance
+from magnetar.runtime.transitions import ForbiddenTransition
 from magnetar.storage.bookie import journal as group_commit
 from magnetar.storage.bookie.journal_files import (
     FILL_PIECE_BYTES,
     FIRST_SHARE_MIN,
     JournalFiles,
+    MakingState,
     create_journal_file,
     first_journal_share,
 )
@@ -282,3 +284,14 @@ def test_bookies_without_a_number_get_random_lengths(directory):
     random = SeededChance(1)
     shares = {first_journal_share(directory, random) for _ in range(10)}
     assert len(shares) == 10 and all(FIRST_SHARE_MIN <= share <= 1 for share in shares)
+
+
+async def test_zeros_are_never_sent_to_a_file_that_was_handed_over():
+    maker = Maker(Watched())
+    segment = maker.segment()
+    maker.journals.prepare(segment, SIZE, 100_000.0)
+    (making,) = maker.journals._making.values()
+    await until(lambda: making.state is MakingState.PAUSING)
+    assert maker.journals.take(segment) is not None
+    with pytest.raises(ForbiddenTransition, match="cannot go from ended to filling"):
+        maker.journals._fill(making)
