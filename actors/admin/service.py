@@ -1,12 +1,11 @@
 """The admin HTTP: Pulsar's REST paths for topics, namespaces, tenants, clusters and lookup, and `/metrics`.
 
-It keeps nothing: every request is a question to the coordinator or to the broker that owns the topic, over the internal
-RPC, so it runs beside them and never on a broker's loop. A topic that is being moved is asked for again for a while.
+It keeps no state. It sends every request to the coordinator, or to the broker that owns the topic, over the internal
+RPC. So it runs beside them and never on a broker's loop. A topic that is being moved is asked for again for a while.
 
-Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. A path of Pulsar's that is not here is
-answered with 501, so that it can be told from a topic that does not exist (404). Bodies are small and bounded, and so
-is the number of requests under way. What a web page makes a browser send is refused (`admin.guard`). GET changes
-nothing.
+Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. A path of Pulsar's that is missing here
+is answered with 501. So it differs from a topic that does not exist (404). Bodies are small and bounded, and so is the
+number of requests under way. What a web page makes a browser send is refused (`admin.guard`). GET changes nothing.
 """
 
 import json

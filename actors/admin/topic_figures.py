@@ -1,8 +1,8 @@
 """Figures of topics under the names of Pulsar's admin API, and which of them add up over the partitions of a topic.
 
-Of a partitioned topic, counters, rates, sizes and backlogs are summed, publishers and consumers listed together, and a
-subscription counts as blocked when it is blocked in one partition. Its type is that of a partition where it has a
-consumer. What belongs to one partition only, its state and epoch, is shown under `partitions`.
+For a partitioned topic, counters, rates, sizes and backlogs are summed, and publishers and consumers are listed
+together. A subscription counts as blocked when it is blocked in one partition. Its type is that of a partition where it
+has a consumer. What belongs to one partition only, its state and epoch, is shown under `partitions`.
 """
 
 from collections.abc import Mapping, Sequence

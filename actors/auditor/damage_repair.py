@@ -1,13 +1,13 @@
 """Brings back what bookies say is damaged on their disks: a good copy of each such entry, from another bookie.
 
-A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/bookie/damage.py`).
-Here it is asked which, in pages, and each is copied to it as the auditor copies missing ones; the bookie ends the note
+A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/bookie/damage.py`). The
+auditor asks the bookie for them, in pages, and copies each to it as it copies missing entries. The bookie ends the note
 when the copy is durable. So a failure at any step only means that the entry is still noted at the next round.
 
-This is done whatever the state of the ledger: the bookie had accepted just this entry, so to give it the same bytes
-again changes nothing that a writer or a recovery could see, save that a read succeeds. Two kinds are left out: entries
-of a ledger that was deleted or has another nonce by now, whose notes end when the bookie collects it, and entries
-behind the end of a closed ledger, which nobody reads; the bookie is told to forget these.
+This is done in every state of the ledger. The bookie had accepted just this entry. So with the same bytes again, a
+writer or a recovery sees no change, except that a read succeeds. Two kinds are left out. The notes of a ledger that was
+deleted or has another nonce end when the bookie collects it. Entries behind the end of a closed ledger are never read,
+and the bookie is told to forget these.
 """
 
 from collections.abc import Callable, Sequence

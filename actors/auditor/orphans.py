@@ -7,11 +7,11 @@ The table of record kinds (`record_kinds`) says which records name ledgers. A le
 2. the names are read again;
 3. if there is still none, it is deleted at exactly that version.
 
-Whoever names a ledger does so on condition that its record has the version that the ledger's writer gave it, tested in
-the same transaction (`Write.needs`). So a broker that names it before step 1 is seen in step 2, one that comes later is
-refused with ConditionFailed and makes another ledger, and one that changes the ledger meanwhile keeps it by step 3. No
-clock decides; the wait only spares brokers that are about to name a ledger the trouble. A record that cannot be read
-ends the search: then every ledger is kept.
+A write that names a ledger requires that the ledger's record has the version that its writer gave it, tested in the
+same transaction (`Write.needs`). So a broker that names it before step 1 is seen in step 2. A later one is refused with
+ConditionFailed and makes another ledger. One that changes the ledger meanwhile keeps it by step 3. No clock decides;
+the wait only spares brokers that are about to name a ledger the trouble. A record that cannot be read ends the search:
+then every ledger is kept.
 """
 
 import asyncio

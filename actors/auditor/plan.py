@@ -1,7 +1,7 @@
 """What is wrong with a ledger, and what to do about it: the auditor's decisions, as pure functions.
 
-Only CLOSED ledgers are repaired. Of an open one the writer is in charge; it rolls over when it is degraded and bookies
-are back, and then its ledger is looked at here.
+Only CLOSED ledgers are repaired. The writer repairs an open ledger: it rolls over when it is degraded and bookies are
+back. Then its ledger is checked here.
 
 Three things can be wrong with a closed ledger, in this order of repair:
 

@@ -1,27 +1,28 @@
 """The auditor: sees to it that closed ledgers lie on as many bookies as they should, whole.
 
-It goes through all ledgers in rounds. A round follows a change among the bookies after a moment, further ones at
-doubling pauses (a ledger that was open may be closed by then), and one every `auditor_interval_s` at least. In a round
-each closed ledger that was not found whole before is checked and repaired as `auditor.plan` says: missing entries are
-copied to the live bookies that lack them; slots of bookies that have been away for `lost_bookie_grace_s` are given to
-spares; ledgers created with too few copies get more. Metadata changes by compare-and-set, after the copies are durable.
+It goes through all ledgers in rounds. A round follows a change among the bookies after a moment. Further rounds follow
+at doubling pauses, because an open ledger may be closed by then. One round runs at least every `auditor_interval_s`. A
+round checks each closed ledger that was not found whole before, and repairs it as `auditor.plan` says. Missing entries
+are copied to the live bookies that lack them. Slots of bookies that have been away for `lost_bookie_grace_s` are given
+to spares. Ledgers created with too few copies get more. Metadata changes by compare-and-set, after the copies are
+durable.
 
-A ledger found whole is not looked at again until its record changes, or one of its bookies registers anew, is lost or
-falls into limbo.
+A whole ledger is not checked again until its record changes, or one of its bookies registers again, is lost or falls
+into limbo.
 
 Entries that a bookie found damaged on its disk are copied back to it; see `damage_repair`.
 
-A bookie in limbo (its disk lost data) answers "unknown" instead of "no such entry". It is let out when every ledger
-that names it is closed and whole on it; ledgers with lower ids than any that could be created from then on stay closed
-to it, because their fences may be among what was lost.
+A bookie in limbo (its disk lost data) answers "unknown" instead of "no such entry". It leaves limbo when every ledger
+that names it is closed and whole on it. Ledgers with lower ids than any that could be created from then on stay closed
+to it, because their fences may be among the lost data.
 
 Ledgers that nothing names are deleted; see `auditor.orphans`.
 
 OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'. A writer rolls over when one of its bookies
-has been away for `lost_bookie_grace_s`, and then its ledger is repaired here. One that is still not closed when as long
-again has passed has nobody who looks after it: the auditor recovers and closes it, which fences whoever comes late. It
-does so only when there is a spare to copy to; without one closing would win nothing. The same goes for a ledger that
-names a bookie in limbo, with a spare or without: limbo lasts until it is closed.
+has been away for `lost_bookie_grace_s`, and then its ledger is repaired here. A ledger that is still open after as much
+time again has no owner. The auditor recovers and closes it, which fences a late owner. It does so only when there is a
+spare to copy to; without one closing would win nothing. The same goes for a ledger that names a bookie in limbo, with a
+spare or without: limbo lasts until it is closed.
 """
 
 import asyncio

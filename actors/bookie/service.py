@@ -1,13 +1,13 @@
 """The bookie as a service: a `BookieStore` behind the internal RPC, known to the coordinator.
 
-Start, in this order: lock the directory for life → reach the coordinator (its metadata is needed to know whose disk
-this is) → claim the directory by its cookie → replay → listen → register. So nobody can ask before the answers are
-right, and two processes never serve one directory.
+Start, in this order: lock the directory for life → reach the coordinator (its metadata says whose disk this is) → claim
+the directory by its cookie → replay → listen → register. So nobody can ask before the answers are right, and two
+processes never serve one directory.
 
-States: CLOSED → STARTING → SERVING → CLOSED (`close`), or SERVING → FAILED when the disk fails: it then stops
-listening at once, drops every connection (the outcome of pending adds is unknown to their writers, which is the
-truth), tells `on_fatal` and waits to be closed; whoever runs it starts a new process. A lost coordinator changes
-nothing: adds and reads go on, and garbage collection waits.
+States: CLOSED → STARTING → SERVING → CLOSED (`close`), or SERVING → FAILED when the disk fails. It then stops listening
+at once and drops every connection, so that writers treat the outcome of pending adds as unknown. It tells `on_fatal`
+and waits to be closed; the supervisor starts a new process. A lost coordinator changes nothing: adds and reads go on,
+and garbage collection waits.
 
 Entries are data requests straight into the store, without a coroutine each. Control methods: see the `rpc_` ones.
 """
@@ -361,7 +361,9 @@ class BookieService(RpcService):
         return True
 
     async def collect(self, major: bool) -> dict[str, int]:
-        """Bury deleted ledgers, then compact. Raises what the metadata and the disk raise, and EntryCorrupt."""
+        """Write tombstones for deleted ledgers, then compact. Raises what the metadata and the disk raise, and
+        EntryCorrupt.
+        """
         assert self._compactor is not None
         async with self._collecting:
             identity = self.identity

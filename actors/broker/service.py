@@ -1,9 +1,9 @@
 """A broker: the socket that Pulsar's clients speak to, the topics it owns, and its place in the cluster.
 
 States: *stopped* → *listening* (no session: lookups and creations get ServiceNotReady) ⇄ *serving* (registered; the
-topics that the coordinator assigns are loaded) → *closed*. A broker whose session was lost (others may own its topics
-by now) closes all its topics, ends its incarnation and registers as a new one; its sockets stay open meanwhile.
-Losing the connection to the coordinator alone changes nothing: it serves on with what it has.
+topics that the coordinator assigns are loaded) → *closed*. When a broker's session is lost, other brokers may own its
+topics. The broker closes all its topics, ends its incarnation and registers as a new one. Its sockets stay open
+meanwhile. Losing the connection to the coordinator alone changes nothing: it serves on with what it has.
 
 It keeps nothing that cannot be rebuilt from ledgers and metadata.
 """

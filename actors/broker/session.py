@@ -1,8 +1,8 @@
 """One incarnation of a broker: the identity under which it is registered, and everything that hangs on that.
 
 It follows the coordinator's word on assignments: what names this incarnation is owned, everything else is not. Topics
-that had another owner before, and all that are assigned when it registers, are loaded in advance, so that a failover
-does not wait for clients.
+that had another owner before, and all that are assigned when it registers, are loaded in advance. So a failover does
+not wait for clients.
 """
 
 from collections.abc import Awaitable, Callable

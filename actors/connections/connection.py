@@ -1,13 +1,13 @@
 """One client's connection to a broker, in Pulsar's protocol.
 
-States: *new* (only CONNECT is accepted) → *connected* → *closed*. It closes on the peer's end, on anything malformed or
-out of order, on a frame above the limit, when the peer never says CONNECT, and when it is silent for two keep-alive
-periods; at once, with an ERROR that says so, when the broker has as many as it may have. Closing lets go of its
-producers and consumers at once; requests under way end unanswered.
+States: *new* (only CONNECT is accepted) → *connected* → *closed*. It closes on the peer's end, on malformed or
+out-of-order commands, and on a frame above the limit. It also closes when the peer sends no CONNECT, or is silent for
+two keep-alive periods. When the broker has its maximum of connections, it closes at once, with an ERROR that says so.
+Closing lets go of its producers and consumers at once; requests under way end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
-are under way, and while the peer does not read its answers. Dispatch to its consumers pauses with a full write buffer
-(`writable`). What is written within one turn of the loop leaves together.
+are in flight. It also pauses while the peer does not read its answers. Dispatch to its consumers pauses with a full
+write buffer (`writable`). What is written within one turn of the loop leaves together.
 
 What the commands do lies in families (`link.CommandFamily`), of which the broker's service hands in the list. Only
 SEND is not looked up among them: it has a path of its own.

@@ -5,8 +5,8 @@ No answer here leaves anything behind, but for PARTITIONED_METADATA, which creat
 created as partitioned ones (`allowAutoTopicCreationType`). Others are created by PRODUCER and SUBSCRIBE.
 
 There are no schemas. Yet clients ask for the schema of bytes, too, so the questions about that one are answered as
-Pulsar answers them. Every refusal comes in the type of answer that the client waits for: C++ and Python clients do not
-match an ERROR to a question about schemas, and would wait for their time-out.
+Pulsar answers them. Every refusal has the type of answer that the client waits for. C++ and Python clients do not match
+an ERROR to a schema request, and would wait for their time-out.
 """
 
 from collections.abc import Callable
@@ -158,7 +158,8 @@ class LookupCommands(CommandFamily):
 
 
 def _text(error: MagnetarError) -> str:
-    """What the client is told. C++ and Python clients give up the whole connection, with all that runs over it, when a
-    lookup gets ServiceNotReady, unless the text is one that they know from Pulsar."""
+    """What the client is told. When a lookup gets ServiceNotReady, C++ and Python clients close the whole connection,
+    unless they know the text from Pulsar.
+    """
     not_ready = server_error_code(error) == ServerError.ServiceNotReady and not error.details.get("listener")
     return f"{error} (the topic is being unloaded)" if not_ready else str(error)

@@ -11,7 +11,7 @@ class Pausable(Protocol):
 
 
 class PublishBudget:
-    """Above `bytes_max` whoever publishes is paused; all go on when half of it is free again."""
+    """Above `bytes_max`, connections that publish are paused; all continue when half of it is free again."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max

@@ -1,7 +1,7 @@
 """What members say of themselves, checked before others hear of it.
 
-The coordinator hands on addresses, URLs and reports in its lists, and every other member relies on them: one malformed
-registration would otherwise break the registration of everybody else. Pure.
+The coordinator passes addresses, URLs and reports on in its lists, and every other member relies on them. One malformed
+registration would otherwise break the registration of all other members. Pure.
 """
 
 from typing import cast

@@ -5,8 +5,8 @@ form a *group*; a topic without partitions is a group of one.
 
 Decisions, in this order of importance:
 
-1. The members of a group are spread evenly: the counts of any two brokers differ by at most one (five partitions on
-   three brokers: 2, 2, 1).
+1. The members of a group are spread evenly: the counts of two brokers differ by up to one (five partitions on three
+   brokers: 2, 2, 1).
 2. Brokers own equally many topics.
 3. As little as possible moves: a broker's loss moves only what it owned, a broker's arrival only what evenness needs.
 
@@ -88,7 +88,7 @@ class AssignmentTable:
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def place(self, topics: Sequence[str], brokers: Sequence[str]) -> dict[str, str]:
-        """A broker for each of `topics`, all of them chosen anew, the others staying where they are.
+        """A broker for each of `topics`, all of them chosen again; other topics stay where they are.
 
         `brokers` are those alive, at least one. Assignments to others count for nothing.
         """

@@ -1,6 +1,6 @@
 """What members are told of each other: the lists of live bookies and brokers, and pushes when something changes.
 
-Whoever registered, except a bookie, listens: it is told of every change, under the epoch of this coordinator.
+Every registered member except a bookie listens: it is told of every change, under the epoch of this coordinator.
 """
 
 from collections.abc import Sequence

@@ -3,17 +3,17 @@
 A session belongs to one incarnation of one node, and to one connection. `TRANSITIONS` has its states. An incarnation
 that registers again, over a new connection, gets a new session, which ends the old one.
 
-Whoever is silent for `session_timeout_s` is named by `tick`, to be ended. A broker's incarnation that has ended stays
-ended: it must come back as a new one, because its topics were given to others. Other roles own nothing and may come
-back as they are.
+`tick` names the sessions that were silent for `session_timeout_s`; they are to be ended. A broker's incarnation that
+has ended stays ended: it must come back as a new one, because its topics were given to others. Other roles own nothing
+and may come back as they are.
 
-Time is counted, not read from a clock: `tick` adds what passed since the last one, unless that is so long that this
-process itself was paused. Then nobody could be heard, so nothing is added and nobody judged, until the next tick, by
-when what had waited in the sockets has been read.
+Time is counted, not read from a clock. `tick` adds the time since the last tick, unless it is so long that this process
+itself was paused. A paused process receives no heartbeats, so no time is added and no session ends. By the next tick,
+the bytes that waited in the sockets have been read.
 
 Members give a coordinator up that leaves them without an answer for `session_timeout_s`. So a connection that is found
-closed at the end of a long pause says nothing about who was at its other end: he may be on his way back. Such a session
-goes on detached, without a connection; everything else treats it as alive.
+closed at the end of a long pause says nothing about its member, which may be reconnecting. Such a session goes on
+detached, without a connection; everything else treats it as alive.
 
 After the coordinator started, brokers that own topics are given `session_timeout_s` to register (`in_grace`).
 """

@@ -1,22 +1,22 @@
 """Gives every topic an owner: the one task of the coordinator that changes assignments.
 
 Work arrives as topic names ("look at this one"), never as instructions, and is done in rounds. A round looks at each
-topic as things are *now*: owner alive → nothing to do; owner gone, or none yet, or a move wished for → a broker is
-chosen. All choices of a round are written in grouped compare-and-sets, entered into the table, pushed to the brokers.
-A broker that dies while a round is being written is noticed after it. So it does not matter in which order a death, a
-new topic and a move arrive, nor how often a topic is named.
+topic's *present* state. Owner alive → nothing to do. Owner gone, or none yet, or a move requested → a broker is chosen.
+All choices of a round are written in grouped compare-and-sets, entered into the table, pushed to the brokers. A broker
+that dies while a round is being written is noticed after it. So it does not matter in which order a death, a new topic
+and a move arrive, nor how often a topic is named.
 
 A topic waits without being looked at while
 - its owner may still come back (the coordinator has just started: `Membership.in_grace`),
 - it is held (it is being moved or deleted by somebody who will name it again),
-- no broker is alive; whoever asked is told so at once.
+- no broker is alive; callers that wait get an error at once.
 
-A topic without a live owner goes where the table's evenness wants it. Only a topic that is assigned for the first
-time may go to a broker of the caller's choice (`preferred`): the one that its first client is connected to. `candidate`
-tells clients beforehand which broker that shall be. It follows from the name, so that nothing is kept.
+A topic without a live owner goes where the table's evenness wants it. Only a topic that is assigned for the first time
+may go to a broker of the caller's choice (`preferred`): the one to which its first client is connected. `candidate`
+tells clients beforehand which broker that will be. It follows from the name, so that nothing is kept.
 
-Metadata that cannot be written is tried again with back-off for as long as the coordinator is in office; after a lost
-answer the records are read back first. An error that nobody expected ends one round, never the task.
+Failed metadata writes are tried again with back-off as long as the coordinator is active. After a lost answer the
+records are read back first. An error that nobody expected ends one round, never the task.
 
 An assignment is created only while the topic's own record is as the coordinator knows it, tested in the same
 transaction: so none is created of a topic that is marked as being deleted, or is gone, however late the write lands.
@@ -175,15 +175,15 @@ class Placement:
         self._want(moves)
 
     async def settle(self) -> None:
-        """Wait until nothing is wanted any more (topics that wait for a broker excepted)."""
+        """Wait until no work is left (topics that wait for a broker excepted)."""
         await self._idle.wait()
 
     def refuse(self, topics: Iterable[str]) -> None:
-        """Whoever waits for an owner of these topics is told that they are being deleted."""
+        """Callers that wait for an owner of these topics are told that they are being deleted."""
         self._fail_askers(topics, ServiceUnitNotReady("the topic is being deleted"))
 
     async def remove(self, topics: Sequence[str]) -> None:
-        """Delete the assignments of topics that are marked as being deleted, whoever owns them, in one transaction.
+        """Delete the assignments of topics that are marked as being deleted, whatever their owners, in one transaction.
 
         Raises what the store raises; some of them may then be gone, and it is to be called again.
         """
@@ -199,7 +199,7 @@ class Placement:
                     if record is not None
                 ]
                 results = await self._store.write_many(writes) if writes else []
-            except BaseException:  # whatever it was: some may be gone, and their owners then cannot load them any more
+            except BaseException:  # after any error: some may be gone, and their owners then can no longer load them
                 self._doubtful.update(dict.fromkeys(topics))
                 self._want(topics)
                 raise
@@ -260,7 +260,7 @@ class Placement:
             if topic in self._held:
                 continue  # `unhold` names it again
             if current is None and topic not in self._askers:
-                continue  # deleted, or nobody asks any more
+                continue  # deleted, or no caller waits
             if current is None and self._guard_of(TopicName.parse(topic)) is None:
                 self.refuse((topic,))
                 continue

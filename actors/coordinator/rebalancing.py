@@ -25,7 +25,7 @@ REBALANCE_MOVES_AT_A_TIME = 50
 
 
 class Rebalancer:
-    """See the module. `close` ends it for good."""
+    """See the module. `close` ends it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Rebalancer:
         self._tasks = Tasks()
 
     def stop(self) -> None:
-        """Begin nothing any more."""
+        """Begin no more moves."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

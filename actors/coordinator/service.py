@@ -1,16 +1,16 @@
 """The coordinator: who is alive, who owns which topic, and the cluster's metadata for everybody else.
 
-States: *stopped* → *in office* (`start`: epoch raised, records read, listening; brokers are given
-`session_timeout_s` to come back before anything of theirs moves) → *ended*, by `close`, or because another coordinator
-took office (`wait_ended` then returns, and nothing can be written any more).
+States: *stopped* → *active* (`start`: epoch raised, records read, listening) → *ended*, by `close`, or because another
+coordinator became active. After `start`, brokers have `session_timeout_s` to come back before their topics move. When
+another coordinator became active, `wait_ended` returns, and no write succeeds from then on.
 
-What it has while it is in office is its `Office`. The methods that members call are groups: objects that take the
-office. A failed `start` leaves nothing behind.
+What it has while it is active is its `Office`. The methods that members call are groups: objects that take the office.
+A failed `start` leaves nothing behind.
 
 Guarantees:
 - every write is a compare-and-set guarded by this coordinator's epoch, every push carries it;
-- the topics of a broker whose connection closed, or which was silent for `session_timeout_s`, or which registered as
-  another incarnation, are given to live brokers at once, in bulk;
+- a broker's topics are given to live brokers at once, in bulk, when its connection closed, when it was silent for
+  `session_timeout_s`, or when it registered as another incarnation;
 - a pause of this process is not held against anybody, nor what became of connections meanwhile (see `membership`);
 - it never creates a store or an identity: a store without the cluster's id, or with another's, refuses to start.
 
@@ -68,7 +68,7 @@ class _Active:
 
 
 class CoordinatorService(RpcService):
-    """See the module. `metadata` is opened and closed by whoever makes this; `directory` is only reported on."""
+    """See the module. The caller opens and closes `metadata`. `directory` is only reported on."""
 
     contract = CoordinatorContract
     operation_roles = COORDINATOR_OPERATIONS
@@ -156,7 +156,7 @@ class CoordinatorService(RpcService):
 
     def _in_office(self) -> _Active:
         if self._active is None:
-            raise ServiceUnitNotReady("this coordinator is not in office")
+            raise ServiceUnitNotReady("this coordinator is not active")
         return self._active
 
     def _superseded(self) -> None:
@@ -180,7 +180,7 @@ class CoordinatorService(RpcService):
 
     def connected(self, connection: RpcConnection) -> None:
         if self._active is None or not self._active.office.active:
-            connection.close(StaleEpoch("this coordinator is not in office"))
+            connection.close(StaleEpoch("this coordinator is not active"))
 
     def disconnected(self, connection: RpcConnection) -> None:
         if self._active is not None:
@@ -198,7 +198,7 @@ class CoordinatorService(RpcService):
         peer = connection.peer
         office = self.office
         if not office.active:
-            raise ServiceUnitNotReady("this coordinator is not in office")
+            raise ServiceUnitNotReady("this coordinator is not active")
         check_writable(peer, keys)
         if peer.role == ROLE_BROKER and office.membership.has_ended(peer.node_id, peer.incarnation):
             raise StaleEpoch(f"the session of {peer.node_id} has ended")

@@ -10,23 +10,22 @@ States of one topic, and what is stored in each:
 | gone | none | none | none |
 
 - existing → asked: somebody ordered it, in this coordinator's memory. From here on the topic is neither assigned, nor
-  looked up, nor created, nor grown: who tries gets ServiceUnitNotReady, as of Pulsar's fenced topics, and tries again.
+  looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics, and try again.
 - asked → existing: not forced, and an owner still has clients (NotAllowedError) or does not answer. Owners that had
   closed their partitions already get them back under a new epoch.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: delete the assignments; then have brokers delete what is stored, each
-  under an epoch greater than every one before (`managed.deletion`). Last the topic's record. There is no way
-  back: a failing step is repeated, with back-off, for as long as this coordinator is in office.
+  under an epoch greater than every one before (`managed.deletion`). Last the topic's record. There is no way back: a
+  failing step is repeated, with back-off, as long as this coordinator is active.
 
 Why nothing comes back. An assignment is created only while the topic's record is at the version that the coordinator
-knows, tested in the same transaction: the mark is another version, and so is a topic created anew. A broker opens a
-topic that has no chain record only while the assignment is the one that it was given. So once a partition's assignment
-is gone nobody creates its chain record, whoever sleeps, restarts or hears late; and whoever has the topic open from
-before is fenced by the deletion. It does not matter how long the deletion takes.
+knows, tested in the same transaction. The mark has another version, and so has a topic that was created again. A broker
+opens a topic that has no chain record only while the assignment is the one that it was given. So once a partition's
+assignment is gone no broker creates its chain record, even after a pause, a restart or late news. A broker that has had
+the topic open since before is fenced by the deletion. It does not matter how long the deletion takes.
 
 Crash points. Before the mark: nothing was changed. Behind it: the next coordinator finds the mark (`start`) and goes
-through all partitions again; what is deleted already is found missing and is no error. When the record is gone all
-else is gone.
+through all partitions again. Data that is already deleted is no error. When the record is gone all else is gone.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Which topics exist: records in the metadata store, with a copy in the coordinator's memory.
 
-Only the coordinator in office changes these records (each write is guarded by its epoch), so its copy is right for as
-long as it is in office. Topics may be created and deleted many at a time (their writes then share a transaction), all
-other changes run one by one. A namespace with a topic under way is not deleted (see `namespaces`). A topic that is
-being deleted is there until its record is gone, but whoever wants to use it, create it or grow it gets
-ServiceUnitNotReady (see `topic_deletions`).
+Only the active coordinator changes these records (each write is guarded by its epoch). So its copy is right as long as
+it is active. Topics may be created and deleted many at a time (their writes then share a transaction), all other
+changes run one by one. A namespace with a topic under way is not deleted (see `namespaces`). A topic that is being
+deleted exists until its record is gone. Callers that want to use it, create it or grow it get ServiceUnitNotReady (see
+`topic_deletions`).
 
 Who owns a topic and what it stores is not known here.
 """

@@ -1,8 +1,8 @@
 """A consumer attached to a subscription: its permits, what it holds unacknowledged, and how entries reach its socket.
 
-A consumer is *able* to get entries unless one of these holds: it has no permits, it is blocked by too many
-unacknowledged messages (Shared only), the write buffer of its connection is full, or it is closed. All but the last
-may end, each independently of the others: a blocked consumer goes on when half of the bound is acknowledged.
+A consumer is *able* to get entries unless it is closed, it has no permits, the write buffer of its connection is full,
+or (Shared only) too many unacknowledged messages block it. All but the last may end, each independently of the others:
+a blocked consumer goes on when half of the bound is acknowledged.
 """
 
 from collections.abc import Mapping

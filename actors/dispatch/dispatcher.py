@@ -12,11 +12,11 @@ Guarantees of every dispatcher:
   connection writable. Permits count messages; a batch that is larger than what is left goes out whole and leaves the
   permits below zero until the next FLOW.
 - A plan made before a rewind is void after it: `generation` tells them apart.
-- What the cursor must remember is bounded: a dispatcher that is `blocked` reads nothing, and goes on when what blocks
+- The cursor's memory is bounded: a dispatcher that is `blocked` reads nothing. It continues when the count that blocks
   it has fallen to half of `subscription_unacked_max`. On a Shared subscription that counts the messages that consumers
   hold. On an Exclusive one it counts the acknowledged ranges in front of the read position. Each of those needs a
-  message that was delivered and not acknowledged. A consumer that acknowledges in order, or cumulatively at whatever
-  distance, leaves none and is never blocked; nor is one that connects anew, since it begins in front of all of them.
+  message that was delivered and not acknowledged. A consumer that acknowledges in order, or cumulatively at any
+  distance, leaves none and is never blocked. Nor is one that connects again, since it begins in front of all of them.
 
 What is left to others: reading (subscription), writing frames (consumer), what is acknowledged (cursor).
 """

@@ -200,7 +200,7 @@ class SharedDispatcher(Dispatcher):
             back = []
             for position in positions:
                 count = consumer.pending.pop(position, None)
-                if count is not None:  # what it does not hold (any more) is not its to give back
+                if count is not None:  # a consumer cannot give back an entry that it does not hold
                     consumer.settle(count, self._limits.unacked_messages_max)
                     back.append(position)
         for position in back:

@@ -1,7 +1,7 @@
 """What the coordinator offers to members, readers and the admin over the internal RPC, and what it tells members.
 
-Topics are named in full. Who may call: a reader (a bulk read in a Ray task or in Spark) finds topics and learns where
-they are; it creates, changes and deletes nothing.
+Topics are named in full. Permissions: a reader (a bulk read in a Ray task or in Spark) finds topics and their brokers.
+It creates, changes and deletes nothing.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
 """A member's link to the coordinator: one connection, kept up, with a session on it once the member registers.
 
-What it holds is the coordinator's last word: live bookies and brokers, who owns which topic. It is replaced by pushes
-and, after a reconnect, as a whole; while there is no connection it simply stays as it is, and members go on with it.
+What it holds is the coordinator's last word: live bookies and brokers, who owns which topic. Pushes replace it, and a
+reconnect replaces it as a whole. Without a connection it stays as it is, and members continue to use it.
 
-States: CONNECTING → CONNECTED (metadata and questions work) → REGISTERED, after `register` was called (again after
-each reconnect, by itself) → CONNECTING when the connection ends or the coordinator leaves heartbeats unanswered for
-`session_timeout_s`; from anywhere → ENDED by `close`, or because the coordinator declared this session over
-(`on_session_lost`: brokers only; they then begin anew with another incarnation and another client).
+States: CONNECTING → CONNECTED (metadata and questions work) → REGISTERED, after `register` was called (again after each
+reconnect, by itself). → CONNECTING when the connection ends or the coordinator leaves heartbeats unanswered for
+`session_timeout_s`. From anywhere → ENDED by `close`, or because the coordinator declared this session over
+(`on_session_lost`: brokers only; they then start again with another incarnation and another client).
 
 A coordinator's epoch never goes back: one with a lower epoch than seen before was superseded, and is left at once.
 Assignments are taken over only with a greater epoch of their own, so pushes and pages of the first listing can mix.
@@ -228,7 +228,8 @@ class CoordinatorClient:
             await asyncio.sleep(backoff.next_delay_s())
 
     def _is_fatal(self, error: MagnetarError) -> bool:
-        # A port that was reused by a stranger is looked up anew; a refusal before the first connection is final.
+        # If another process reused the port, the address is looked up again. A refusal before the first connection is
+        # final.
         return not (isinstance(error, HandshakeRefused) and self._connected.is_set() and self.epoch)
 
     def _end(self, error: MagnetarError) -> None:

@@ -1,7 +1,7 @@
 """Calls to the internal RPC of brokers or bookies, by node id: one connection each, made when first needed.
 
-A node that came back as another incarnation listens elsewhere, so a connection belongs to an incarnation (or address)
-and is made anew when that has changed.
+A node that came back as another incarnation listens elsewhere. So a connection belongs to an incarnation (or address)
+and is made again when that has changed.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Who serves a topic, how many partitions it has, which topics there are.
 
 The answers come from what the coordinator pushed, or are asked of it. Any broker gives them, whether or not it serves
-the topic. For an assignment whose broker is not there any more, or knows that it lost the topic, the coordinator is
-asked, which answers once the topic has a new owner. The number of questions under way is bounded.
+the topic. If the assigned broker is no longer there, or knows that it lost the topic, the coordinator is asked. It
+answers once the topic has a new owner. The number of questions under way is bounded.
 """
 
 import asyncio
@@ -30,8 +30,9 @@ NAME_FRAME_BYTES = 5
 
 
 class Lookups:
-    """Answers about topics. `coordinator` gives the present session's client; `owns` tells whether this broker itself
-    would take clients for a topic, whatever the last assignment says."""
+    """Answers about topics. `coordinator` gives the present session's client. `owns` tells whether this broker itself
+    would take clients for a topic, even against the last assignment.
+    """
 
     def __init__(
         self, coordinator: "Callable[[], CoordinatorClient]", owns: Callable[[str], bool], under_way_max: int

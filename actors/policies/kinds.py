@@ -61,7 +61,7 @@ class Policy:
 
 
 class Bound(Policy):
-    """At most so many of something; 0 for no bound. The narrowest level counts."""
+    """An upper bound on a count; 0 for no bound. The narrowest level counts."""
 
     @property
     def kind(self) -> str:

@@ -1,8 +1,8 @@
 """From a plan to services: the one place that knows every service's constructor.
 
 The Ray shells and the embedded cluster both build their services here, so that they cannot come apart. Nothing is
-started, except that opening the metadata store touches its database. Each service is imported when it is built: a
-process of one role then neither waits for nor holds in memory what only the others need.
+started, except that opening the metadata store touches its database. Each service is imported when it is built. So a
+process of one role neither waits for the modules of other roles nor holds them in memory.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """One member service and its end: what the Ray shell and the embedded cluster have in common.
 
-A bookie whose disk failed or whose session ended stops by itself and says so through `on_fatal`; brokers and the admin
-only end when they are closed. `ended` carries the reason, once, and a supervisor waits for it.
+A bookie whose disk failed or whose session ended stops by itself and says so through `on_fatal`. Brokers and the admin
+end only when they are closed. `ended` carries the reason, once, and a supervisor waits for it.
 """
 
 import asyncio

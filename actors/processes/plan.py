@@ -27,7 +27,9 @@ class NodePlan:
     directory: str = ""
     """Coordinator and bookies: where the data lies."""
     lost_instance: str = ""
-    """Bookies: the life of its disk (the cookie's) whose loss the operator accepted. It may begin anew in its place."""
+    """Bookies: the life of its disk (the cookie's) whose loss the operator accepted. The bookie may start with an empty
+    disk in its place.
+    """
     ray_node_id: str = ""
     """The Ray node on which it runs, and nowhere else; empty when embedded."""
 

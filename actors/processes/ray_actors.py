@@ -5,7 +5,7 @@ included, on the actor's asyncio loop (uvloop's), and that loop carries the serv
 never pass through the methods.
 
 `MemberActor` is a bookie, a broker or the admin; the supervisor starts it and waits in `wait_ended`. `CoordinatorActor`
-starts by itself, because after a crash it is Ray that makes it anew and nobody calls; it supervises the members.
+starts by itself, because after a crash Ray creates it again and no process calls it. It supervises the members.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ START_RETRY_MAX_S = 5.0
 
 
 def _begin_process(log_directory: str, node_id: str) -> None:
-    """Logs go to a file that outlives the cluster's stop, and to the worker's in Ray's session directory; the garbage
-    collector is told to take its time.
+    """Logs go to a file that outlives the cluster's stop, and to the worker's log in Ray's session directory. The
+    garbage collector runs less often than by default.
     """
     log_to_stderr()
     log_to_file(f"{log_directory}/{node_id}.log")

@@ -1,7 +1,7 @@
 """Keeps the cluster's processes running: restarts each that ends, with back-off.
 
-The supervisor lives beside the coordinator, and decides only *that* a process runs, never who owns what: a restarted
-broker or bookie is a new incarnation that registers like any other. Safety does not depend on it (fencing and
+The supervisor lives beside the coordinator. It decides only *that* a process runs, never which broker owns a topic: a
+restarted broker or bookie is a new incarnation that registers like any other. Safety does not depend on it (fencing and
 compare-and-set see to that), so a needless restart costs time and nothing else.
 
 `TRANSITIONS` has the states of a node, each with its trigger.
@@ -31,7 +31,7 @@ HEALTHY_AFTER_S = 60.0
 FAILED_STARTS_MAX = 4
 STOP_TIMEOUT_S = 15.0
 STOP_ORDER = (ROLE_ADMIN, ROLE_BROKER, ROLE_BOOKIE)
-"""Whoever asks goes before whoever answers."""
+"""A role that calls is closed before the roles that answer it."""
 
 
 class Launcher(Protocol):

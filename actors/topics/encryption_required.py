@@ -1,8 +1,8 @@
 """Publish stage: a topic that requires encryption takes encrypted messages only.
 
 Pulsar's broker refuses a producer that does not encrypt, with MetadataError, where `encryptionRequireOnProducer` or the
-policy `encryption_required` asks for it. It refuses a message without encryption keys, with MetadataError too, under
-the policy only: with the broker's setting alone, a producer that says it encrypts may send plain text. Here the setting
+policy `encryption_required` asks for it. Under the policy only, it also refuses a message without encryption keys, with
+MetadataError. With the broker's setting alone, a producer that says it encrypts may send plain text. Here the setting
 covers both, so that no plain text is stored.
 """
 

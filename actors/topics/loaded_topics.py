@@ -2,13 +2,13 @@
 
 A topic is *owned* while the coordinator's latest assignment names this broker's session, with an epoch. States of an
 owned topic: *not loaded* → *queued* → *loading* → *loaded* → *closing* → *not loaded*. A raised epoch, or a topic that
-ended by itself (its ledger was taken over), goes through *closing*; the next one to need it loads it again. What is no
-longer owned is closed at once.
+ended by itself (its ledger was taken over), goes through *closing*. The next caller that needs it loads it again. What
+is no longer owned is closed at once.
 
-Guarantees: at most one instance of a topic in this process, the old one fully closed before the next is opened; at
-most `topic_load_concurrency_max` loads at a time, those that a client waits for before those in advance; a load whose
-ownership changed meanwhile is thrown away. Safety does not rest on any of this: the ledger's fencing keeps out a broker
-that wrongly believes it is the owner.
+Guarantees: a topic has up to one instance in this process, and the old one is fully closed before the next is opened.
+Up to `topic_load_concurrency_max` loads run at a time; loads that a client waits for go first. A load whose ownership
+changed meanwhile is discarded. Safety does not rest on any of this: the ledger's fencing keeps out a broker that
+wrongly believes it is the owner.
 """
 
 import asyncio
@@ -32,8 +32,9 @@ from .topic import Topic, TopicState
 logger = logging.getLogger(__name__)
 
 ASSIGNMENT_WAIT_S = 0.5
-"""How long a client that came for a topic waits for the news that the topic is this broker's: whoever sent the client
-here, and the coordinator's answer to `claim`, may be faster than the news."""
+"""How long a client's request waits for the assignment of the topic to this broker. The broker that sent the client
+here, and the coordinator's answer to `claim`, may be faster than the assignment.
+"""
 
 RELEASE_HOLD_S = 10.0
 """How long an unloaded topic is refused while its assignment is still the old one."""
@@ -181,7 +182,7 @@ class Topics:
             await asyncio.wait(under_way)
 
     async def close(self) -> None:
-        """Close all topics for good."""
+        """Close all topics; none is loaded from then on."""
         self._closed = True
         await self.close_all()
         await self._tasks.close()

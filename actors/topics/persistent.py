@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 class PersistentTopic:
     """See the module. `on_terminal(topic, error)` is called when this instance must end: another owner took the ledger
-    over, or what is stored is no longer known here."""
+    over, or the stored state is no longer known here.
+    """
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class PersistentTopic:
     async def unsubscribe(
         self, subscription: Subscription, consumer: AttachedConsumer | None, *, force: bool = False
     ) -> None:
-        """End a subscription for good, on behalf of `consumer`. Raises BrokerMetadataError while others use it."""
+        """Delete a subscription, on behalf of `consumer`. Raises BrokerMetadataError while others use it."""
 
         async def delete() -> None:
             if not subscription.durable:
@@ -183,7 +184,7 @@ class PersistentTopic:
             try:
                 await self.ledger.delete_cursor(subscription.name)
             except MagnetarError as error:
-                # Whether the cursor is still there is unknown now: only loading the topic anew tells.
+                # It is unknown now whether the cursor still exists: only loading the topic again tells.
                 self._on_terminal(self, error)
                 raise
 
@@ -205,7 +206,7 @@ class PersistentTopic:
         await subscription.reset(locate)
 
     def subscription_ended(self, subscription: Subscription) -> None:
-        """A subscription is gone for good."""
+        """A subscription was deleted."""
         key = (subscription.name, subscription.durable)
         if self.subscriptions.get(key) is subscription:
             del self.subscriptions[key]
@@ -311,7 +312,7 @@ class PersistentTopic:
             try:
                 await self.ledger.close()
             except MagnetarError as error:
-                # Whoever loads the topic next recovers the ledger; cursors go back to what was last written.
+                # The next owner of the topic recovers the ledger; cursors go back to their last written state.
                 logger.warning("%s did not close cleanly: %s", self.name.full, error)
         finally:
             self._become(TopicState.CLOSED)

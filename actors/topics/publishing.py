@@ -1,18 +1,19 @@
 """Publishing on one topic: its producers, and their entries on the way into the ledger.
 
-An entry goes through the stages of the topic in order, then into the ledger; the ledger's answer goes to the stages and
+An entry goes through the stages of the topic in order, then into the ledger. The ledger's answer goes to the stages and
 then to the producer. A plain topic has no stages. A stage sees each entry at two points:
 
-- `admit`, before the append. The first stage that returns a Refusal ends it: nothing is appended, the stages before it
-  hear `failed`, and the producer's session ends with SEND_ERROR behind the receipts of the earlier entries.
+- `admit`, before the append. The first stage that returns a Refusal ends it: nothing is appended, and `failed` is
+  called on the stages before it. The producer's session ends with SEND_ERROR behind the receipts of the earlier
+  entries.
 - `stored` or `failed`, exactly once for each entry that the stage admitted, in the order of appends, and before the
   producer is answered.
 
-Guarantees: receipts of one producer come in the order of its entries and without gaps; an entry whose predecessor of
-the same session failed is never acknowledged to that session, even if it was stored.
+Guarantees: receipts of one producer come in the order of its entries and without gaps. If an entry failed, no later
+entry of the same session is acknowledged to that session, even if it was stored.
 
-Left to others: the topic's state (`PublishHost`, which is told of a failure and of the moment when nothing is pending),
-storing (managed ledger), what a stage decides (one file each).
+Left to others: the topic's state (`PublishHost`, which is told of a failure, and when nothing is pending), storing
+(managed ledger), and each stage's decision (one file per stage).
 """
 
 import asyncio
@@ -274,7 +275,7 @@ class Publishing:
         self._host.publish_failed(error)
 
     async def drained(self) -> None:
-        """Wait until no publish is under way. The topic takes none any more."""
+        """Wait until no publish is under way. The topic takes no more publishes."""
         if self.pending:
             self._drained.clear()
             await self._drained.wait()

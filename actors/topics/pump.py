@@ -184,7 +184,7 @@ class Pump:
             self.wake()
 
     def stop(self) -> None:
-        """End for good: nothing is tried again."""
+        """End: nothing is tried again."""
         self._stopped = True
         if self._retry is not None:
             self._retry.cancel()

@@ -6,8 +6,8 @@ States:
 - *typed*: it has a dispatcher of its first consumer's type.
 - *closed*, which is final: it was unsubscribed, its topic closed, or it is not durable and its last consumer is gone.
 
-Attaching, seeking and unsubscribing hold one lock, so each sees the other as done or not begun. A subscription that is
-not durable ends as well when nobody attaches: each has a consumer, a consumer that is about to attach, or (after a
+Attaching, seeking and unsubscribing hold one lock, so each sees the other as done or not begun. A non-durable
+subscription also ends when no consumer attaches. Each has a consumer, a consumer that is about to attach, or (after a
 seek) a timer that ends it.
 """
 
@@ -144,7 +144,7 @@ class Subscription:
         for incumbent in self.consumers:
             if self._admits(subscription_type):
                 break
-            # Whoever holds the place may be cut off without having noticed: ask before refusing.
+            # The connection of the present consumer may be dead without the broker knowing: ping it before refusing.
             if await incumbent.connection.check_alive():
                 break
         self._check_open()
@@ -277,7 +277,7 @@ class Subscription:
     async def unsubscribe(
         self, consumer: AttachedConsumer | None, delete: Callable[[], Coroutine[Any, Any, None]], *, force: bool = False
     ) -> None:
-        """End the subscription for good; `delete` removes its cursor.
+        """End the subscription; `delete` removes its cursor.
 
         Raises BrokerMetadataError while consumers other than `consumer` are connected, unless forced.
         """
@@ -294,7 +294,7 @@ class Subscription:
             try:
                 await delete()
             except MagnetarError:
-                if consumer is not None:  # it is attached to nothing any more, and must not go on believing so
+                if consumer is not None:  # it is no longer attached, and its client must be told
                     consumer.connection.consumer_closed(consumer)
                 raise
             finally:

@@ -48,9 +48,9 @@ TRANSITIONS = {
 class SubscriptionStart(NamedTuple):
     """Where a subscription begins that does not exist yet.
 
-    In this order, the first that is given: `position` (inclusive), `publish_time_ms` (the first message published then
-    or later), `rollback_s` (that far back in time), `start_message_id` (for non-durable ones), `earliest`, the end of
-    the topic.
+    The first of these that is given: `position` (inclusive), `publish_time_ms` (the first message published then or
+    later), `rollback_s` (that far back in time), `start_message_id` (non-durable only), `earliest`, the end of the
+    topic.
 
     A `start_message_id` names an entry, and delivery begins with that entry, whatever batch index it carries. The
     broker cannot know which messages of the entry the client has: clients drop what they do not want. As in Pulsar, an

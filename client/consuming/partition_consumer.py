@@ -2,7 +2,7 @@
 
 `Registration` has the states. When it becomes READY, permits for the free part of the queue are granted. It is
 CONNECTING again when the connection ends or the broker closes the consumer, which it also does after every seek. When
-the broker's refusal is final, the inbox hears of it.
+the broker's refusal is final, the receive queue fails with it.
 
 A durable subscription gets everything unacknowledged again from its new broker, so its queue is emptied at each
 SUBSCRIBE (`generation` makes what was queued void). A non-durable one goes on after the last entry that arrived, and

@@ -70,8 +70,8 @@ class Core:
     async def reconnect(self, what: str, attempt: Callable[[], Awaitable[None]], wanted: Callable[[], bool]) -> None:
         """Repeat `attempt` until it succeeds, or until it is no longer `wanted`. Raises its first final failure.
 
-        The pauses grow, but slowly at first: a topic finds a new broker within a second or so, and whoever pauses
-        twice as long each time would sleep through it. How eager it is depends on how many do the same.
+        The pauses grow, but slowly at first: a topic finds a new broker within about a second, and pauses that double
+        each time would be longer than that. How eager it is depends on how many do the same.
         """
         backoff = self.lookup.new_backoff()
         eager_until = self.loop.time() + EAGER_S

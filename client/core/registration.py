@@ -2,7 +2,7 @@
 
 `TRANSITIONS` has the states. `connection` is set in READY; after FAILED it may still be there, so that closing can tell
 its broker. A READY registration that loses its connection is made again by a task of its own, until that succeeds or
-ends for good. The first reason of an end is kept as `failure`, and everything asked for later raises it.
+fails finally. The first reason of an end is kept as `failure`, and everything asked for later raises it.
 
 Each attempt uses a new id, so that late answers to an earlier attempt are ignored. An attempt whose outcome is unknown
 is withdrawn at the broker, which would otherwise hold the name or the subscription against the next one.
@@ -44,7 +44,7 @@ TRANSITIONS: Mapping[RegistrationState, Collection[RegistrationState]] = {
     ),
     RegistrationState.READY: (
         RegistrationState.CONNECTING,  # the connection ended, the broker closed it, or it refused an entry for now
-        RegistrationState.FAILED,  # the broker refused an entry for good: topic terminated, producer fenced
+        RegistrationState.FAILED,  # the broker refused an entry finally: topic terminated, producer fenced
         RegistrationState.CLOSED,  # as above
     ),
     RegistrationState.FAILED: (),
@@ -80,7 +80,7 @@ class Registration(Generic[E]):
         register: Callable[[], Awaitable[None]],
         failed: Callable[[MagnetarError], None],
     ) -> None:
-        """`register` makes one attempt, with `attempt`. `failed` hears that the next one was refused for good."""
+        """`register` makes one attempt, with `attempt`. `failed` is told that the next one was refused finally."""
         self.state = RegistrationState.CONNECTING
         self.connection: ClientConnection | None = None
         self.id = -1
@@ -178,7 +178,7 @@ class Registration(Generic[E]):
             self._reconnecting = False
 
     def end(self, state: RegistrationState, error: MagnetarError) -> MagnetarError:
-        """End for good, as FAILED or CLOSED. Returns why it ended: an earlier reason stays."""
+        """End, as FAILED or CLOSED. Returns why it ended: an earlier reason stays."""
         if self.failure is None:
             self._become(state)
             self.failure = error

@@ -77,7 +77,7 @@ class Compactor:
     async def run(self, threshold: float) -> Compacted:
         """Rewrite every segment whose live share is below `threshold`.
 
-        Raises DiskFull, OSError, and EntryCorrupt for a damaged index (once it has been built anew a run gets further);
+        Raises DiskFull, OSError, and EntryCorrupt for a damaged index (once it has been rebuilt, a run gets further);
         the old files are then still the valid ones.
         """
         done = Compacted()

@@ -160,7 +160,8 @@ class EntryReads:
 
     async def intact_ranges(self, state: HeldLedger, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
         """Like `held_ranges`, but every entry is read and only those that are as written count. Ends after
-        `VERIFY_READS_MAX` reads, or when `VERIFY_S` have passed, so that whoever asks hears in time."""
+        `VERIFY_READS_MAX` reads, or when `VERIFY_S` have passed, so that the caller gets an answer in time.
+        """
         intact: list[tuple[int, int]] = []
         loop = asyncio.get_running_loop()
         ends = loop.time() + VERIFY_S

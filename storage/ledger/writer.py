@@ -200,8 +200,8 @@ class LedgerWriter:
     async def close(self) -> LedgerMetadata:
         """Fail what is pending with LedgerClosed and close the ledger at its LAC; returns its final metadata.
 
-        Raises LedgerFenced when somebody else took it over, MetadataUnavailable or OutcomeUnknown when the store does
-        not answer (the ledger is then recovered by whoever opens it next).
+        Raises LedgerFenced when another owner took it over, MetadataUnavailable or OutcomeUnknown when the store does
+        not answer (the next owner then recovers the ledger).
         """
         self._end(LedgerClosed(f"ledger {self.ledger_id} is closed"), tell=False)
         await self._tasks.close()
