@@ -4,7 +4,7 @@ Topics are named in full. Permissions: a reader (a bulk read in a Ray task or in
 It creates, changes and deletes nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...protocol.cluster_status import ClusterView, MemberData, rpc_address
@@ -81,7 +81,7 @@ class Registered:
     bookies: list[BookieInfo]
     brokers: list[BrokerInfo]
     assignments: AssignmentPage
-    policies: PolicyPage
+    policies: PolicyPage = field(default_factory=lambda: PolicyPage([], False))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ be old by as long as the connection was away: a broker without its coordinator g
 
 Invariants:
 
-- As long as a namespace exists, what is held for it never goes back to an older version, in whatever order a listing
-  and changes arrive.
+- Within a session, and as long as a namespace exists, what is held for it never goes back to an older version, in
+  whatever order a listing and changes arrive.
 - A namespace that a whole listing does not name, and of which no change came since the listing began, has no policies.
 - At the end of a listing, and from then on as long as the connection lasts, the copy is the coordinator's.
 - A loaded topic has the policies that are held for its namespace: `effective` is read in the step in which a topic
@@ -29,6 +29,9 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
 from .effective import EffectivePolicies
 from .record import check_values
+
+NO_VERSION = -1
+"""Older than every version of a record."""
 
 
 class WatchState(enum.Enum):
@@ -94,11 +97,10 @@ class PolicyWatch:
     # -- from the coordinator ------------------------------------------------------------------------------------
 
     def begin_session(self) -> None:
-        """The broker begins a session. It has no topics loaded: what it knew before counts no longer."""
+        """The broker begins a session. Loads wait for its first listing, which replaces whatever is held until then."""
         self._become(WatchState.UNKNOWN)
         self._known.clear()
-        self._held.clear()
-        self._unlisted.clear()
+        self._held = {namespace: held._replace(version=NO_VERSION) for namespace, held in self._held.items()}
 
     def listing_began(self) -> None:
         """The broker is about to ask for everything. What is said from now on is at least as new as this moment."""

@@ -112,6 +112,15 @@ def test_a_namespace_that_was_deleted_and_created_again_begins_anew() -> None:
     assert bench.bound() == 2
 
 
+def test_the_first_listing_of_a_session_replaces_what_is_held_and_tells_it() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}), ("c/d", 5, {BOUND: 7}))
+    bench.watch.begin_session()
+    assert bench.watch.state is WatchState.UNKNOWN and bench.bound() == 7
+    bench.list(("a/b", 4, {BOUND: 6}))  # of a store that was restored from an older state
+    assert bench.told[1:] == [{"a/b": 6}, {"c/d": 1}]
+
+
 @pytest.mark.parametrize("policies", [[], "x", 5, {BOUND: -1}, {BOUND: "3"}, {"encryption_required": 1}])
 def test_malformed_policies_are_refused_and_nothing_of_the_page_is_taken(policies: object) -> None:
     bench = Bench()
