@@ -17,7 +17,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
 from ...protocol.errors import (
@@ -29,12 +29,21 @@ from ...protocol.errors import (
 )
 from ...protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, FrameDecoder
 from ...protocol.names import PROTOCOL_VERSION, SERVER_VERSION
-from ...protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandConnected, CommandError, FeatureFlags
+from ...protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandConnect,
+    CommandConnected,
+    CommandError,
+    CommandPing,
+    CommandPong,
+    CommandSend,
+    FeatureFlags,
+)
 from ...runtime.tasks import Tasks
 from ..dispatch.consumer import AttachedConsumer
 from ..topics.producer import AttachedProducer
 from .limits import ConnectionLimits
-from .link import LinkHost, MakeFamily
+from .link import CommandHandler, EntryHandler, LinkHost, MakeFamily
 from .publish_budget import PublishBudget
 
 logger = logging.getLogger(__name__)
@@ -90,12 +99,12 @@ class ServerConnection(asyncio.Protocol):
         self._alive: asyncio.Event | None = None
         self._requests = 0
         self._families = tuple(make(self) for make in families)
-        self._handlers: dict[int, Callable[[Any], None]] = {
+        self._handlers: dict[int, CommandHandler] = {
             BaseCommand.CONNECT: self._connect,
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
         }
-        self._send: Callable[[Any, bytes], None] = _nobody_sends
+        self._send: EntryHandler = _nobody_sends
         for family in self._families:
             self._handlers.update(family.handlers())
             self._send = family.entry_handlers().get(_SEND, self._send)
@@ -105,9 +114,9 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         transport.set_write_buffer_limits(high=self._write_high_bytes)  # type: ignore[attr-defined]
-        peer = transport.get_extra_info("peername")
+        peer: tuple[object, ...] | str | None = transport.get_extra_info("peername")
         self.remote_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "/unknown"
-        self._ip = peer[0] if isinstance(peer, tuple) and peer else ""
+        self._ip = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         refused = self.host.connection_limits.enter(self._ip)
         if refused:
             self.error(BROKER_REQUEST_ID, NotAllowedError(refused))
@@ -203,7 +212,7 @@ class ServerConnection(asyncio.Protocol):
 
     def start(
         self,
-        coroutine: Coroutine[Any, Any, bytes | None],
+        coroutine: Coroutine[object, object, bytes | None],
         name: str,
         on_error: Callable[[MagnetarError], None],
     ) -> None:
@@ -218,7 +227,7 @@ class ServerConnection(asyncio.Protocol):
         self.host.requests.spawn(self._serve(coroutine, name, on_error), f"{name} of {self.remote_address}")
 
     async def _serve(
-        self, coroutine: Coroutine[Any, Any, bytes | None], name: str, on_error: Callable[[MagnetarError], None]
+        self, coroutine: Coroutine[object, object, bytes | None], name: str, on_error: Callable[[MagnetarError], None]
     ) -> None:
         try:
             answer = await coroutine
@@ -377,10 +386,10 @@ class ServerConnection(asyncio.Protocol):
             )
         )
 
-    def _ping(self, command: Any) -> None:
+    def _ping(self, command: CommandPing) -> None:
         self.write(pong())
 
-    def _pong(self, command: Any) -> None:
+    def _pong(self, command: CommandPong) -> None:
         pass  # that something came is what counts
 
 
@@ -388,5 +397,5 @@ class ServerConnection(asyncio.Protocol):
 _ANSWERS = frozenset({"success", "error"})
 
 
-def _nobody_sends(command: Any, entry: bytes) -> None:
+def _nobody_sends(command: CommandSend, entry: bytes) -> None:
     raise ProtocolError("the client sent a message, but this connection takes no producers")

@@ -9,8 +9,8 @@ UnknownError.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Coroutine
+from typing import NamedTuple
 
 from ...protocol.commands import BROKER_REQUEST_ID, encode
 from ...protocol.errors import (
@@ -39,6 +39,7 @@ from ...protocol.pulsar_pb2 import (
     CommandSubscribe,
     CommandSuccess,
     CommandUnsubscribe,
+    MessageIdData,
     ServerError,
 )
 from ...protocol.topics import TopicName
@@ -46,9 +47,11 @@ from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer
 from ..topics.subscription import DISPATCHERS, Subscription
 from ..topics.topic import SubscriptionStart
-from .link import ClientLink, CommandFamily
+from .link import ClientLink, CommandFamily, CommandHandler
 
 logger = logging.getLogger(__name__)
+
+ConsumerRequest = CommandSeek | CommandGetLastMessageId | CommandUnsubscribe
 
 PERMITS_MAX = 1 << 31
 SUBSCRIPTION_PROPERTIES_MAX_BYTES = 16 << 10
@@ -70,7 +73,7 @@ class ConsumerCommands(CommandFamily):
         self._connection = connection
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
 
-    def handlers(self) -> dict[int, Callable[[Any], None]]:
+    def handlers(self) -> dict[int, CommandHandler]:
         return {
             BaseCommand.SUBSCRIBE: self.subscribe,
             BaseCommand.FLOW: self.flow,
@@ -319,13 +322,13 @@ class ConsumerCommands(CommandFamily):
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _find(self, command: Any) -> Attached | None:
+    def _find(self, command: ConsumerRequest) -> Attached | None:
         attached = self.consumers.get(command.consumer_id)
         if attached is None:
             self._connection.error(command.request_id, BrokerMetadataError("Consumer not found"))
         return attached
 
-    def _start(self, command: Any, coroutine: Any, name: str) -> None:
+    def _start(self, command: ConsumerRequest, coroutine: Coroutine[object, object, bytes], name: str) -> None:
         self._connection.start(coroutine, name, lambda error: self._connection.error(command.request_id, error))
 
     def _tell_closed(self, consumer_id: int) -> None:
@@ -359,13 +362,13 @@ def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
         raise NotAllowedError("compacted topics are not supported: subscribe without read_compacted")
 
 
-def _done_up_to(data: Any) -> Position:
+def _done_up_to(data: MessageIdData) -> Position:
     """Where a cumulative acknowledgement ends: in front of a batch of which something is left."""
     ledger_id, entry_id = position_of(data)
     return (ledger_id, entry_id - 1) if any(data.ack_set) else (ledger_id, entry_id)
 
 
-async def _sought(moving: Any, request_id: int) -> bytes:
+async def _sought(moving: Coroutine[object, object, None], request_id: int) -> bytes:
     try:
         await moving
     except ServiceUnitNotReady:

@@ -7,12 +7,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ...protocol.errors import MagnetarError
+from ...protocol.pulsar_pb2 import CommandSend
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..dispatch.consumer import AttachedConsumer
 from ..members.topic_lookup import Lookups
 from ..topics.loaded_topics import Topics
 from ..topics.producer import AttachedProducer, PublishOutlet
+
+CommandHandler = Callable[[Any], None]
+"""Handles the content of one type of command. Which one, says the type under which the handler is listed."""
+EntryHandler = Callable[[CommandSend, bytes], None]
+"""The same for a command that carries an entry."""
 
 
 class LinkHost(Protocol):
@@ -40,7 +46,7 @@ class ClientLink(PublishOutlet, Protocol):
 
     def start(
         self,
-        coroutine: Coroutine[Any, Any, bytes | None],
+        coroutine: Coroutine[object, object, bytes | None],
         name: str,
         on_error: Callable[[MagnetarError], None],
     ) -> None:
@@ -54,11 +60,11 @@ class CommandFamily:
     The broker's service lists the families that its connections have.
     """
 
-    def handlers(self) -> dict[int, Callable[[Any], None]]:
+    def handlers(self) -> dict[int, CommandHandler]:
         """The type of a command → what handles its content. Raises ProtocolError there to end the connection."""
         return {}
 
-    def entry_handlers(self) -> dict[int, Callable[[Any, bytes], None]]:
+    def entry_handlers(self) -> dict[int, EntryHandler]:
         """The same for commands that carry an entry. SEND is the only one; the connection calls it directly."""
         return {}
 

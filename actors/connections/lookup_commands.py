@@ -9,9 +9,6 @@ Pulsar answers them. Every refusal has the type of answer that the client waits 
 an ERROR to a schema request, and would wait for their time-out.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from ...protocol.commands import encode
 from ...protocol.errors import MagnetarError, NotAllowedError, TopicNotFound, server_error_code
 from ...protocol.pulsar_pb2 import (
@@ -31,7 +28,7 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ..members.topic_lookup import check_listener
-from .link import ClientLink, CommandFamily
+from .link import ClientLink, CommandFamily, CommandHandler
 
 BYTES_SCHEMA_VERSION = bytes(8)
 """What Pulsar calls the schema of a topic whose only schema is that of bytes."""
@@ -43,7 +40,7 @@ class LookupCommands(CommandFamily):
     def __init__(self, connection: ClientLink) -> None:
         self._connection = connection
 
-    def handlers(self) -> dict[int, Callable[[Any], None]]:
+    def handlers(self) -> dict[int, CommandHandler]:
         return {
             BaseCommand.LOOKUP: self.lookup,
             BaseCommand.PARTITIONED_METADATA: self.partitioned_metadata,

@@ -1,8 +1,6 @@
 """What a client's producers say: PRODUCER, SEND, CLOSE_PRODUCER."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 from ...protocol.commands import BROKER_REQUEST_ID, encode
 from ...protocol.entries import message_count, parse_entry
@@ -28,7 +26,7 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ..topics.producer import AttachedProducer
 from ..topics.topic import SubscriptionStart
-from .link import ClientLink, CommandFamily
+from .link import ClientLink, CommandFamily, CommandHandler, EntryHandler
 from .lookup_commands import BYTES_SCHEMA_VERSION
 
 DEPARTED_MAX = 10_000
@@ -45,10 +43,10 @@ class ProducerCommands(CommandFamily):
         self._departed: dict[int, None] = {}  # sent away by the broker: their clients may have more on the way
         self._entry_size_max = connection.host.settings.bookie_frame_size_max_bytes - LEDGER_FRAME_OVERHEAD_BYTES
 
-    def handlers(self) -> dict[int, Callable[[Any], None]]:
+    def handlers(self) -> dict[int, CommandHandler]:
         return {BaseCommand.PRODUCER: self.create, BaseCommand.CLOSE_PRODUCER: self.close}
 
-    def entry_handlers(self) -> dict[int, Callable[[Any, bytes], None]]:
+    def entry_handlers(self) -> dict[int, EntryHandler]:
         return {BaseCommand.SEND: self.send}
 
     # -- PRODUCER ------------------------------------------------------------------------------------------------

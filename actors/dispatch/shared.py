@@ -31,7 +31,7 @@ class SharedDispatcher(Dispatcher):
 
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
         super().__init__(cursor, limits, count_of)
-        self._replay: SortedSet = SortedSet()
+        self._replay: SortedSet[Position] = SortedSet()
         self._aside: dict[Position, None] = {}
         """In the order in which they were set aside."""
         self._redeliveries: dict[Position, int] = {}
@@ -197,7 +197,7 @@ class SharedDispatcher(Dispatcher):
         if positions is None:
             back = consumer.take_pending()
         else:
-            back = []
+            back: list[Position] = []
             for position in positions:
                 count = consumer.pending.pop(position, None)
                 if count is not None:  # a consumer cannot give back an entry that it does not hold

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
 
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
 from ...protocol.topics import TopicName
@@ -42,8 +41,8 @@ RELEASE_HOLD_S = 10.0
 Claim = Callable[[TopicName, bool], Awaitable[bool]]
 """Has a topic assigned, created if need be and allowed; answers whether it is this broker's."""
 
-OpenLedger = Callable[[TopicName, int], Coroutine[Any, Any, ManagedLedger]]
-DeleteLedger = Callable[[TopicName, int], Coroutine[Any, Any, None]]
+OpenLedger = Callable[[TopicName, int], Coroutine[object, object, ManagedLedger]]
+DeleteLedger = Callable[[TopicName, int], Coroutine[object, object, None]]
 
 
 class Topics:
@@ -69,8 +68,8 @@ class Topics:
         self._tasks = Tasks()
         self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
         self._loading: dict[str, asyncio.Future[Topic]] = {}
-        self._loads: dict[str, asyncio.Task[Any]] = {}
-        self._closing: dict[str, asyncio.Task[Any]] = {}
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
         self._released: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}  # topics that clients came for, not owned yet
         self._closed = False

@@ -9,7 +9,6 @@ topic it is (registry).
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
 
 from ...protocol.entries import is_batch, parse_metadata
 from ...protocol.errors import (
@@ -25,6 +24,7 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
+from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
@@ -217,7 +217,7 @@ class PersistentTopic:
             self._trimming = True
             self.spawn(self._trim(), "trim")
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None:
         """Start a task that ends with the topic at the latest."""
         self._tasks.spawn(coroutine, f"{name} {self.name.full}")
 
@@ -326,7 +326,7 @@ class PersistentTopic:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _adopt(self, name: str, cursor: Any, *, durable: bool) -> Subscription:
+    def _adopt(self, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         subscription = Subscription(self, name, cursor, durable=durable, grace_s=self.settings.reader_return_timeout_s)
         self.subscriptions[name, durable] = subscription
         return subscription

@@ -10,8 +10,8 @@ Left to others: what to read and who gets it (dispatcher), who is attached (subs
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Protocol
 
 from ...protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
 from ...protocol.message_id import Position
@@ -40,7 +40,7 @@ class PumpHost(Protocol):
     ledger: ManagedLedger
     dispatch_bytes_max: int
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None: ...
+    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
 
 
 class Pump:
@@ -194,7 +194,7 @@ class Pump:
             self._recall = None
 
 
-def runs(positions: Any) -> list[tuple[Position, Position]]:
+def runs(positions: Iterable[Position]) -> list[tuple[Position, Position]]:
     """Ascending positions as ranges within one ledger, (first, last) inclusive; small gaps are bridged."""
     ranges: list[tuple[Position, Position]] = []
     for position in positions:

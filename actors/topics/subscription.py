@@ -14,7 +14,7 @@ seek) a timer that ends it.
 import asyncio
 import enum
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...protocol.errors import (
     BrokerMetadataError,
@@ -68,7 +68,7 @@ class SubscriptionHost(Protocol):
     dispatch_bytes_max: int
 
     def count_of(self, position: Position, body: bytes) -> int: ...
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None: ...
+    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
     async def seek(
         self, subscription: "Subscription", *, position: Position | None = None, publish_time_ms: int | None = None
     ) -> None: ...
@@ -262,7 +262,7 @@ class Subscription:
 
     # -- moving and ending ---------------------------------------------------------------------------------------
 
-    async def reset(self, locate: Callable[[], Coroutine[Any, Any, Position]]) -> None:
+    async def reset(self, locate: Callable[[], Coroutine[object, object, Position]]) -> None:
         """Send all consumers away, then go on at the position (inclusive) that `locate` finds.
 
         Raises what `locate` and the cursor's write raise; the old place is then kept.
@@ -275,7 +275,11 @@ class Subscription:
             self.host.cursor_moved()
 
     async def unsubscribe(
-        self, consumer: AttachedConsumer | None, delete: Callable[[], Coroutine[Any, Any, None]], *, force: bool = False
+        self,
+        consumer: AttachedConsumer | None,
+        delete: Callable[[], Coroutine[object, object, None]],
+        *,
+        force: bool = False,
     ) -> None:
         """End the subscription; `delete` removes its cursor.
 
