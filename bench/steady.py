@@ -2,7 +2,7 @@
 
 5,000 messages of 1 KB a second, in batches of at most 1 ms, for so long that every bookie fills several journals. In
 the same run, three processes each append 8 KB and sync it 600 times per second. This is about the load of each bookie's
-disk. Load and appenders take turns, so that neighbours in time see the same disk: for minutes, a virtual disk can stop
+disk. Load and appenders take turns, so that neighbours in time see the same disk. For minutes, a virtual disk can stop
 for tenths of a second at a time.
 
     python bench/steady.py URL SECONDS     the load alone, its latencies as JSON

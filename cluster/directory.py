@@ -50,7 +50,7 @@ class ClusterIdentity:
 
 
 def _is_whole(identity: ClusterIdentity) -> bool:
-    """An unknown `state` would pass for one that needs no metadata store, an empty secret would let everybody in."""
+    """An unknown `state` would pass for one that needs no metadata store, an empty secret would let any process in."""
     return (
         isinstance(identity.cluster_id, str)
         and bool(identity.cluster_id)
@@ -85,7 +85,7 @@ class ClusterDirectory:
         return sqlite_url(str(self.path / METADATA_FILE))
 
     def lock(self) -> None:
-        """Take the directory for this process. Raises ClusterError when somebody else works on it."""
+        """Take the directory for this process. Raises ClusterError when another process works on it."""
         make_private_directory(str(self.path))
         try:
             self._lock = self._files.lock(str(self.path / LOCK_FILE))

@@ -42,7 +42,7 @@ def with_environment(name: str, value: str) -> list[Process]:
         try:
             matches = wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
-            continue  # it has ended, or belongs to somebody else
+            continue  # it has ended, or belongs to another user
         process = current(pid) if matches else None
         if process is not None and pid != os.getpid():
             found.append(process)

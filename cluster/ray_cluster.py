@@ -64,7 +64,7 @@ class RayCluster(Cluster):
         return f"in Ray programs: RAY_ADDRESS={self._session.address}{token}"
 
     def wait_stopped(self) -> None:
-        """Return when somebody else has stopped the cluster. A restart of the coordinator is waited through."""
+        """Return when another process has stopped the cluster. It waits through a restart of the coordinator."""
         from ray.exceptions import ActorUnavailableError, RayActorError
 
         while not self._stopped:

@@ -23,7 +23,7 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 NAME_SIZE_MAX_BYTES = 4096
 NAMES_REMEMBERED_MAX = 2048
-"""Names whose parts are kept: each one is parsed several times in a row, by everybody who handles it."""
+"""Names whose parts are kept: each one is parsed several times in a row, by each function that handles it."""
 
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})\Z")
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """A set of tasks with one owner. `on_error` hears of every exception that a task did not handle itself."""
+    """A set of tasks with one owner. `on_error` gets every exception that a task did not handle itself."""
 
     def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
         self._running: dict[asyncio.Task[object], None] = {}  # a dict, because its order is that of creation

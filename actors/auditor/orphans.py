@@ -70,7 +70,7 @@ class OrphanLedgers:
         return sum([await self._delete(one, version) for one, version in marked if one not in named])
 
     async def _mark(self, ledger_id: int) -> int | None:
-        """Step 1. None when somebody works with the ledger after all, or it has gone."""
+        """Step 1. None when the ledger is in use after all, or has been deleted."""
         key = metadata_keys.ledger(ledger_id)
         found = await self._store.get(key)
         try:

@@ -13,8 +13,8 @@ into limbo.
 Entries that a bookie found damaged on its disk are copied back to it; see `damage_repair`.
 
 A bookie in limbo (its disk lost data) answers "unknown" instead of "no such entry". It leaves limbo when every ledger
-that names it is closed and whole on it. Ledgers with lower ids than any that could be created from then on stay closed
-to it, because their fences may be among the lost data.
+that names it is closed and whole on it. Ledgers that were created before stay closed to it, because their fences may be
+among the lost data.
 
 Ledgers that nothing names are deleted; see `auditor.orphans`.
 
@@ -339,7 +339,8 @@ class Auditor:
 
     async def _settle(self, record: LedgerRecord) -> tuple[bool, LedgerRecord | None]:
         """Check and repair one closed ledger. Returns whether each live bookie that its record names has all that it
-        should, and the record when the ledger is whole, None when something remains."""
+        should. Also returns the record when the ledger is whole, None when something remains.
+        """
         filled = False
         try:
             all_live = await self._fill(record.metadata)

@@ -289,7 +289,7 @@ class ServerConnection(asyncio.Protocol):
             self._silent_ticks = 1
         elif self._pause & (Pause.PUBLISHES | Pause.BUDGET):
             self._silent_ticks = 0
-            self.write(ping())  # its own PINGs are not read now: it shall hear all the same that somebody is here
+            self.write(ping())  # its own PINGs are not read now: this PING shows it that the broker is alive
         elif self._heard:
             self._heard = False
             self._silent_ticks = 0

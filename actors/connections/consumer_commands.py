@@ -103,8 +103,8 @@ class ConsumerCommands(CommandFamily):
         self._creating.pop(command.consumer_id, None)
         self._connection.error(command.request_id, error)
         if server_error_code(error) == ServerError.ServiceNotReady:
-            # C++ and Python clients mean to try again, but believe to be connected until somebody closes the consumer,
-            # and wait until their time-out. Others have forgotten it by now and ignore this.
+            # C++ and Python clients mean to try again, but stay without a subscription until the broker closes the
+            # consumer, and wait until their time-out. Others have forgotten it by now and ignore this.
             self._tell_closed(command.consumer_id)
 
     async def _subscribe(self, command: CommandSubscribe) -> bytes | None:

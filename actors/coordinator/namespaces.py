@@ -1,12 +1,11 @@
 """Which tenants and namespaces exist, and the policies of namespaces: records, with a copy in the coordinator's memory.
 
-Only the coordinator in office changes these records (each write is guarded by its epoch), so its copy is right for as
-long as it is in office. Changes run one by one. A namespace that is being deleted takes no new topics.
+Only the active coordinator changes these records (each write is guarded by its epoch). So its copy is right as long as
+it is active. Changes run one by one. A namespace that is being deleted takes no new topics.
 
-A change of policies is stored by compare-and-set, entered in the copy, and then told to `on_policies`, in this order
-and without a pause between the last two: brokers never hear of what is not stored, and hear of changes in the order of
-their versions. When the store's answer is lost for good, the caller gets OutcomeUnknown. The next change reads the
-record again and tells what it finds.
+A change of policies is stored by compare-and-set, entered in the copy, and then told to `on_policies`, without a pause
+between the last two. So brokers are told of stored changes only, in the order of their versions. When the store's
+answer stays lost, the caller gets OutcomeUnknown. The next change reads the record again and tells what it finds.
 
 Which topics a namespace has is not known here.
 """

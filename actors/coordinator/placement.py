@@ -8,18 +8,18 @@ and a move arrive, nor how often a topic is named.
 
 A topic waits without being looked at while
 - its owner may still come back (the coordinator has just started: `Membership.in_grace`),
-- it is held (it is being moved or deleted by somebody who will name it again),
+- it is held (a move or a deletion that is in progress will name it again),
 - no broker is alive; callers that wait get an error at once.
 
-A topic without a live owner goes where the table's evenness wants it. Only a topic that is assigned for the first time
-may go to a broker of the caller's choice (`preferred`): the one to which its first client is connected. `candidate`
-tells clients beforehand which broker that will be. It follows from the name, so that nothing is kept.
+A topic without a live owner goes where the table's evenness wants it. Only a topic without an earlier owner may go to a
+broker of the caller's choice (`preferred`): the one to which its first client is connected. `candidate` tells clients
+beforehand which broker that will be. It follows from the name, so that nothing is kept.
 
 Failed metadata writes are tried again with back-off as long as the coordinator is active. After a lost answer the
 records are read back first. An error that nobody expected ends one round, never the task.
 
 An assignment is created only while the topic's own record is as the coordinator knows it, tested in the same
-transaction: so none is created of a topic that is marked as being deleted, or is gone, however late the write lands.
+transaction. So even a late write creates none for a topic that is deleted or marked as being deleted.
 """
 
 import asyncio
@@ -116,8 +116,8 @@ class Placement:
     def candidate(self, topic: str) -> str:
         """The broker that shall create a topic which does not exist. Raises ServiceUnitNotReady without a broker.
 
-        Of two brokers that the name points to it is the one with fewer topics: names are spread without a memory of
-        those that were asked for.
+        Of two brokers that the hash of the name gives, it is the one with fewer topics. So names are spread without a
+        memory of earlier requests.
         """
         brokers = sorted(session.node_id for session in self._membership.of_role(ROLE_BROKER))
         if not brokers:
@@ -158,7 +158,7 @@ class Placement:
             self._held[topic] = self._held.get(topic, 0) + 1
 
     def unhold(self, topics: Iterable[str]) -> None:
-        """End a hold and look at the topics, if they still mean something to somebody."""
+        """End a hold and look at the topics, if they have an assignment or callers that wait."""
         for topic in topics:
             self._held[topic] -= 1
             if not self._held[topic]:

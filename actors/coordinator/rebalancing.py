@@ -1,4 +1,4 @@
-"""Moving topics from broker to broker: because somebody orders it, or so that they are spread evenly.
+"""Moving topics from broker to broker: by an operator's order, or so that they are spread evenly.
 
 A move has the owner close the topic, then the placement assigns it elsewhere. An owner that does not answer is no
 reason to wait: the new one fences its ledgers.

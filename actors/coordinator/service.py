@@ -1,4 +1,4 @@
-"""The coordinator: who is alive, who owns which topic, and the cluster's metadata for everybody else.
+"""The coordinator: who is alive, who owns which topic, and the cluster's metadata for all other processes.
 
 States: *stopped* → *active* (`start`: epoch raised, records read, listening) → *ended*, by `close`, or because another
 coordinator became active. After `start`, brokers have `session_timeout_s` to come back before their topics move. When
@@ -9,8 +9,8 @@ A failed `start` leaves nothing behind.
 
 Guarantees:
 - every write is a compare-and-set guarded by this coordinator's epoch, every push carries it;
-- a broker's topics are given to live brokers at once, in bulk, when its connection closed, when it was silent for
-  `session_timeout_s`, or when it registered as another incarnation;
+- a broker's topics are given to live brokers at once, in bulk, when its session ends: its connection closed, it was
+  silent for `session_timeout_s`, or it registered as another incarnation;
 - a pause of this process is not held against anybody, nor what became of connections meanwhile (see `membership`);
 - it never creates a store or an identity: a store without the cluster's id, or with another's, refuses to start.
 

@@ -84,7 +84,7 @@ class SessionMethods:
     ) -> Registered:
         """Begin a session. Answers the lists that it will be kept informed of by pushes.
 
-        A bookie is listed only after no ledger id that it knows can be given out any more (see `ledger_ids`).
+        A bookie is listed only when no ledger id that it knows can be given out again (see `ledger_ids`).
 
         Raises NotAllowedError, ProtocolError (a malformed registration), CookieMismatch, StaleEpoch, MetadataError.
         """

@@ -9,14 +9,14 @@ States of one topic, and what is stored in each:
 | marked | `deleting` | taken away, a group of partitions at a time | deleted behind its assignment |
 | gone | none | none | none |
 
-- existing → asked: somebody ordered it, in this coordinator's memory. From here on the topic is neither assigned, nor
+- existing → asked: a caller requested it, in this coordinator's memory. From here on the topic is neither assigned, nor
   looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics, and try again.
 - asked → existing: not forced, and an owner still has clients (NotAllowedError) or does not answer. Owners that had
   closed their partitions already get them back under a new epoch.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
-- marked → gone: for each group of partitions: delete the assignments; then have brokers delete what is stored, each
-  under an epoch greater than every one before (`managed.deletion`). Last the topic's record. There is no way back: a
-  failing step is repeated, with back-off, as long as this coordinator is active.
+- marked → gone: for each group of partitions: delete the assignments; then have brokers delete the stored data, under
+  an epoch greater than all before (`managed.deletion`). Last the topic's record. There is no way back: a failing step
+  is repeated, with back-off, as long as this coordinator is active.
 
 Why nothing comes back. An assignment is created only while the topic's record is at the version that the coordinator
 knows, tested in the same transaction. The mark has another version, and so has a topic that was created again. A broker
@@ -109,8 +109,8 @@ class TopicDeletions:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete a topic. Returns when nothing of it is left.
 
-        Raises TopicNotFound, NotAllowedError (not `force`, and a client is connected), ServiceUnitNotReady: an owner
-        does not answer, or it takes long (then it goes on, and the next call waits for its end).
+        Raises TopicNotFound, and NotAllowedError (not `force`, and a client is connected). ServiceUnitNotReady: an
+        owner does not answer, or the deletion takes long; then it goes on, and the next call waits for its end.
         """
         try:
             async with asyncio.timeout(DELETE_TIMEOUT_S):

@@ -125,9 +125,9 @@ class TopicRegistry:
     async def partitions(self, topic: TopicName, *, create: bool) -> int:
         """Partitions of a topic, 0 for one that has none.
 
-        With `create`, a missing topic that the settings want partitioned is created; one that they want without
-        partitions is said to have none, and left to its first producer or consumer. Raises TopicNotFound,
-        ServiceUnitNotReady (it is being deleted).
+        With `create`, a missing topic that the settings want partitioned is created. One that they want without
+        partitions has none; its first producer or consumer creates it. Raises TopicNotFound, ServiceUnitNotReady (it is
+        being deleted).
         """
         _check_persistent(topic)
         self._check_stays(topic)

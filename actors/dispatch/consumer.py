@@ -1,8 +1,8 @@
 """A consumer attached to a subscription: its permits, what it holds unacknowledged, and how entries reach its socket.
 
-A consumer is *able* to get entries unless it is closed, it has no permits, the write buffer of its connection is full,
-or (Shared only) too many unacknowledged messages block it. All but the last may end, each independently of the others:
-a blocked consumer goes on when half of the bound is acknowledged.
+A consumer is *able* to get entries unless it is closed, has no permits, or the write buffer of its connection is full.
+A Shared consumer may also be blocked by too many unacknowledged messages. All but the last may end, each independently
+of the others: a blocked consumer goes on when half of the bound is acknowledged.
 """
 
 from collections.abc import Mapping

@@ -5,9 +5,9 @@ and never comes back, not even when a namespace is deleted and created again. Th
 then sends the namespace's policies with their version to every registered broker. A broker that registers, or comes
 back after its connection ended, gets a *listing*: all namespaces that have policies, in pages.
 
-`TRANSITIONS` has the states. In UNKNOWN and LISTING no topic is loaded: `known` lets loads wait, so that no topic takes
-a message before the broker knows whether the message must be encrypted. In KNOWN and RELISTING the copy counts. It may
-be old by as long as the connection was away: a broker without its coordinator goes on with what it knows.
+`TRANSITIONS` has the states. In UNKNOWN and LISTING no topic is loaded: `known` lets loads wait. So no topic takes a
+message before the broker knows whether it must be encrypted. In KNOWN and RELISTING the copy counts. It may be old by
+as long as the connection was away: a broker without its coordinator goes on with what it knows.
 
 Invariants:
 
@@ -15,8 +15,8 @@ Invariants:
   whatever order a listing and changes arrive.
 - A namespace that a whole listing does not name, and of which no change came since the listing began, has no policies.
 - At the end of a listing, and from then on as long as the connection lasts, the copy is the coordinator's.
-- A loaded topic has the policies that are held for its namespace: `effective` is read in the step in which a topic
-  becomes loaded, and `changed` is called in the step in which the copy changes.
+- A loaded topic has the policies that are held for its namespace. `effective` is read in the step in which a topic
+  becomes loaded. `changed` is called in the step in which the copy changes.
 """
 
 import asyncio

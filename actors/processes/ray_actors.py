@@ -200,8 +200,8 @@ class CoordinatorActor:
         self._tasks.spawn(self._watch(service), "watch-coordinator")
 
     async def _watch(self, service: "CoordinatorService") -> None:
-        """End the process when another coordinator took office. If Ray holds this one for the right one (it was only
-        thought to be gone), it makes a new one, which takes office in its turn.
+        """End the process when another coordinator took office. If this one is Ray's current one (it only seemed to be
+        gone), Ray makes a new one, which becomes active in its turn.
         """
         await service.wait_ended()
         if not self._stopping:

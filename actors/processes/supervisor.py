@@ -1,6 +1,6 @@
 """Keeps the cluster's processes running: restarts each that ends, with back-off.
 
-The supervisor lives beside the coordinator. It decides only *that* a process runs, never which broker owns a topic: a
+The supervisor lives beside the coordinator. It decides only *that* a process runs, never which broker owns a topic. A
 restarted broker or bookie is a new incarnation that registers like any other. Safety does not depend on it (fencing and
 compare-and-set see to that), so a needless restart costs time and nothing else.
 

@@ -58,7 +58,7 @@ class Topics:
         self.owned: dict[str, int] = {}
         self.loaded: dict[str, Topic] = {}
         self.policies = PolicyWatch(settings, self._policies_changed)
-        """The policies of all namespaces; whoever keeps the broker's session feeds it."""
+        """The policies of all namespaces; the broker's session feeds it."""
         self._env = env
         self._settings = settings
         self._open_ledger = open_ledger
@@ -116,8 +116,7 @@ class Topics:
         A client's topic that this broker does not own is asked for: with `create` it may be created, with False it must
         exist. With None (of members, which asked before) its assignment is only waited for.
 
-        Raises ServiceUnitNotReady when this broker does not own it (any more), and what `claim` and opening its ledger
-        raise.
+        Raises ServiceUnitNotReady when this broker does not own it, and what `claim` and opening its ledger raise.
         """
         full_name = name.full
         if create is not None and full_name not in self.owned and not self._closed:
@@ -262,7 +261,7 @@ class Topics:
             ledger = await self._open_ledger(name, epoch)
         except StaleEpoch:
             if self.owned.get(full_name) == epoch:
-                self._hold(full_name)  # it has another owner, which we shall hear of
+                self._hold(full_name)  # it has another owner; its assignment arrives later
             raise
         if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
             await ledger.close()

@@ -118,8 +118,9 @@ class PersistentTopic:
     # -- policies ------------------------------------------------------------------------------------------------
 
     def use_policies(self, policies: EffectivePolicies) -> None:
-        """These hold from now on. As in Pulsar, clients that a lower bound would not admit stay; a producer that must
-        encrypt now, and does not, is refused with its next message."""
+        """These hold from now on. As in Pulsar, clients that a lower bound would not admit stay. A producer that must
+        encrypt now, and does not, is refused with its next message.
+        """
         self.policies = policies
         self.publishing.use_stages(publish_stages(policies, self.name))
         limits = _dispatch_limits(self.settings, policies)
@@ -194,8 +195,9 @@ class PersistentTopic:
     async def seek(
         self, subscription: Subscription, *, position: Position | None = None, publish_time_ms: int | None = None
     ) -> None:
-        """Move a subscription to a position (inclusive) or to the first message published at that time or later; its
-        consumers are sent away first and come back by themselves."""
+        """Move a subscription to a position (inclusive) or to the first message published at that time or later. Its
+        consumers are disconnected first and connect again by themselves.
+        """
 
         async def locate() -> Position:
             if publish_time_ms is not None:

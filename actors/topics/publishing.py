@@ -71,7 +71,7 @@ class PublishStage:
 
 
 class StagedPublish(Publish):
-    """An entry of a topic that has stages: they hear of the ledger's answer first."""
+    """An entry of a topic that has stages: they get the ledger's answer first."""
 
     __slots__ = ("stages",)
 
@@ -220,7 +220,8 @@ class Publishing:
 
     def refuse(self, producer: AttachedProducer, sequence_id: int, error: MagnetarError) -> None:
         """Answer an entry that cannot be stored with SEND_ERROR, behind the receipts of those before it, and end the
-        session: what came after it must not overtake it."""
+        session, so that no later entry overtakes it.
+        """
         if producer.state is ProducerState.OPEN:
             producer.refuse(sequence_id, error)
             if not producer.pending:

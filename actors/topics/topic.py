@@ -120,8 +120,9 @@ class Topic(Protocol):
     async def seek(
         self, subscription: Subscription, *, position: Position | None = None, publish_time_ms: int | None = None
     ) -> None:
-        """Move a subscription to a position (inclusive) or to the first message published at that time or later; its
-        consumers are sent away first and come back by themselves."""
+        """Move a subscription to a position (inclusive) or to the first message published at that time or later. Its
+        consumers are disconnected first and connect again by themselves.
+        """
         ...
 
     async def last_message_id(self) -> WireMessageId:

@@ -340,7 +340,7 @@ class PartitionConsumer:
             connection.write(flow(self.registration.id, permits))
 
     def ask_for_one(self) -> None:
-        """Without a queue: somebody waits for a message, so ask for one unless that is under way."""
+        """Without a queue: a caller waits for a message, so ask for one unless that is in progress."""
         connection = self.registration.connection
         if self._queue_size or self._granted > 0 or connection is None:
             return

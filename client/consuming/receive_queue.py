@@ -102,7 +102,7 @@ class Inbox:
             raise undelivered[1]
 
     def _pop_into(self, taken: list[Message], messages_max: int) -> None:
-        """Take up to `messages_max` messages one by one: other threads pop from the same deque without the lock, so
+        """Take up to `messages_max` messages one by one. Other threads pop from the same deque without the lock, so
         only a popped message belongs to this call.
         """
         with suppress(IndexError):
@@ -152,7 +152,7 @@ class Inbox:
         return None
 
     def unprepared(self) -> ReceivedEntry | None:
-        """The entry that everybody waits for until it is prepared."""
+        """The entry that all callers wait for until it is prepared."""
         if not self.defers or self.messages or not self._entries:
             return None
         entry = self._entries[0]

@@ -2,7 +2,7 @@
 
 `TRANSITIONS` has the states. In READY, requests are matched with their answers by request id. Commands for a producer
 or consumer go to the one registered under its id. When the connection ends, every open request fails with
-ConnectionClosed and every registered endpoint hears of it once.
+ConnectionClosed, and every registered endpoint is told once.
 
 A silent peer is detected as in Pulsar's clients: a PING after one silent keep-alive interval, the end after a second
 one. The time is not shorter while receipts are due, because entries that are resent to a broker that was only slow are
@@ -179,7 +179,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def close(self, reason: MagnetarError | None = None) -> None:
-        """End the connection; everybody on it hears `reason`."""
+        """End the connection; every request and endpoint on it gets `reason`."""
         if self.closed:
             return
         self._become(ConnectionState.CLOSED)

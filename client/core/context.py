@@ -70,7 +70,7 @@ class Core:
     async def reconnect(self, what: str, attempt: Callable[[], Awaitable[None]], wanted: Callable[[], bool]) -> None:
         """Repeat `attempt` until it succeeds, or until it is no longer `wanted`. Raises its first final failure.
 
-        The pauses grow, but slowly at first: a topic finds a new broker within about a second, and pauses that double
+        The pauses grow, but slowly at first. A topic finds a new broker within about a second, and pauses that double
         each time would be longer than that. How eager it is depends on how many do the same.
         """
         backoff = self.lookup.new_backoff()

@@ -50,7 +50,7 @@ def ray_was_inherited() -> bool:
 def release_sockets(numbers: list[int]) -> None:
     """Let go of sockets that the parent uses, so that their end is seen when the parent closes them.
 
-    The numbers stay taken, because somebody may still close them here.
+    The numbers stay taken, because code in this process may still close them.
     """
     if not numbers:
         return

@@ -89,7 +89,7 @@ class ConnectionPool:
         return connection
 
     async def close(self) -> None:
-        """Close all connections; endpoints that are still on them hear of it."""
+        """Close all connections; endpoints that are still on them are told."""
         self._closed = True
         tasks = list(self._connecting.values())
         for task in tasks:

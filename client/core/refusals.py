@@ -15,8 +15,8 @@ def refuse(call: str, **given: object) -> None:
 
 
 def _is_off(value: object) -> bool:
-    """Whether `value` is the official client's default for such a parameter: None, False, empty, the first member of an
-    enumeration (Shared, PersistentOnly, FAIL), or the bytes schema.
+    """Whether `value` is the official client's default for such a parameter: None, False, empty, an enumeration's first
+    member (Shared, PersistentOnly, FAIL), or the bytes schema.
     """
     if value is None or type(value).__name__ == "BytesSchema":
         return True

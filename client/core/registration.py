@@ -169,7 +169,7 @@ class Registration(Generic[E]):
             if first is not None:
                 await first()
             await self._core.reconnect(f"{self._kind.name} on {self._topic}", self._register, wanted)
-        except Exception as error:  # of whatever kind: those who wait have to hear of it
+        except Exception as error:  # of any kind: waiting callers must get it
             if self.failure is not None:
                 return  # closed meanwhile
             logger.warning("the %s on %s has failed: %r", self._kind.name, self._topic, error)

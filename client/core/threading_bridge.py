@@ -1,8 +1,8 @@
 """How application and event loop meet: on one thread, or on two.
 
-The cores of producer and consumer are written once. The asyncio face and the blocking face differ in three things:
-whether a lock is needed, how the loop is woken, and how a caller waits. A `Handover` answers these three. The one for
-two threads lives with the blocking face (`blocking/loop.py`); this one is for callers on the loop itself.
+The cores of producer and consumer are written once. The asyncio and the blocking face differ in three things: whether a
+lock is needed, how the loop is woken, and how a caller waits. A `Handover` answers these three. The one for two threads
+lives with the blocking face (`blocking/loop.py`); this one is for callers on the loop itself.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class ThreadLock(Protocol):
 
 
 class Signal(Protocol):
-    """Somebody may be waiting for a change that is made under the lock this signal was made with."""
+    """A caller may wait for a change that is made under this signal's lock."""
 
     def notify_all(self) -> None: ...
 

@@ -160,7 +160,7 @@ class PartitionProducer:
             await self._registration.say_goodbye(connection)
 
     def _leave(self) -> ClientConnection | None:
-        """End here; returns the connection whose broker still has to hear of it."""
+        """End here; returns the connection whose broker must still be told."""
         self.abandon(AlreadyClosed("the producer is closed: create a new one"))
         return self._registration.let_go()
 
@@ -397,7 +397,7 @@ class PartitionProducer:
 
 
 class _Flush:
-    """Somebody waits until the batch it hangs on has ended."""
+    """A caller waits until the batch it hangs on has ended."""
 
     __slots__ = ("error", "future")
 

@@ -94,8 +94,8 @@ class TopicProducer:
     def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback) -> tuple[int, Outbox]:
         """Queue plain messages from `contents[start:]` on: how many were accepted, and the outbox that was full then.
 
-        They go to the partition whose turn it is, no more of them than fill its batch, or where each of them belongs if
-        every message has to be asked for. A partition that has no room is passed over.
+        They go to the partition whose turn it is, up to a full batch. If the router chooses per message, each goes to
+        its own partition. A partition that has no room is passed over.
         """
         router = self.router
         if router is None:

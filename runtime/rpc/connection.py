@@ -72,7 +72,7 @@ class RpcService:
     `async def rpc_<name>(self, connection, …)`.
 
     Handlers of notifications begin in the order of arrival, so one that does not await before it acts sees them in
-    order. What is neither in the contract nor in the table of operations is refused to everybody.
+    order. What is neither in the contract nor in the table of operations is refused to every peer.
     """
 
     contract: type[Contract] = Contract

@@ -97,7 +97,7 @@ class RootKeys:
         return NodeKeys(role, node_id, self._accepting_key(role) if role in ACCEPTING else b"", calls)
 
     def reader(self) -> NodeKeys:
-        """What everybody is handed who may read in bulk."""
+        """The keys for a process that may read in bulk."""
         return self.node(ROLE_READER, "")
 
     def calling(self, ours: Identity, acceptor_role: str) -> bytes:

@@ -62,8 +62,8 @@ class FrameWriter:
             self.flush()
 
     def send_empty_responses(self, status: int, request_ids: Sequence[int]) -> None:
-        """Write many responses at once, without waiting for the end of the turn: a service that answers so many has
-        nothing to add in this turn, and the wait would be one more turn of the loop.
+        """Write many responses at once, without waiting for the end of the turn. A service that answers so many has
+        nothing to add in this turn, and the wait would cost one more turn.
         """
         if not self._closed:
             self._outgoing.append(encode_empty_responses(status, request_ids))

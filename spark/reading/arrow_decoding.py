@@ -74,8 +74,8 @@ class EntryDecoder:
     ) -> None:
         """Decode one entry. With a batch index ≥ 0 only messages from (or up to) that index, inclusive, count.
 
-        Raises EntryCorrupt when the bytes are not what their checksums and headers say, NotAllowedError for what
-        cannot be read in bulk: encrypted messages, and messages that were cut into chunks.
+        Raises EntryCorrupt when the bytes do not match their checksums and headers. Raises NotAllowedError for what
+        cannot be read in bulk: encrypted messages and chunked messages.
         """
         try:
             self._add(ledger_id, entry_id, body, first_batch_index, last_batch_index)

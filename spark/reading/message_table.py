@@ -1,9 +1,9 @@
 """The columns that a topic's messages have in Spark, and the building of them in bulk.
 
-A `MessageTable` takes the messages of one entry at a time and gives Arrow record batches. What is the same for all
-messages of an entry (topic, partition, publish time, producer) is kept once per entry and repeated by Arrow at the end.
-What follows from an index (message ids, sequence ids) is computed for the whole entry in one C call. So an entry costs
-a few microseconds and a plain message next to nothing.
+A `MessageTable` takes the messages of one entry at a time and gives Arrow record batches. Values that all messages of
+an entry share (topic, partition, publish time, producer) are kept once per entry and repeated by Arrow at the end. What
+follows from an index (message ids, sequence ids) is computed for the whole entry in one C call. So an entry costs a few
+microseconds and a plain message next to nothing.
 
 | column | type | meaning |
 | --- | --- | --- |

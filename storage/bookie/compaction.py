@@ -12,8 +12,8 @@ error, and is noted as damaged. A damaged index ends the run and is rebuilt (and
 was lost). Fences and tombstones are not in question: they live in the checkpoint. A ledger that is deleted meanwhile is
 copied for nothing and goes the next time.
 
-The work is done on a lane of its own in small steps. Between two steps the loop sleeps, so that `bytes_per_s` is kept
-and up to half of the time is spent here, for entries of any size.
+The work is done on a lane of its own in small steps. Between two steps the loop sleeps, so that `bytes_per_s` is kept.
+Up to half of the time is spent here, for entries of any size.
 """
 
 import asyncio
@@ -77,8 +77,8 @@ class Compactor:
     async def run(self, threshold: float) -> Compacted:
         """Rewrite every segment whose live share is below `threshold`.
 
-        Raises DiskFull, OSError, and EntryCorrupt for a damaged index (once it has been rebuilt, a run gets further);
-        the old files are then still the valid ones.
+        Raises DiskFull, OSError, and EntryCorrupt for a damaged index; a run gets further once it has been rebuilt. The
+        old files are then still valid.
         """
         done = Compacted()
         async with self._running:

@@ -128,7 +128,7 @@ class EntryReads:
 
     async def held_ranges(self, state: HeldLedger, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
         """The contiguous ranges of entry ids from `first` on that are durable and not known to be damaged, and the
-        first id not looked at: at most `HELD_ENTRIES_MAX` are looked at, since this takes time of the loop.
+        first id not examined. Up to `HELD_ENTRIES_MAX` are examined, since this takes time of the loop.
 
         Raises EntryCorrupt while an index is being rebuilt, OSError.
         """

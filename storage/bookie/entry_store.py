@@ -295,8 +295,8 @@ class EntryStore:
                 await self._housekeeping_lane.run((await self._describe()).write, self.env.files, path)
 
     async def _describe(self) -> Checkpoint:
-        """The files are those of one moment. Ledgers are looked at behind it, in steps, so that many do not stop the
-        loop: a fence that comes in between is in a journal that a start from this checkpoint replays."""
+        """The files are those of one moment. Ledgers are examined behind it, in steps, so that many do not stop the
+        loop. A fence that comes in between is in a journal that this checkpoint's replay has."""
         sealed = [segment for segment in self.segments.values() if segment.sealed]
         unsealed = [segment for segment in self.segments.values() if not segment.sealed] + self.journal.unfilled
         described = Checkpoint(

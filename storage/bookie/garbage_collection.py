@@ -6,14 +6,13 @@ Data is deleted here and nowhere else, so everything doubtful means "keep":
   never mean "all ledgers are deleted";
 - local ledgers are listed before the metadata is asked, so a ledger created meanwhile is not among them;
 - each ledger is asked for by its own key; any error ends the round, nothing it found is used;
-- the counter of ledger ids and the ids marked as restored are read *after* the ledgers, with one question. A ledger
-  that the metadata does not know is deleted only if that counter is above all ids ever known here, and its own id is
-  not restored. Otherwise the metadata may be older than the ledger (see `ledger_ids`). An older state that came in
-  before the ledgers were asked for is detected by its counter. If the coordinator has raised that by then, the mark
-  that was stored before shows it;
+- the counter of ledger ids and the ids marked as restored are read *after* the ledgers, with one question. An unknown
+  ledger is deleted only if that counter is above all ids ever known here, and its own id is not restored. Otherwise the
+  metadata may be older than the ledger (see `ledger_ids`). An older state that came in before the ledgers were asked
+  for is detected by its counter. If the coordinator has raised that by then, the mark that was stored before shows it;
 - a ledger of which the metadata knows another one with the same id, but not the same nonce, stays in the same way;
-- between the answer and the tombstone lies no await. A ledger is kept this time if it got a recovery copy, a fence or
-  its first entry since it was listed, or if the auditor asked what is held of it. A collection shares this lock with
+- between the answer and the tombstone lies no await. A ledger is kept this time if, since it was listed, it got a
+  recovery copy, a fence or its first entry, or the auditor asked for its entries. A collection shares this lock with
   re-replication.
 
 A tombstone is final, since ledger ids are never used twice. Giving the space back is compaction's part.
@@ -155,7 +154,7 @@ def _judge(
 
 
 async def _give_up(store: BookieStore, renew: Renew, ledger_id: int, version: int) -> bool:
-    """Drop the entries of a closed ledger that names this bookie no longer, unless somebody works with it."""
+    """Drop the entries of a closed ledger that names this bookie no longer, unless it is in use."""
     try:
         await renew(ledger_id, version)
     except (BadVersion, NoSuchKey) as error:

@@ -231,11 +231,11 @@ class Scan:
     def _judge(self, offset: int, bad: Record | None) -> int | None:
         """What a bad record at `offset` means: the offset to go on from, or None at the end of the log.
 
-        Sets `torn` or adds to `lost`. Evidence that what is bad was once durable is looked for behind it, in the order
-        of the file: a record of a later batch, or the COMMIT of this one.
+        Sets `torn` or adds to `lost`. Evidence that bad bytes were once durable lies behind them, in the order of the
+        file: a record of a later batch, or the COMMIT of this one.
 
-        Most bad records of a batch share their evidence: it is kept, so that a scan takes time in proportion to the
-        file however much of it is damaged.
+        Most bad records of a batch share their evidence. It is kept, so that the time of a scan is in proportion to the
+        file, for any amount of damage.
         """
         if self._only_zeros(offset, self._size):  # how a log that was not cut off ends; faster to see than to search
             return None
@@ -281,7 +281,7 @@ class Scan:
     def _has_unwritten_sector(self, start: int, end: int, batch_start: int) -> bool:
         """Whether a sector of the damaged range is still all zero, as before the write.
 
-        A sector that it shares with an intact record of the same batch was written, so only whole sectors count, and
+        A sector that it shares with an intact record of the same batch was written. So only whole sectors count, and
         the first part when the damage begins the batch.
         """
         at = start

@@ -5,10 +5,10 @@ Then they are written again, cut off behind their last good record and given an 
 scan them. Every start begins a new journal. No leftover file is deleted here: the caller does that once a new
 checkpoint is durable. So after a crash in the middle, the next start repeats it.
 
-Damage (`LoadedStore.damage`) sends the bookie into limbo. It is one of these: a record that cannot be recognized; an
-entry whose content fails its digest; a journal that does not end where its successor says; a missing segment or journal
-that the checkpoint lists; an undecodable checkpoint or list of damaged entries. A torn write at the very end of the
-last journal is no damage: nobody was told that it had happened.
+Damage (`LoadedStore.damage`) sends the bookie into limbo. Damaged records: one that cannot be recognized, or an entry
+whose content fails its digest. Damaged files: a journal that does not end where its successor says, or a missing
+segment or journal that the checkpoint lists. An undecodable checkpoint or list of damaged entries also counts. A torn
+write at the very end of the last journal is no damage: nobody was told that it had happened.
 
 Everything here blocks; it runs off the loop.
 """

@@ -27,9 +27,9 @@ The bookie as a whole:
     IN_LIMBO → NORMAL         `clear_limbo`, after the auditor has copied everything back; durable
     any → FAILED              a write or sync failed: nothing is served from then on, `on_fatal` tells the shell
 
-Guarantees: a fence is durable before it is answered, and the answer covers every add that was accepted before it; in
-limbo absence is answered UNKNOWN, and all ledgers known are fenced; absence in a ledger that was given up is answered
-UNKNOWN, too; a tombstoned ledger never takes an entry again. After limbo, unknown ledgers below the fence floor stay
+Guarantees: a fence is durable before it is answered, and the answer covers every add that was accepted before it. In
+limbo, absence is answered UNKNOWN, and all known ledgers are fenced. Absence in a ledger that was given up is answered
+UNKNOWN, too. A tombstoned ledger never takes an entry again. After limbo, unknown ledgers below the fence floor stay
 closed to ordinary adds, because their fences may be among the lost data.
 """
 
@@ -369,8 +369,8 @@ class BookieStore:
         """Everything this bookie should hold has been copied back to it. Every ledger id handed out until now is below
         `fence_floor`. Durable when it returns.
 
-        Raises BadVersion when `reason` (None: any) is not why it is in limbo now, since more was lost after the copying
-        began, and DiskFull, OSError; then limbo stays.
+        Raises DiskFull and OSError. Raises BadVersion when `reason` (None: any) is not why it is in limbo now, because
+        more was lost after the copying began. Limbo then stays.
         """
         limbo, floor = self.entries.limbo, self.entries.fence_floor
         if reason is not None and reason != limbo:

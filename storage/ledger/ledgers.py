@@ -1,13 +1,13 @@
 """Ledgers by id: create, open for reading, recover, delete.
 
 Ids come from one durable counter and are never used twice. An id is taken when a ledger is created and never kept for
-later: so the ids of all ledgers that were created after some moment are above the counter of that moment. That
-distinguishes metadata that was restored from a backup from metadata whose ledgers were deleted (`ledger_ids`). Those
-who wait for an id at the same time take theirs with one change of the counter. A caller that chains ledgers asks for an
-id above the last of its chain, so that positions grow along it.
+later. So all ledgers that were created after some moment have ids above the counter of that moment. That distinguishes
+metadata that was restored from a backup from metadata whose ledgers were deleted (`ledger_ids`). Those who wait for an
+id at the same time take theirs with one change of the counter. A caller that chains ledgers asks for an id above the
+last of its chain, so that positions grow along it.
 
-A bookie that lost data refuses every ledger that it does not know and whose id was given out before it had its data
-back: a fence of it may have been lost.
+A bookie that lost data refuses every unknown ledger whose id was given out before it had its data back: a fence of it
+may have been lost.
 """
 
 import asyncio

@@ -5,7 +5,7 @@
     AWAY ── `grace_s` later ──────────────────────→ LOST   (`on_lost` is called)
     LOST ── listed again, not in limbo ───────────→ LISTED
 
-A writer looks at this because failed adds alone do not show it: an idle ledger has no adds, and an ensemble change
+A writer checks this because failed adds alone do not show it. An idle ledger has no adds, and an ensemble change
 repairs only later entries. A bookie that was never listed is not known here; who opens ledgers then has none on it.
 
 A bookie in limbo counts like one that is away, because limbo lasts until every ledger that names the bookie is closed.

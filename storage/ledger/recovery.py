@@ -2,12 +2,13 @@
 
 Steps (decisions in `ledger.recovery_state`, write-back by a `LedgerWriterState`):
 
-1. OPEN → IN_RECOVERY by compare-and-set. CLOSED: nothing to do. IN_RECOVERY: somebody began; go on from the start.
+1. OPEN → IN_RECOVERY by compare-and-set. CLOSED: nothing to do. IN_RECOVERY: another recovery began; repeat it from the
+   start.
 2. Fence all bookies of the last fragment, until no ack quorum of unfenced ones is left.
 3. Read from `max(highest LAC, start of the last fragment − 1) + 1` on, fencing again with each read, until the end is
    certain, and write each entry found back, the same bytes, to an ack quorum, in order.
 4. IN_RECOVERY → CLOSED with last entry, length and fragments in one compare-and-set. Bookies that failed during the
-   write-back are replaced in memory only until then. If somebody else closed it, theirs counts.
+   write-back are replaced in memory only until then. If another recovery closed it, its record counts.
 
 **A ledger in doubt.** The metadata may have been restored from a backup (`metadata.ledger_ids`). A ledger that is OPEN
 or IN_RECOVERY there may have got other ensembles and more entries since, even been closed or deleted. Its record then
@@ -22,7 +23,7 @@ So steps 2 and 3 ask all registered bookies and those that the record names. Eac
 (`ledger.recovery_state`). They start where the recorded last fragment begins. Whatever is found is written back to the
 recorded ensemble, with failed bookies replaced: that is what the CLOSED record then names. Earlier fragments stay as
 recorded, like those of a ledger that was CLOSED in the backup. When too few bookies answer, LedgerInDoubt is raised,
-and the ledger stays as it is until they do. Before a ledger is closed, recovery checks again whether it is in doubt: a
+and the ledger stays as it is until they do. Before it closes a ledger, recovery checks again whether it is in doubt. A
 bookie that registered meanwhile may have shown that the metadata is older.
 
 A tombstone proves that the ledger was deleted after the backup. A bookie with one is replaced. When there is no other
@@ -212,8 +213,9 @@ class LedgerRecovery:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _read(self, bookies: Sequence[str], reading: ReadingState, window: int) -> None:
-        """Ask bookies for the next `window` entries, until these are decided, or all have answered, or one that was cut
-        short by its size could say more if it was asked from the next entry on: then a hung bookie is not waited for.
+        """Ask bookies for the next `window` entries, until these are decided or all have answered. It also ends when an
+        answer that was cut short by its size could continue from the next entry on: it then does not wait for a hung
+        bookie.
         """
         first = reading.next_entry
         last = first + window - 1
@@ -336,7 +338,7 @@ def _without_gaps(entries: list[LedgerEntry]) -> list[list[LedgerEntry]]:
 
 
 def _on_top_of(theirs: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:
-    """Our closing, with fragments before the last one as somebody (the auditor) changed them meanwhile."""
+    """Our closing, with fragments before the last one as the auditor changed them meanwhile."""
     boundary = theirs.last_fragment.first_entry
     settled = tuple(fragment for fragment in ours.fragments if fragment.first_entry >= boundary)
     earlier = tuple(fragment for fragment in theirs.fragments[:-1] if fragment.first_entry <= max(ours.last_entry, 0))

@@ -24,7 +24,7 @@ class WriteBack:
 
     It always ends: a bookie that refuses an entry gets no slot again. A bookie with a tombstone for the ledger says
     that it was deleted, which is final. A late bookie is suspect for a while. After each fruitless wait the next one is
-    longer, and their number is limited: entries that are sent again to overloaded bookies add to their load.
+    longer, and their number is limited. Entries that are sent again to overloaded bookies add to their load.
 
     For a ledger in doubt, a bookie with a tombstone counts like one that refuses. `deleted` says that no others are
     left.

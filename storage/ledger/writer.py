@@ -12,9 +12,8 @@ safe after a compare-and-set with a lost answer, too: from then on only bookies 
 A bookie that leaves adds unanswered for `add_entry_timeout_s` is treated as failed. The watch counts: a slot is late
 when it has not answered everything that had been sent at the last check. This costs two additions per entry.
 
-The writer ends and fails all pending adds, whose outcome is then unknown, on one of these: a fence (LedgerFenced), too
-few bookies (NotEnoughBookies), different bytes under one id (DigestConflict), an entry that every bookie must refuse,
-or `close`.
+These end the writer and fail all pending adds, whose outcome is then unknown: a fence (LedgerFenced), too few bookies
+(NotEnoughBookies), different bytes under one id (DigestConflict), an entry that every bookie must refuse, `close`.
 """
 
 import asyncio
@@ -294,7 +293,7 @@ class LedgerWriter:
             self._fail(self._state.end(error), error, tell=tell)
 
     def _fail(self, pending: list[PendingEntry], error: MagnetarError, *, tell: bool) -> None:
-        """The state has ended: tell everybody, in the order of adds."""
+        """The state has ended: call all callbacks, in the order of adds."""
         self._confirm_acknowledged()
         if self._watch_timer is not None:
             self._watch_timer.cancel()

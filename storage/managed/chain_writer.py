@@ -372,7 +372,7 @@ class ChainWriter:
     # -- rollover ----------------------------------------------------------------------------------------------------
 
     def _bookies_changed(self) -> None:
-        """A bookie came back, or is lost. All topics of the broker hear of it at once, so each waits its own moment."""
+        """A bookie came back, or is lost. All topics of the broker are told at once, so each waits its own moment."""
         if self.on_bookies_changed is not None:
             self.on_bookies_changed()
         if self._writer is not None and self._writer.degraded and self._return_timer is None:

@@ -6,9 +6,9 @@ depends on what changed. A large state is packed off the loop, from a copy. At c
 state lies in the record itself, without a ledger. So idle topics have nothing to recover.
 
 Writing: at most once in `cursor_flush_interval_s` by itself; at once for `flush`, whose concurrent callers share one
-write. A write that fails is repeated with the next, as a whole; callers of `flush` hear of it. The switch from a full
-or failed ledger is one compare-and-set, made when a complete snapshot is in the new ledger. The old ledger is then
-deleted. When such a compare-and-set has an unknown outcome, nothing more goes to the old ledger: the record may name
+write. A write that fails is repeated with the next, as a whole; callers of `flush` get its error. The switch from a
+full or failed ledger is one compare-and-set, made when a complete snapshot is in the new ledger. The old ledger is then
+deleted. When such a compare-and-set has an unknown outcome, nothing more goes to the old ledger. The record may name
 the new one, and writes to the old one would be lost.
 
 Guarantees: a state for which `flush` returned survives the broker. `durable_mark_delete` is never ahead of what is
@@ -473,7 +473,8 @@ class Cursor:
 
     async def _delete_unused(self, ledger_id: int) -> None:
         """A new ledger that was given up. If the record names it after all (it was stored, the answer got lost, and the
-        next owner wrote on top), it is the next owner's."""
+        next owner replaced it), the next owner has it.
+        """
         try:
             found = await self._home.metadata.get(self._key)
             if found is None or CursorRecord.unpack(found.value).ledger_id != ledger_id:

@@ -1,6 +1,6 @@
 """Pins: ledgers that a planned read keeps from being trimmed, until it says that it is done or the time is over.
 
-A pin is a metadata record, so that it holds under every owner of the topic. It names ledgers, not entries, and says how
+A pin is a metadata record, so that it holds under every owner of the topic. It names ledgers, not entries. It says how
 long it lasts, not until when: one machine's clock would set a date, and another's would judge it. Who prolongs a pin
 writes the record again, which gives it another version.
 
@@ -76,7 +76,7 @@ class Pins:
     async def prolong(self, pin_id: str, ttl_s: float) -> bool:
         """Let a pin last `ttl_s` seconds from now on. Returns whether it was there.
 
-        Raises BadVersion when somebody else prolonged it meanwhile, MetadataUnavailable.
+        Raises BadVersion when another call prolonged it meanwhile, MetadataUnavailable.
         """
         key = metadata_keys.pin(self._topic_path, pin_id)
         record = await self._store.get(key)

@@ -4,9 +4,9 @@ Only the owner writes it, and every write carries the owner's assignment epoch. 
 so that the next write of a superseded owner is refused. BadVersion on a record with another epoch, or with foreign
 content, becomes StaleEpoch.
 
-A record that is not there refuses nobody. So a topic is taken over only while its assignment, too, is of the owner's
-epoch: a broker that slept while the topic moved on and was deleted does not bring its record back. And what the owner
-creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
+A record that is not there refuses nobody. So a topic is taken over only while its assignment, too, has the owner's
+epoch. A broker that was paused while the topic moved on and was deleted does not bring its record back. And what the
+owner creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
 
 A write whose outcome stays unknown leaves a doubt: it may have landed, may still land, or never will. `settle` ends it
 by a compare-and-set on the version from before. When that succeeds, the doubtful write can no longer land. When it

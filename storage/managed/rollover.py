@@ -1,7 +1,7 @@
 """When a topic goes on in a new ledger. Pure.
 
-Rule: full (entries or size) and old enough; or old, if it has entries at all; or degraded (fewer copies than
-configured, or some of them on a lost bookie) while enough bookies are usable for a whole ensemble again; or a bookie in
+Rule: full (entries or size) and old enough; or old, if it has entries at all. Or it is degraded (fewer copies than
+configured, or some of them on a lost bookie) while enough bookies are usable for a whole ensemble again. Or a bookie in
 limbo waits for its end, and enough bookies are usable for an ack quorum. An empty ledger is rolled over in the last two
 cases only. What was rolled over is closed, and the auditor then copies what it lacks.
 """

@@ -1,8 +1,8 @@
 """Which ledgers of a topic may go. Pure.
 
-Oldest first, stopping at the first one to keep. These ledgers are kept: the one that is being written, those that are
-not closed, pinned ones, and those with an entry that a durable cursor has not durably passed. Without any durable
-cursor nothing is kept for anybody.
+Oldest first, stopping at the first one to keep. These ledgers are kept: the current one, those that are not closed,
+pinned ones, and those with an entry that a durable cursor has not durably passed. Without any durable cursor nothing is
+kept for anybody.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -29,8 +29,8 @@ older metadata only when one of them knows an id beyond the restored counter. No
 ledger was created since the backup, or before the bookies that know newer ids have registered. So the operator says
 it before anything starts: `magnetar start --metadata-restored` calls `mark_restored`.
 
-The record, changed by compare-and-set: ranges of restored ids, the id below which losses were accepted, and the id
-below which open ledgers are in doubt.
+The record, changed by compare-and-set: ranges of restored ids, the id below which losses were accepted, the id below
+which open ledgers are in doubt.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ from .store import MetadataStore, Versioned, pack, unpack
 logger = logging.getLogger(__name__)
 
 GAP = 1 << 20
-"""Ids that are skipped beyond the highest known id, for bookies that have not registered yet and for ids that brokers
-took from the newer metadata. As many ids below the restored counter are in doubt, too.
+"""Ids that are skipped beyond the highest known id, for bookies that have not registered and ids that brokers took from
+the newer metadata. As many ids below the restored counter are in doubt, too.
 """
 LEDGER_IDS_MAX = 1 << 62
 RANGES_MAX = 1000

@@ -13,8 +13,8 @@ from .store import MetadataStore, no_such_key
 
 
 async def renew(store: MetadataStore, ledger_id: int, version: int) -> int:
-    """Write a ledger's record again as it is, and return the new version: any change that was prepared from the old
-    version fails from then on. Raises BadVersion, NoSuchKey, MetadataUnavailable, OutcomeUnknown.
+    """Write a ledger's record again as it is, and return the new version. Any change that was prepared from the old
+    version then fails. Raises BadVersion, NoSuchKey, MetadataUnavailable, OutcomeUnknown.
     """
     key = metadata_keys.ledger(ledger_id)
     found = await store.get(key)

@@ -1,4 +1,4 @@
-"""The metadata store as everybody but the coordinator sees it: calls to the coordinator.
+"""The metadata store for all processes but the coordinator: calls to the coordinator.
 
 `connection` (the coordinator client) decides which connection to use, and whether there is one. If there is none, a
 call fails at once with MetadataUnavailable. A write whose answer was lost raises OutcomeUnknown, because the
@@ -113,7 +113,7 @@ class MetadataMethods:
         self._ledger_ids = ledger_ids
         self._check_writer = check_writer
 
-    # Numbers out of range are refused here: one that is stored would be read by everybody.
+    # Numbers out of range are refused here: every process would read a stored one.
 
     async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]) -> list[Versioned | None]:
         return await self._store.get_many(keys)

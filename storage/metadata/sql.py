@@ -79,9 +79,9 @@ class SqlMetadataStore:
     async def open(cls, env: Environment, url: str, *, create: bool = False) -> "SqlMetadataStore":
         """Open the store at an SQLAlchemy URL (`sqlite:////path/file`, `postgresql://user@host/database`).
 
-        `create` makes directory, file and table where they are missing. Raises SettingError for a URL that is none,
-        DirectoryLocked when another process has the SQLite file open, ClusterError when there is no store and
-        `create` is false, MetadataUnavailable when the database cannot be reached.
+        `create` makes directory, file and table where they are missing. Raises SettingError for an invalid URL, and
+        DirectoryLocked when another process has the SQLite file open. Raises ClusterError when there is no store and
+        `create` is false, and MetadataUnavailable when the database cannot be reached.
         """
         parsed = _parse_url(url)
         lock: FileLock | None = None

@@ -34,7 +34,7 @@ BAD_WORDS = {
     "inbox": r"\binbox(?:es)?\b",
     "bury": r"\b(?:bur(?:y|ies|ied|ying|ial)|unbur\w+)\b",
     "a yes, a no": r"\b(?:a (?:definite )?(?:yes|no)\b(?![- ]\w)|(?:yes|no) means\b)",
-    "one a …": r"\b(?:one|once|so many|as many) an? (?!time|row)(?=\w+)\w+",
+    "one a …": r"\b(?:one|so many|as many) an? (?!time|row)(?=\w+)\w+",
     "at most so …": r"\bat most (?:so|as) \w+",
     "for good": r"\bfor good\b",
     "in office": r"\bin office\b",
