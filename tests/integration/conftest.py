@@ -70,6 +70,17 @@ def cluster(clusters: _Clusters) -> RayCluster:
 
 
 @pytest.fixture
+def greetings(cluster: RayCluster) -> Iterator[RayCluster]:
+    """A cluster whose topic `greetings` holds two messages or more, and keeps them."""
+    with cluster.client() as client:
+        client.subscribe("greetings", "keeper").close()
+        producer = client.create_producer("greetings")
+        producer.send(b"hello")
+        producer.send(b"again")
+    yield cluster
+
+
+@pytest.fixture
 def start_cluster(clusters: _Clusters) -> Iterator[StartCluster]:
     """`start_cluster(directory, **options)` starts a cluster there that this test may harm; `options` are those of
     `magnetar.start`. Those that the test does not stop are stopped at its end.

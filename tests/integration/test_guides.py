@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +35,6 @@ def run(page: str, name: str, service_url: str = URL) -> dict[str, Any]:
     scope: dict[str, Any] = {"__name__": "guide", "magnetar": magnetar, "pulsar": pulsar, "ray": ray}
     exec(compile(code, page, "exec"), scope)
     return scope
-
-
-@pytest.fixture
-def greetings(cluster: RayCluster) -> Iterator[RayCluster]:
-    """A cluster whose topic `greetings` holds two messages or more."""
-    with cluster.client() as client:
-        client.subscribe("greetings", "keeper").close()
-        producer = client.create_producer("greetings")
-        producer.send(b"hello")
-        producer.send(b"again")
-    yield cluster
 
 
 @pytest.mark.parametrize(("name", "printed"), [("ray-task", "("), ("ray-actor", "2"), ("ray-travel", "(")])

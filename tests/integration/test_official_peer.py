@@ -33,11 +33,6 @@ def ours(cluster):
     client.close()
 
 
-@pytest.fixture
-def topic():
-    return f"persistent://public/default/peer-{next(_numbers)}"
-
-
 def contents(messages):
     """What must survive the way, of either client's messages."""
     return [

@@ -1,7 +1,6 @@
 """The examples of README.md, executed as they stand there (only addresses are put in)."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,6 @@ def run(code: str, **names: Any) -> dict[str, Any]:
     scope: dict[str, Any] = {"__name__": "readme", "magnetar": magnetar, "pulsar": pulsar, "ray": ray, **names}
     exec(compile(code, "README.md", "exec"), scope)
     return scope
-
-
-@pytest.fixture
-def greetings(cluster: RayCluster) -> Iterator[RayCluster]:
-    """A cluster whose topic `greetings` holds messages, and keeps them."""
-    with cluster.client() as client:
-        client.subscribe("greetings", "keeper").close()
-        client.create_producer("greetings").send(b"hello")
-    yield cluster
 
 
 def test_examples_are_short() -> None:

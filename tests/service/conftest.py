@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Iterator
 
+import pulsar
 import pytest
 
 from magnetar.client.aio.client import AsyncClient
-from support.fakes.broker import FakeBroker
+from support.fakes.broker import FakeBroker, FakeBrokerThread
 from support.servers import postgresql_server
+from support.servers.embedded_cluster import EmbeddedCluster
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,31 @@ async def broker() -> AsyncIterator[FakeBroker]:
     started = await FakeBroker().start()
     yield started
     await started.stop()
+
+
+@pytest.fixture
+def broker_thread() -> Iterator[FakeBrokerThread]:
+    """A scripted broker on a thread of its own, for blocking clients."""
+    running = FakeBrokerThread()
+    with running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A cluster in a background thread, for all tests of a file. The mark `cluster_settings` says which."""
+    mark = request.node.get_closest_marker("cluster_settings")
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), **(mark.kwargs if mark is not None else {})) as running:
+        yield running
+
+
+@pytest.fixture
+def official_client(cluster: EmbeddedCluster) -> Iterator[pulsar.Client]:
+    """The official Python client of `cluster`."""
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    connected = pulsar.Client(cluster.service_url, operation_timeout_seconds=20, logger=logger)
+    yield connected
+    connected.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import threading
 import time
 
 import pulsar
-import pytest
 
 from magnetar.protocol.errors import CoordinatorUnavailable
 from support.servers.embedded_cluster import EmbeddedCluster
@@ -15,11 +14,6 @@ WAIT_MS = 15_000
 def connect(cluster, **options):
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     return pulsar.Client(cluster.service_url, operation_timeout_seconds=20, logger=logger, **options)
-
-
-@pytest.fixture
-def topic(request):
-    return f"persistent://public/default/{request.node.name}"
 
 
 class Publisher(threading.Thread):

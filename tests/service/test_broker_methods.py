@@ -18,29 +18,16 @@ from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
 from magnetar.storage.managed.cursor_record import CursorKind
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from support.servers.embedded_cluster import HOST, KEYS, EmbeddedCluster
+from support.servers.embedded_cluster import HOST, KEYS
+
+pytestmark = pytest.mark.cluster_settings(brokers=2, ledger_entries_max=10, ledger_rollover_min_minutes=0)
 
 WAIT_MS = 10_000
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with EmbeddedCluster(
-        tmp_path_factory.mktemp("cluster"), brokers=2, ledger_entries_max=10, ledger_rollover_min_minutes=0
-    ) as running:
-        yield running
-
-
 @pytest.fixture
-def client(cluster):
-    connected = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield connected
-    connected.close()
-
-
-@pytest.fixture
-def topic(request):
-    return f"persistent://public/default/{request.node.name}"
+def client(official_client):
+    return official_client
 
 
 @pytest.fixture

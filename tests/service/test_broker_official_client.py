@@ -6,7 +6,7 @@ import time
 import pulsar
 import pytest
 
-from support.servers.embedded_cluster import EmbeddedCluster
+pytestmark = pytest.mark.cluster_settings(brokers=2)
 
 WAIT_MS = 10_000
 ALL_COMPRESSIONS = [
@@ -18,23 +18,9 @@ ALL_COMPRESSIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as running:
-        yield running
-
-
 @pytest.fixture
-def client(cluster):
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    connected = pulsar.Client(cluster.service_url, operation_timeout_seconds=20, logger=logger)
-    yield connected
-    connected.close()
-
-
-@pytest.fixture
-def topic(request):
-    return f"persistent://public/default/{request.node.name}".replace("[", "-").replace("]", "")
+def client(official_client):
+    return official_client
 
 
 def drain(consumer, count, *, acknowledge=True):

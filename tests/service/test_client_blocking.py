@@ -30,15 +30,8 @@ EARLIEST = InitialPosition.Earliest
 
 
 @pytest.fixture
-def thread() -> Iterator[FakeBrokerThread]:
-    running = FakeBrokerThread()
-    with running:
-        yield running
-
-
-@pytest.fixture
-def broker(thread: FakeBrokerThread) -> FakeBroker:
-    return thread.broker
+def broker(broker_thread: FakeBrokerThread) -> FakeBroker:
+    return broker_thread.broker
 
 
 @pytest.fixture
@@ -407,14 +400,14 @@ def test_clients_producers_consumers_and_readers_pickle(client: Client) -> None:
     other.close()
 
 
-def test_a_lost_connection_is_not_noticed(client: Client, thread: FakeBrokerThread) -> None:
+def test_a_lost_connection_is_not_noticed(client: Client, broker_thread: FakeBrokerThread) -> None:
     producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
     consumer = client.subscribe("t", "s")
     results: list[Result] = []
     for number in range(2000):
         producer.send_async(b"%d" % number, lambda result, _: results.append(result))
         if number % 500 == 250:
-            thread.call(thread.broker.drop_connections)
+            broker_thread.call(broker_thread.broker.drop_connections)
     producer.flush()
     assert results == [Result.Ok] * 2000
     seen: set[bytes] = set()

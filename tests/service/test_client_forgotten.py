@@ -15,9 +15,8 @@ from support.fakes.broker import FakeBroker, FakeBrokerThread
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBrokerThread() as started:
-        yield started
+def broker(broker_thread: FakeBrokerThread) -> FakeBroker:
+    return broker_thread.broker
 
 
 @pytest.fixture(params=["alone", "shared"])

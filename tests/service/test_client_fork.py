@@ -28,9 +28,8 @@ EARLIEST = InitialPosition.Earliest
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBrokerThread() as started:
-        yield started
+def broker(broker_thread: FakeBrokerThread) -> FakeBroker:
+    return broker_thread.broker
 
 
 @pytest.fixture

@@ -12,16 +12,11 @@ import pytest
 import magnetar
 from magnetar.protocol.pulsar_pb2 import BaseCommand, EncryptionKeys, ServerError
 from support.clients.wire_peer import WirePeer, entry
-from support.servers.embedded_cluster import EmbeddedCluster
+
+pytestmark = pytest.mark.cluster_settings(encryption_require_on_producer=True)
 
 TOPIC = "persistent://public/default/secrets"
 ENCRYPTION_KEYS = [EncryptionKeys(key="k", value=b"v")]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), encryption_require_on_producer=True) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

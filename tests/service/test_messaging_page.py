@@ -4,7 +4,6 @@ Both clients have the same names, so one test serves both: `side` is a module (`
 client. Rows that other files show already are not repeated here; `docs/FEATURES.md` says which test shows which row.
 """
 
-import itertools
 import threading
 import time
 from datetime import datetime
@@ -19,15 +18,11 @@ from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.core.configuration import ConsumerConfiguration, ProducerConfiguration
 from support.servers.embedded_cluster import EmbeddedCluster
 
+pytestmark = pytest.mark.cluster_settings(
+    brokers=2, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.05
+)
+
 WAIT_MS = 10_000
-SMALL_LEDGERS = {"ledger_entries_max": 10, "ledger_rollover_min_minutes": 0, "cursor_flush_interval_s": 0.05}
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2, **SMALL_LEDGERS) as running:
-        yield running
 
 
 def connect(cluster, module, timeout_s=10):
@@ -52,11 +47,6 @@ def both(cluster):
     yield sides
     for one in sides:
         one.client.close()
-
-
-@pytest.fixture
-def topic():
-    return f"persistent://public/default/page-{next(_numbers)}"
 
 
 def numbers(count, start=0):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,13 +10,6 @@ from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata.sql import SqlMetadataStore
 from magnetar.storage.metadata.store import Guard, Write
 from support.servers import postgresql_server
-
-
-@pytest.fixture
-async def env() -> AsyncIterator[Environment]:
-    environment = Environment.real()
-    yield environment
-    environment.close()
 
 
 async def test_postgresql_needs_start_to_create_the_table(

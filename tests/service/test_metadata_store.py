@@ -56,13 +56,6 @@ class MetadataService(OpenService, MetadataMethods):
         super().__init__(store, None, lambda connection, keys: None)
 
 
-@pytest.fixture
-async def env() -> AsyncIterator[Environment]:
-    environment = Environment.real()
-    yield environment
-    environment.close()
-
-
 @contextlib.asynccontextmanager
 async def behind_rpc(env: Environment, inner: MetadataStore) -> AsyncIterator[tuple[MetadataStore, RpcServer]]:
     identity = Identity("c", "coordinator", "coordinator", "1")

@@ -14,34 +14,21 @@ import pulsar
 import pytest
 
 import magnetar
-from support.servers.embedded_cluster import EmbeddedCluster
+
+pytestmark = pytest.mark.cluster_settings(brokers=2)
 
 WAIT_MS = 10_000
 MESSAGES = 30
 BATCH = 10
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as running:
-        yield running
-
-
 @pytest.fixture(params=["official", "ours"])
 def client(cluster, request):
     if request.param == "official":
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        connected = pulsar.Client(cluster.service_url, operation_timeout_seconds=20, logger=logger)
-    else:
-        connected = magnetar.Client(cluster.service_url, operation_timeout_seconds=20)
-    yield connected
-    connected.close()
-
-
-@pytest.fixture
-def topic(request):
-    name = request.node.name.replace("[", "-").replace("]", "")
-    return f"persistent://public/default/{name}"
+        yield request.getfixturevalue("official_client")
+        return
+    with magnetar.Client(cluster.service_url, operation_timeout_seconds=20) as connected:
+        yield connected
 
 
 def numbers(count, start=0):

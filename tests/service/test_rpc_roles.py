@@ -14,21 +14,21 @@ from magnetar.runtime.rpc.keys import Identity
 from magnetar.runtime.rpc.messages import decode_error
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from support.servers.embedded_cluster import HOST, KEYS, EmbeddedCluster
+from support.servers.embedded_cluster import HOST, KEYS
 
 TOPIC = "persistent://public/default/read-by-a-reader"
 MISSING = "persistent://public/default/made-by-a-reader"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as running:
-        client = pulsar.Client(running.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        producer = client.create_producer(TOPIC)
-        for number in range(10):
-            producer.send(b"%d" % number)
-        client.close()
-        yield running
+def cluster(cluster):
+    """With ten messages in a topic."""
+    client = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = client.create_producer(TOPIC)
+    for number in range(10):
+        producer.send(b"%d" % number)
+    client.close()
+    return cluster
 
 
 @contextlib.asynccontextmanager

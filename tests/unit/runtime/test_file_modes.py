@@ -22,13 +22,6 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.fixture
-def env() -> Iterator[Environment]:
-    made = Environment.real()
-    yield made
-    made.close()
-
-
 def modes(directory: Path) -> dict[str, int]:
     """Mode by name, for everything below a directory."""
     return {str(path.relative_to(directory)): path.stat().st_mode & 0o777 for path in sorted(directory.rglob("*"))}

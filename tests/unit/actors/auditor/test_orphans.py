@@ -13,7 +13,7 @@ from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
 from magnetar.storage.metadata.store import list_all, pack
-from support.fakes.bookies import Adds, FakeCluster
+from support.fakes.bookies import Adds
 
 NAME = "persistent/public/default/t"
 NAMING = [kind.prefix for kind in RECORD_KINDS if kind.names_ledgers]
@@ -26,13 +26,10 @@ RECORDS_OF_ONE_LEDGER = {
 """By prefix: a record that names one ledger. A kind that names ledgers and is not here fails the tests."""
 
 
-@pytest.fixture
-async def cluster(monkeypatch):
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphan_ledgers, "SEARCH_PAUSE_S", 0.0)
     monkeypatch.setattr(orphan_ledgers, "ORPHAN_AFTER_S", 0.0)
-    cluster = FakeCluster(3)
-    yield cluster
-    await cluster.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The coordinator's office: whole, or not there; nothing of it is left behind by a start that failed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,13 +20,6 @@ from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
 
 KEYS = RootKeys(b"office test secret")
-
-
-@pytest.fixture
-async def env() -> AsyncIterator[Environment]:
-    environment = Environment.real()
-    yield environment
-    environment.close()
 
 
 @pytest.fixture

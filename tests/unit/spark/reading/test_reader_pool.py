@@ -1,7 +1,7 @@
 """Who reads which split, what is tried again, and that a read is whole or an error."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -44,13 +44,6 @@ class FakeReader(PlacedReader):
         ledger_id = split.ranges[0].ledger.ledger_id
         self.ledgers.append(ledger_id)
         return [Block(ledger_id, 10, 100)]
-
-
-@pytest.fixture
-async def env() -> AsyncIterator[Environment]:
-    made = Environment.real()
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

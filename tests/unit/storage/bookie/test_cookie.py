@@ -19,11 +19,6 @@ DIRECTORY = "/data/bookie-1"
 
 
 @pytest.fixture
-def files():
-    return FaultyFiles()
-
-
-@pytest.fixture
 def metadata():
     return MemoryMetadataStore()
 

@@ -16,15 +16,9 @@ from magnetar.storage.bookie.damage import DAMAGE_NAME, DamageNotes, ScrubProgre
 from magnetar.storage.bookie.held_ledgers import IdRanges
 from magnetar.storage.bookie.records import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
 from magnetar.storage.bookie.scrub import Scrubber, entries_in
-from support.files.faulty_files import FaultyFiles
 from support.stores.bookie_kit import DIRECTORY, INSTANCE, Bookie, add_payload, bodies, body_of, turns
 
 S = BookieStatus
-
-
-@pytest.fixture
-def files():
-    return FaultyFiles()
 
 
 def scrubber_of(bookie):

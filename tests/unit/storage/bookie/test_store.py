@@ -16,11 +16,6 @@ from support.stores.bookie_kit import DIRECTORY, Bookie, add_payload, bodies, bo
 S = BookieStatus
 
 
-@pytest.fixture
-def files():
-    return FaultyFiles()
-
-
 def lane(bookie, name):
     return bookie.env.offload.lanes[name]
 

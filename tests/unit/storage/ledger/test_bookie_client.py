@@ -22,14 +22,9 @@ from magnetar.protocol.rpc_frames import STATUS_DISCONNECTED
 from magnetar.storage.ledger.bookie_client import ChannelState
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.certain_writes import delete_certain, put_certain
-from support.fakes.bookies import FakeCluster, until
+from support.fakes.bookies import until
 
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, read_entry_timeout_s=0.1)
-    yield cluster
-    await cluster.close()
+pytestmark = pytest.mark.cluster_settings(read_entry_timeout_s=0.1)
 
 
 def add(cluster, bookie, entry_id=0):

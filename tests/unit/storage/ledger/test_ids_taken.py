@@ -7,14 +7,7 @@ import pytest
 from magnetar.protocol.errors import LedgerError
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_ids import counter_of
-from support.fakes.bookies import FakeCluster, until
-
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3)
-    yield cluster
-    await cluster.close()
+from support.fakes.bookies import until
 
 
 async def next_id(cluster):

@@ -6,16 +6,17 @@ from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import LedgerInDoubt
 from magnetar.storage.ledger.recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
-from support.fakes.bookies import Adds, FakeCluster, until
+from support.fakes.bookies import Adds, until
+
+pytestmark = pytest.mark.cluster_settings(add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
 
 
 @pytest.fixture
-async def five():
-    cluster = FakeCluster(5, add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
-    for name in cluster.bookies:
-        await cluster.metadata.put(f"bookies/{name}", b"cookie", None)
-    yield cluster
-    await cluster.close()
+async def five(five):
+    """With their cookies in the metadata."""
+    for name in five.bookies:
+        await five.metadata.put(f"bookies/{name}", b"cookie", None)
+    return five
 
 
 async def moved_after_the_backup(cluster):

@@ -6,9 +6,11 @@ from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import EntryCorrupt, ForeignLedger, NotEnoughBookies, RecoveryFailed
 from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.metadata.memory import MemoryMetadataStore
-from support.fakes.bookies import Adds, FakeCluster
+from support.fakes.bookies import Adds
 from support.files.faulty_files import FaultyFiles
 from support.stores.bookie_kit import Bookie, bodies
+
+pytestmark = pytest.mark.cluster_settings(add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
 
 S = BookieStatus
 
@@ -66,13 +68,6 @@ async def test_compaction_keeps_which_ledger_an_entry_belongs_to_lost_entries_in
     bookie = await bookie.restarted()
     await foreign_everywhere(bookie, 7)
     assert await bookie.read_all(7, 0, 11) == bodies(7, range(12), 300)
-
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
-    yield cluster
-    await cluster.close()
 
 
 async def written(ledgers, texts):

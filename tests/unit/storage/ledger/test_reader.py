@@ -8,6 +8,8 @@ from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, decode_read
 from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
 from support.fakes.bookies import Adds, FakeCluster, until
 
+pytestmark = pytest.mark.cluster_settings(read_entry_timeout_s=0.4, speculative_read_delay_ms=20)
+
 
 async def closed_ledger(cluster, count, size=10):
     writer = await cluster.ledgers.create()
@@ -22,13 +24,6 @@ async def closed_ledger(cluster, count, size=10):
         )
     )
     return await writer.close()
-
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, read_entry_timeout_s=0.4, speculative_read_delay_ms=20)
-    yield cluster
-    await cluster.close()
 
 
 @pytest.fixture

@@ -11,19 +11,7 @@ from magnetar.storage.ledger.write_back import LATE_ROUNDS_MAX
 from magnetar.storage.metadata.ledger_metadata import LedgerState
 from support.fakes.bookies import Adds, FakeCluster, until
 
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
-    yield cluster
-    await cluster.close()
-
-
-@pytest.fixture
-async def five():
-    cluster = FakeCluster(5, add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
-    yield cluster
-    await cluster.close()
+pytestmark = pytest.mark.cluster_settings(add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
 
 
 async def written(cluster, count):

@@ -21,19 +21,7 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerState
 from support.fakes.bookies import Adds, FakeCluster, until
 
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, add_entry_timeout_s=0.5)
-    yield cluster
-    await cluster.close()
-
-
-@pytest.fixture
-async def five():
-    cluster = FakeCluster(5, add_entry_timeout_s=0.5)
-    yield cluster
-    await cluster.close()
+pytestmark = pytest.mark.cluster_settings(add_entry_timeout_s=0.5)
 
 
 async def test_entries_are_acknowledged_in_order_and_read_back(cluster):

@@ -17,17 +17,12 @@ from magnetar.protocol.errors import (
 )
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from support.fakes.bookies import Adds, FakeBookie, FakeCluster, until
+from support.fakes.bookies import Adds, FakeBookie, until
 from support.stores.managed_ledger_kit import NAME, append, bodies, open_, read_all
 
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(
-        3, add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
-    )
-    yield cluster
-    await cluster.close()
+pytestmark = pytest.mark.cluster_settings(
+    add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
+)
 
 
 async def test_a_rollover_waits_for_the_metadata_store_while_appends_go_on(cluster):

@@ -24,16 +24,13 @@ from magnetar.storage.managed.cursor import CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
-from support.fakes.bookies import Adds, FakeCluster, until
+from support.fakes.bookies import Adds, until
+
+pytestmark = pytest.mark.cluster_settings(
+    add_entry_timeout_s=2.0, cursor_flush_interval_s=0.02, cursor_ledger_entries_max=5
+)
 
 NAME = "persistent/public/default/t"
-
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, add_entry_timeout_s=2.0, cursor_flush_interval_s=0.02, cursor_ledger_entries_max=5)
-    yield cluster
-    await cluster.close()
 
 
 async def open_(cluster, epoch=1, ledgers=None):

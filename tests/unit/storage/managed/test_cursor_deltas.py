@@ -19,7 +19,9 @@ from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
-from support.fakes.bookies import Adds, FakeCluster
+from support.fakes.bookies import Adds
+
+pytestmark = pytest.mark.cluster_settings(add_entry_timeout_s=2.0, cursor_flush_interval_s=3600)
 
 NAME = "persistent/public/default/t"
 HOLES = 300_000
@@ -27,13 +29,6 @@ HOLES = 300_000
 
 def chain(entries: int) -> LedgerChain:
     return LedgerChain([LedgerInfo(3, 0, entries, 1, True), LedgerInfo(6, 0, entries, 1, False)])
-
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, add_entry_timeout_s=2.0, cursor_flush_interval_s=3600)
-    yield cluster
-    await cluster.close()
 
 
 async def open_(cluster, epoch=1):

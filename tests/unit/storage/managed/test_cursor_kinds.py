@@ -6,17 +6,13 @@ from magnetar.protocol.errors import MetadataError, NotAllowedError, Subscriptio
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
-from support.fakes.bookies import FakeCluster
 from support.stores.managed_ledger_kit import NAME, append, bodies, open_
 
+pytestmark = pytest.mark.cluster_settings(
+    ledger_entries_max=2, ledger_rollover_min_minutes=0, cursor_flush_interval_s=60.0
+)
+
 HIDDEN = [kind for kind in CursorKind if kind is not CursorKind.SUBSCRIPTION]
-
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, ledger_entries_max=2, ledger_rollover_min_minutes=0, cursor_flush_interval_s=60.0)
-    yield cluster
-    await cluster.close()
 
 
 async def record_of(cluster, name):

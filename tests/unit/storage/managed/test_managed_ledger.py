@@ -19,17 +19,12 @@ from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerState
-from support.fakes.bookies import Adds, FakeCluster, until
+from support.fakes.bookies import Adds, until
 from support.stores.managed_ledger_kit import NAME, append, bodies, open_, read_all
 
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(
-        3, add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
-    )
-    yield cluster
-    await cluster.close()
+pytestmark = pytest.mark.cluster_settings(
+    add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
+)
 
 
 async def test_an_idle_topic_costs_one_record_and_no_ledger(cluster):

@@ -4,10 +4,7 @@ Each is a call to the coordinator and a part of a transaction there; a failover 
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
 
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
@@ -70,13 +67,6 @@ class Broker:
         await adds.wait(3)
         cursor.acknowledge([adds.positions[1]])
         await cursor.flush()
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    cluster = FakeCluster(3)
-    yield cluster
-    await cluster.close()
 
 
 async def test_creating_a_topic_costs_two_operations(cluster: FakeCluster) -> None:

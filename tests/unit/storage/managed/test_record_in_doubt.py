@@ -1,7 +1,7 @@
 """The record of a chain after a write whose answer was lost: nobody waits for long, and the doubt ends well."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,18 +15,17 @@ from magnetar.storage.metadata.store import Guard, Write, WriteResult
 from support.fakes.bookies import Adds, FakeCluster, until
 from support.stores.managed_ledger_kit import NAME, append, bodies, open_, read_all
 
+pytestmark = pytest.mark.cluster_settings(
+    add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
+)
+
 RECORD = metadata_keys.managed_ledger(NAME)
 
 
-@pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_writer, "CREATE_SETTLE_S", 0.1)
     monkeypatch.setattr(managed_ledger_record, "RECORD_WAIT_S", 0.3)
-    cluster = FakeCluster(
-        3, add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
-    )
-    yield cluster
-    await cluster.close()
 
 
 class Doubt:

@@ -15,15 +15,10 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import list_all, pack
 from support.fakes.bookies import Adds, FakeCluster
 
+pytestmark = pytest.mark.cluster_settings(cursor_flush_interval_s=0.02)
+
 NAME = "persistent/public/default/t"
 ASSIGNMENT = metadata_keys.assignment(NAME)
-
-
-@pytest.fixture
-async def cluster():
-    cluster = FakeCluster(3, cursor_flush_interval_s=0.02)
-    yield cluster
-    await cluster.close()
 
 
 async def assign(cluster, epoch):

@@ -1,6 +1,5 @@
 """What is trimmed although nobody asks for it: after a load, when a pin ends, and after a trim that failed."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,14 +12,9 @@ from magnetar.storage.metadata.store import pack, unpack
 from support.fakes.bookies import FakeCluster, until
 from support.stores.managed_ledger_kit import NAME, append, bodies, open_
 
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    cluster = FakeCluster(
-        3, add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
-    )
-    yield cluster
-    await cluster.close()
+pytestmark = pytest.mark.cluster_settings(
+    add_entry_timeout_s=1.0, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.02
+)
 
 
 async def two_ledgers(cluster: FakeCluster) -> ManagedLedger:
