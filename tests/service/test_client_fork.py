@@ -69,7 +69,7 @@ def refusals(calls: dict[str, Callable[[], object]]) -> str:
         try:
             wrong.append(f"{name} returned {call()!r}")
         except AlreadyClosed as error:
-            if f"forked from (parent {os.getppid()})" not in error.message:
+            if f"belongs to the parent process {os.getppid()}, from which" not in error.message:
                 wrong.append(f"{name}: {error}")
     return "; ".join(wrong)
 
