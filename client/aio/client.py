@@ -143,6 +143,7 @@ class AsyncClient:
         access_mode: object = None,
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+        **options: object,
     ) -> AsyncProducer:
         """Create a producer on a topic. The broker creates the topic if it does not exist.
 
@@ -172,6 +173,7 @@ class AsyncClient:
             access_mode: Not supported. Leave it out.
             message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
             hashing_scheme: The hash of a key that chooses the partition.
+            options: Other fields of `ProducerConfiguration`.
 
         Returns:
             The producer, connected.
@@ -185,7 +187,7 @@ class AsyncClient:
             MagnetarError: What the broker answers, as the class of its error.
             ProducerBusy: If another producer of that name is connected.
         """
-        configuration = ProducerConfiguration.of(locals())
+        configuration = ProducerConfiguration.of({**locals(), **options})
         core = self._running_core()
         producer = TopicProducer(core, configuration)
         await producer.open()
@@ -218,6 +220,7 @@ class AsyncClient:
         dead_letter_policy: object = None,
         crypto_failure_action: object = None,
         is_pattern_topic: bool = False,
+        **options: object,
     ) -> AsyncConsumer:
         """Create a consumer. The broker creates the topic and the subscription if they do not exist.
 
@@ -247,6 +250,7 @@ class AsyncClient:
             dead_letter_policy: Not supported. Leave it out.
             crypto_failure_action: Not supported. Leave it out.
             is_pattern_topic: Not supported. Leave it out.
+            options: Other fields of `ConsumerConfiguration`.
 
         Returns:
             The consumer, connected.
@@ -260,7 +264,7 @@ class AsyncClient:
             MagnetarError: What the broker answers, as the class of its error.
             ConsumerBusy: If the subscription admits no other consumer.
         """
-        configuration = ConsumerConfiguration.of(locals())
+        configuration = ConsumerConfiguration.of({**locals(), **options})
         core = self._running_core()
         consumer = TopicConsumer(core, configuration)
         await consumer.open()
@@ -278,6 +282,7 @@ class AsyncClient:
         crypto_key_reader: object = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: object = None,
+        **options: object,
     ) -> AsyncReader:
         """Create a reader that begins behind a message.
 
@@ -292,6 +297,7 @@ class AsyncClient:
             crypto_key_reader: Not supported. Leave it out.
             start_message_id_inclusive: Start at the start message, not behind it.
             crypto_failure_action: Not supported. Leave it out.
+            options: Other fields of `ReaderConfiguration`.
 
         Returns:
             The reader, connected.
@@ -304,7 +310,7 @@ class AsyncClient:
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        configuration = ReaderConfiguration.of(locals())
+        configuration = ReaderConfiguration.of({**locals(), **options})
         core = self._running_core()
         reader = TopicReader(core, configuration)
         await reader.open()

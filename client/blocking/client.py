@@ -137,6 +137,7 @@ class Client:
         access_mode: object = None,
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+        **options: object,
     ) -> Producer:
         """Create a producer on a topic. The broker creates the topic if it does not exist.
 
@@ -166,6 +167,7 @@ class Client:
             access_mode: Not supported. Leave it out.
             message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
             hashing_scheme: The hash of a key that chooses the partition.
+            options: Other fields of `ProducerConfiguration`.
 
         Returns:
             The producer, connected.
@@ -181,7 +183,7 @@ class Client:
         """
         return Producer(
             self,
-            self.open_producer(ProducerConfiguration.of(locals())),
+            self.open_producer(ProducerConfiguration.of({**locals(), **options})),
         )
 
     def subscribe(
@@ -212,6 +214,7 @@ class Client:
         regex_subscription_mode: object = None,
         dead_letter_policy: object = None,
         crypto_failure_action: object = None,
+        **options: object,
     ) -> Consumer:
         """Create a consumer. The broker creates the topic and the subscription if they do not exist.
 
@@ -244,6 +247,7 @@ class Client:
             regex_subscription_mode: Not supported. Leave it out.
             dead_letter_policy: Not supported. Leave it out.
             crypto_failure_action: Not supported. Leave it out.
+            options: Other fields of `ConsumerConfiguration`.
 
         Returns:
             The consumer, connected.
@@ -259,7 +263,7 @@ class Client:
         """
         return Consumer(
             self,
-            self.open_consumer(ConsumerConfiguration.of(locals())),
+            self.open_consumer(ConsumerConfiguration.of({**locals(), **options})),
         )
 
     def create_reader(
@@ -275,6 +279,7 @@ class Client:
         crypto_key_reader: object = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: object = None,
+        **options: object,
     ) -> Reader:
         """Create a reader that begins behind a message.
 
@@ -290,6 +295,7 @@ class Client:
             crypto_key_reader: Not supported. Leave it out.
             start_message_id_inclusive: Start at the start message, not behind it.
             crypto_failure_action: Not supported. Leave it out.
+            options: Other fields of `ReaderConfiguration`.
 
         Returns:
             The reader, connected.
@@ -304,7 +310,7 @@ class Client:
         """
         return Reader(
             self,
-            self.open_reader(ReaderConfiguration.of(locals())),
+            self.open_reader(ReaderConfiguration.of({**locals(), **options})),
         )
 
     def get_topic_partitions(self, topic: str) -> list[str]:

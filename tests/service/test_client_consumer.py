@@ -129,6 +129,19 @@ async def test_a_thousand_acknowledgements_do_not_wait(broker: FakeBroker, clien
     await broker.until(lambda: len(subscription(broker).acked) == 1000, 0.09)
 
 
+async def test_options_that_the_official_signature_lacks_are_taken_by_name(
+    broker: FakeBroker, client: AsyncClient
+) -> None:
+    """The gathering of acknowledgements: by number only, because the time would take a minute."""
+    await publish(client, numbers(2))
+    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, ack_group_time_ms=60_000, ack_group_max=2)
+    for _ in range(2):
+        await consumer.acknowledge(await consumer.receive(2000))
+    await broker.until(lambda: subscription(broker).acked == {0, 1})
+    with pytest.raises(TypeError, match=r"subscribe\(\) got an unexpected keyword argument 'ack_group_maximum'"):
+        await client.subscribe("t", "s2", ack_group_maximum=2)
+
+
 async def test_a_batch_is_acknowledged_when_all_its_messages_are(broker: FakeBroker, client: AsyncClient) -> None:
     await publish(client, numbers(6), 3)
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST)

@@ -80,8 +80,8 @@ CALLS = [
 ]
 ONE_FACE_ONLY = {"message_listener", "reader_listener", "pattern_auto_discovery_period", "is_pattern_topic"}
 """The official client has these in one of its faces."""
-INSIDE = {"ack_group_time_ms", "ack_group_max"}
-"""Options that no call takes yet."""
+BY_NAME = {"ack_group_time_ms", "ack_group_max"}
+"""Options of ours: calls take them among their `**options`."""
 
 
 @pytest.mark.parametrize(("face", "call", "kind"), CALLS)
@@ -90,7 +90,7 @@ def test_a_call_takes_the_options_that_are_declared(face: Any, call: str, kind: 
     taken = {one.name: one for one in parameters(getattr(face, call)) if one.name != "options"}
     names = {*declared, *kind.UNSUPPORTED, *kind.WITHOUT_EFFECT}
     assert set(taken) <= names
-    left = names - set(taken) - ONE_FACE_ONLY - INSIDE
+    left = names - set(taken) - ONE_FACE_ONLY - BY_NAME
     assert not left or call == "__init__", f"{call} does not take {left}"
     for name, one in taken.items():
         if name in declared and name != "properties" and (face, name) != (magnetar.AsyncClient, "batching_enabled"):
