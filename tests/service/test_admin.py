@@ -13,8 +13,10 @@ import pytest
 from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
 from magnetar.actors.admin.service import AdminService
+from magnetar.actors.coordinator.status_methods import StatusMethods
 from magnetar.actors.policies.effective import POLICIES
 from magnetar.actors.policies.kinds import Bound
+from magnetar.protocol.cluster_status import ClusterView
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
@@ -380,6 +382,25 @@ async def test_health_needs_brokers_and_bookies(http: Http) -> None:
     metrics = (await http("GET", "/metrics"))[1]
     assert 'magnetar_bookies{node="admin",service="admin"} 2.0' in metrics
     assert 'magnetar_coordinator_up{node="admin",service="admin"} 1.0' in metrics
+
+
+async def test_metrics_show_the_longest_silence_of_a_live_member(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    def line(seconds: float) -> str:
+        return f'magnetar_members_silent_seconds{{node="admin",service="admin"}} {seconds}'
+
+    status = StatusMethods.status
+    silences = {"broker-1": 0.25, "broker-2": 0.75}
+
+    async def silent(self: StatusMethods) -> ClusterView:
+        found = await status(self)
+        for member in found["members"]:
+            member["silent_s"] = silences.get(member["id"], 0.0)
+        return found
+
+    monkeypatch.setattr(StatusMethods, "status", silent)
+    await http.cluster.broker(1)
+    await http.cluster.broker(2)
+    assert line(0.75) in (await http("GET", "/metrics"))[1]
 
 
 async def test_all_bookies_are_listed_whether_or_not_they_live(http: Http) -> None:
