@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any
 
+from magnetar.actors.coordinator.namespace_methods import NamespaceMethods
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.protocol.errors import MagnetarError
@@ -34,6 +35,11 @@ TRAPPED_PREFIXES = (
 )
 
 
+NAMESPACE = "public/default"
+UNREACHED = (None, 0, 1 << 20, (1 << 20) + 1)
+"""Bounds that nothing in a run reaches: a change shows in what brokers hold, and nowhere else."""
+
+
 class ClusterFaults(Faults):
     """See the module. Each run draws which kinds it has. `workloads` are those that may be crashed."""
 
@@ -48,7 +54,7 @@ class ClusterFaults(Faults):
             self.failing_sync, self.power_loss, self.usurp, self.damage, self.strike, self.zombie, self.restart_race,
             self.close_in_order, self.unload, self.rebalance, self.crash_at_write, self.wipe, self.lose_for_good,
             self.crash_client, self.pause_client, self.delay, self.crash_amid_writes, self.misread, self.stutter,
-            self.fade,
+            self.fade, self.change_policy,
         ]  # fmt: skip
         share = random.choice((0.15, 0.4, 0.7))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
@@ -165,6 +171,14 @@ class ClusterFaults(Faults):
         office = self._office()
         if office is not None:
             await self._order("rebalance", office.rebalancer.rebalance())
+
+    async def change_policy(self) -> None:
+        """A bound of the namespace changes."""
+        office = self._office()
+        if office is not None:
+            policy = self._random.choice(("max_producers_per_topic", "max_unacked_messages_per_consumer"))
+            value = self._random.choice(UNREACHED)
+            await self._order("policy", NamespaceMethods(office).rpc_set_policy(None, NAMESPACE, policy, value))  # type: ignore[arg-type]
 
     def _office(self) -> Office | None:
         node = self._cluster.coordinator

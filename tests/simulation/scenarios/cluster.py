@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
+from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.topics import loaded_topics as topics
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
@@ -30,7 +31,7 @@ from ..checkers.history import History
 from ..checkers.metadata_watch import MetadataWatch
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
-from ..faults.cluster import ClusterFaults
+from ..faults.cluster import NAMESPACE, ClusterFaults
 from ..workloads.asking import Asking
 from ..workloads.consuming import Consuming
 from ..workloads.foreign_reading import ForeignReading
@@ -49,6 +50,7 @@ SAFETY_S = 8.0
 REPAIR_LIMIT_S = 90.0
 """I8: a bookie lost for good is in no record any more so long after its grace."""
 COLLECT_LIMIT_S = 30.0
+POLICIES_LIMIT_S = 30.0
 LOOK_AGAIN_S = 1.0
 DELETION_DELAY_MAX_S = 3.0
 """So long a deletion may take in some runs: longer than brokers refuse a topic that they released, in some of these."""
@@ -108,6 +110,7 @@ class Scenario:
         await self._cluster.start()
         await self._safety()
         await self._quiet()
+        await self._cluster.until(self._policies_agree, POLICIES_LIMIT_S, "I8: a broker has policies of its own")
         self._compare()
         if self._history.violations:
             return
@@ -182,6 +185,19 @@ class Scenario:
         await self._log_reading.run(self._log_reading.read)
         for consumer in self._consumers:
             await consumer.run(consumer.stop)
+
+    def _policies_agree(self) -> bool:
+        """Whether every broker, and every topic that it has loaded, has the policies of the coordinator."""
+        if not self._cluster.coordinator.ready:
+            return False
+        told = self._cluster.coordinator.service.office.namespaces.policies(NAMESPACE).policies
+        policies = EffectivePolicies.resolve(self._cluster.settings, told or {})
+        brokers = [node.service.topics for node in self._cluster.brokers if node.ready]
+        return bool(brokers) and all(
+            topics.policies.effective(NAMESPACE) == policies
+            and all(topic.policies == policies for topic in topics.loaded.values())
+            for topics in brokers
+        )
 
     def _compare(self) -> None:
         logs = self._log_reading.logs
