@@ -13,9 +13,9 @@ from ray.exceptions import RayError
 from rows import Report, Row
 
 import magnetar
-from magnetar.cluster.ray_calls import ask
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.names import RAY_NAMESPACE, actor_name, broker_id
+from magnetar.runtime.ray_calls import ask
 
 KILLS = 10
 SEND_EVERY_S = 0.005

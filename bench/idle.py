@@ -8,8 +8,8 @@ import ray
 from processes import cpu_seconds, service_processes
 from rows import Report, Row
 
-from magnetar.cluster.ray_calls import ask, remote
 from magnetar.protocol.cluster_status import ClusterStatus
+from magnetar.runtime.ray_calls import ask, remote
 
 QUIET_S = 60.0
 WINDOW_S = 20.0

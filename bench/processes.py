@@ -4,9 +4,9 @@ import time
 
 import ray
 
-from magnetar.cluster.ray_calls import ask
 from magnetar.protocol.cluster_status import ClusterStatus
 from magnetar.protocol.names import ADMIN_ID, COORDINATOR_ID, RAY_NAMESPACE, actor_name
+from magnetar.runtime.ray_calls import ask
 
 
 def service_processes(status: ClusterStatus) -> dict[str, int]:

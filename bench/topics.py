@@ -8,9 +8,9 @@ from processes import cpu_seconds
 from rows import Report, Row
 
 import magnetar
-from magnetar.cluster.ray_calls import ask
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
+from magnetar.runtime.ray_calls import ask
 
 TOPICS = 1000
 ROUNDS = 3

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -43,7 +43,7 @@ DataDirectory = Annotated[
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
+def clear_errors() -> Generator[None]:
     """Turn errors that the operator can mend into one line."""
     try:
         yield

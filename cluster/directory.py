@@ -16,11 +16,13 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 from ..protocol.errors import ClusterError, DirectoryLocked
+from ..protocol.plain_values import is_text_map
 from ..runtime.files import FileLock, RealFiles, make_private_directory
 
 IDENTITY_FILE = "cluster.json"
@@ -52,13 +54,29 @@ class ClusterIdentity:
 def _is_whole(identity: ClusterIdentity) -> bool:
     """An unknown `state` would pass for one that needs no metadata store, an empty secret would let any process in."""
     return (
-        isinstance(identity.cluster_id, str)
+        type(identity.cluster_id) is str
         and bool(identity.cluster_id)
         and len(identity.secret) > 0
         and type(identity.created_ms) is int
-        and isinstance(identity.metadata_url, str)
+        and type(identity.metadata_url) is str
         and identity.state in ("new", "ready")
     )
+
+
+class SessionRecord(TypedDict):
+    """The Ray under a cluster, and (process id, start time) of what carries it."""
+
+    kind: Literal["joined", "local", "detached"]
+    address: str
+    temporary_directory: str
+    processes: list[list[int]]
+
+
+class RunRecord(TypedDict):
+    """What the last `start` started."""
+
+    cluster_id: str
+    ray: SessionRecord
 
 
 class ClusterDirectory:
@@ -188,11 +206,11 @@ class ClusterDirectory:
 
     # -- what runs ---------------------------------------------------------------------------------------------
 
-    def load_run(self) -> dict[str, Any] | None:
+    def load_run(self) -> RunRecord | None:
         """What the last `start` wrote down, None after a clean `stop`."""
-        return self._read(RUN_FILE)
+        return cast("RunRecord | None", self._read(RUN_FILE))
 
-    def save_run(self, run: dict[str, Any]) -> None:
+    def save_run(self, run: RunRecord) -> None:
         self._write(RUN_FILE, run)
 
     def clear_run(self) -> None:
@@ -206,11 +224,11 @@ class ClusterDirectory:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise ClusterError(f"cannot read {path} ({error}): check that the file belongs to this user") from error
-        if not isinstance(record, dict):
+        if not is_text_map(record):
             raise ClusterError(f"{path} is damaged (it holds no JSON object): restore it from a backup")
         return record
 
-    def _write(self, name: str, record: dict[str, Any]) -> None:
+    def _write(self, name: str, record: Mapping[str, object]) -> None:
         """Replace the file durably; never readable by others, not even for a moment, because of the secret."""
         path = self.path / name
         make_private_directory(str(path.parent))

@@ -11,19 +11,20 @@ import importlib
 import logging
 import os
 import threading
-from typing import Any
 
 from ..actors.processes.plan import log_directory
+from ..actors.processes.ray_handles import ClientInformation, CoordinatorHandle
 from ..actors.processes.ray_launcher import actor_options, launch_ahead
-from ..protocol.cluster_status import ClusterStatus, SupervisedView
+from ..protocol.cluster_status import ClusterStatus
 from ..protocol.errors import ClusterError
-from ..protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
+from ..protocol.names import COORDINATOR_ACTOR, actor_name
 from ..runtime.environment import Environment
+from ..runtime.ray_calls import ask, find_actor, gcs_address, kill_actor, named_actors, remote
 from . import ray_session
 from .directory import ClusterDirectory
 from .handle import Cluster
+from .planning import Machine
 from .preparing import Prepared, StartOptions, prepare
-from .ray_calls import ask, remote
 from .ray_session import RaySession
 from .survey import ray_machines
 
@@ -37,14 +38,14 @@ STOP_TIMEOUT_S = 90.0
 class RayCluster(Cluster):
     """A cluster on the Ray that this process is connected to."""
 
-    def __init__(self, information: dict[str, Any], session: RaySession, directory: ClusterDirectory) -> None:
+    def __init__(self, information: ClientInformation, session: RaySession, directory: ClusterDirectory) -> None:
         super().__init__(information["cluster_id"], information["service_urls"], information["admin_url"])
         self._session = session
         self._directory = directory
         self._stopped = False
 
     def status(self) -> ClusterStatus:
-        status: SupervisedView = ask(_coordinator().status.remote(), ANSWER_TIMEOUT_S)
+        status = ask(_coordinator().status.remote(), ANSWER_TIMEOUT_S)
         return {
             **status,
             "service_url": self.service_url,
@@ -55,8 +56,7 @@ class RayCluster(Cluster):
         }
 
     def accept_lost_ledgers(self) -> list[list[int]]:
-        ranges: list[list[int]] = ask(_coordinator().accept_lost_ledgers.remote(), ANSWER_TIMEOUT_S)
-        return ranges
+        return ask(_coordinator().accept_lost_ledgers.remote(), ANSWER_TIMEOUT_S)
 
     def how_to_join(self) -> str:
         """What another program puts into its environment to reach the cluster through Ray."""
@@ -119,7 +119,7 @@ def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayClus
     found = ClusterDirectory(information["data_directory"])
     run = found.load_run()
     if session is None or session.kind == "joined":
-        session = RaySession("joined", ray.get_runtime_context().gcs_address)
+        session = RaySession("joined", gcs_address())
         if run is not None and run["ray"]["address"] == session.address:
             session = RaySession.from_record(run["ray"])
     return RayCluster(information, session, found)
@@ -151,12 +151,11 @@ def _import_ahead() -> None:
 
 
 def _start(directory: ClusterDirectory, options: StartOptions, session: RaySession) -> RayCluster:
-    import ray
 
     from ..actors.processes.ray_actors import CoordinatorActor, MemberActor
 
     with contextlib.suppress(ValueError):
-        ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
+        find_actor(COORDINATOR_ACTOR)
         raise ClusterError(
             f"a Magnetar cluster already runs on the Ray at {session.address}: "
             "`magnetar status` shows it, `magnetar stop` stops it"
@@ -172,7 +171,9 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
         )
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
-    coordinator = remote(CoordinatorActor, **actor_options(plan.coordinator, restarts_max=-1)).remote(plan)
+    coordinator: CoordinatorHandle = remote(
+        CoordinatorActor, **actor_options(plan.coordinator, restarts_max=-1)
+    ).remote(plan)
     try:
         launch_ahead(plan, MemberActor)
         problems = ask(coordinator.wait_ready.remote(READY_TIMEOUT_S), READY_TIMEOUT_S + 30)
@@ -190,7 +191,7 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
     return RayCluster(information, session, directory)
 
 
-async def _prepare(directory: ClusterDirectory, options: StartOptions, machines: list[Any]) -> Prepared:
+async def _prepare(directory: ClusterDirectory, options: StartOptions, machines: list[Machine]) -> Prepared:
     env = Environment.real(threads_max=1)
     try:
         return await prepare(env, directory, options, machines)
@@ -198,20 +199,17 @@ async def _prepare(directory: ClusterDirectory, options: StartOptions, machines:
         env.close()
 
 
-def _coordinator() -> Any:
-    import ray
-
+def _coordinator() -> CoordinatorHandle:
     try:
-        return ray.get_actor(COORDINATOR_ACTOR, RAY_NAMESPACE)
+        handle: CoordinatorHandle = find_actor(COORDINATOR_ACTOR)
+        return handle
     except ValueError as error:
         raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
 
 
 def _stop_actors() -> None:
     """Close the services in order and end their actors, all of them, whatever state they are in."""
-    import ray
     from ray.exceptions import RayError
-    from ray.util import list_named_actors
 
     try:
         coordinator = _coordinator()
@@ -223,12 +221,11 @@ def _stop_actors() -> None:
         except RayError as error:
             logger.warning("the coordinator did not stop the cluster: %s", error)
         # Its supervisor first: it would start again what is killed below.
-        ray.kill(coordinator)
-    named: list[Any] = list_named_actors(all_namespaces=True)
-    for actor in named:
-        if actor["namespace"] == RAY_NAMESPACE and actor["name"].startswith(actor_name("")):
+        kill_actor(coordinator)
+    for name in named_actors():
+        if name.startswith(actor_name("")):
             with contextlib.suppress(ValueError):
-                ray.kill(ray.get_actor(actor["name"], RAY_NAMESPACE))
+                kill_actor(find_actor(name))
 
 
 def _end_session(session: RaySession) -> None:

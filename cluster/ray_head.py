@@ -8,17 +8,21 @@ What is started carries `MARK` in its environment, by which it is found and writ
 when they change their titles, so they are found as descendants of the others.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# Ray's own class is typed in part only.
+
 import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 from ..protocol.errors import ClusterError
+from ..runtime.ray_calls import node_ip_address
 from . import processes
 from .ports import free_ports
 from .processes import Process
@@ -36,6 +40,12 @@ CONNECT_VARIABLES = {
     "RAY_raylet_client_num_connect_attempts": "500",
 }
 END_TIMEOUT_S = 10.0
+
+
+class NodeTable(Protocol):
+    """What is used of Ray's client of its GCS."""
+
+    def get_all_node_info(self, timeout: float) -> object: ...
 
 
 def start_head(directory: str) -> str:
@@ -67,33 +77,32 @@ def processes_of(directory: str) -> list[Process]:
 
 
 def _start_here(directory: str, gcs_port: int) -> str:
-    import ray.util
     from ray._private import node, parameter
     from ray._private.authentication import authentication_token_setup
 
     class Head(node.Node):
         """Without the dashboard's process, which serves nothing here and is waited for."""
 
-        def start_api_server(self, **arguments: Any) -> None:
+        def start_api_server(self, **arguments: object) -> None:
             return None
 
         def start_ray_processes(self) -> None:
             """Return once the raylet has registered: Ray asks for it next, and asks again only a second later."""
             super().start_ray_processes()
-            client: Any = self.get_gcs_client()
+            client = cast(NodeTable, self.get_gcs_client())
             deadline = time.monotonic() + REGISTERED_TIMEOUT_S
             while not client.get_all_node_info(timeout=REGISTERED_TIMEOUT_S) and time.monotonic() < deadline:
                 time.sleep(REGISTERED_POLL_S)
 
     authentication_token_setup.ensure_token_if_auth_enabled(None, create_token_if_missing=True)
     parameters = parameter.RayParams(
-        node_ip_address=ray.util.get_node_ip_address(),
+        node_ip_address=node_ip_address(),
         gcs_server_port=gcs_port,
         temp_dir=directory,
         include_dashboard=False,
         no_monitor=True,
     )
-    head: Any = Head(parameters, head=True, shutdown_at_exit=False, spawn_reaper=False)
+    head = Head(parameters, head=True, shutdown_at_exit=False, spawn_reaper=False)
     return str(head.address)
 
 
@@ -133,7 +142,7 @@ def _ray(*arguments: str) -> None:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def _environment(variables: dict[str, str]) -> Generator[None]:
     """These variables are set for what is started meanwhile."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

@@ -20,10 +20,12 @@ import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..protocol.errors import ClusterError
+from ..runtime.ray_calls import gcs_address, init, shutdown
 from . import processes, ray_head
+from .directory import SessionRecord
 from .processes import Process
 
 RAY_END_TIMEOUT_S = 10.0
@@ -42,7 +44,7 @@ class RaySession:
     temporary_directory: str = ""
     processes: tuple[Process, ...] = field(default=())
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> SessionRecord:
         """As plain JSON values."""
         return {
             "kind": self.kind,
@@ -52,12 +54,12 @@ class RaySession:
         }
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "RaySession":
+    def from_record(cls, record: SessionRecord) -> "RaySession":
         return cls(
             record["kind"],
             record["address"],
             record["temporary_directory"],
-            tuple(Process(pid, started) for pid, started in record["processes"]),
+            tuple(Process(*process) for process in record["processes"]),
         )
 
 
@@ -69,17 +71,17 @@ def join_or_start(*, detach: bool) -> RaySession:
     import ray
 
     if ray.is_initialized():
-        return RaySession("joined", ray.get_runtime_context().gcs_address)
+        return RaySession("joined", gcs_address())
     address = os.environ.get("RAY_ADDRESS")
     if address and address != "local":
         connect_to_ray(address)
-        return RaySession("joined", ray.get_runtime_context().gcs_address)
+        return RaySession("joined", gcs_address())
     if detach:
         return _start_detached()
     _init(address="local", include_dashboard=False)
     own = processes.current(os.getpid())
     assert own is not None
-    return RaySession("local", ray.get_runtime_context().gcs_address, processes=(own,))
+    return RaySession("local", gcs_address(), processes=(own,))
 
 
 def connect_to_session(session: RaySession) -> None:
@@ -101,9 +103,8 @@ def connect_to_ray(address: str, *, with_token: bool = False) -> None:
 
 def disconnect() -> None:
     """Leave Ray; a local one ends."""
-    import ray
 
-    ray.shutdown()
+    shutdown()
 
 
 def end_detached(session: RaySession) -> None:
@@ -134,10 +135,9 @@ def remove_temporary_directory(session: RaySession) -> None:
         shutil.rmtree(session.temporary_directory, ignore_errors=True)
 
 
-def _init(**arguments: Any) -> None:
-    import ray
+def _init(**arguments: object) -> None:
 
-    ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
+    init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
 
 
 def _use_token() -> None:
@@ -149,7 +149,7 @@ def _use_token() -> None:
         # Ray reads the variable when it is imported; this is how it makes itself read it again.
         from ray import _raylet
 
-        configuration: Any = _raylet.Config  # pyright: ignore[reportAttributeAccessIssue]
+        configuration = getattr(_raylet, "Config")  # noqa: B009 (compiled, and not in its stub)
         configuration.initialize("")
 
 

@@ -2,11 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from ..protocol.errors import ClusterError
+from ..runtime.ray_calls import Answer, ask, ray_nodes, remote
 from .planning import Machine, is_loopback
-from .ray_calls import ask, remote
 
 SURVEY_TIMEOUT_S = 60.0
 
@@ -16,7 +15,7 @@ def find_cookies(data_directory: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(Path(data_directory).glob("bookie-*/cookie")):
         try:
-            cookie: dict[str, Any] = json.loads(path.read_bytes())
+            cookie: dict[str, object] = json.loads(path.read_bytes())
             found[path.parent.name] = str(cookie["cluster_id"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ClusterError(
@@ -37,11 +36,11 @@ def ray_machines(host: str, data_directory: str) -> list[Machine]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     own = ray.get_runtime_context().get_node_id()
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in ray_nodes() if node["Alive"]]
     nodes.sort(key=lambda node: (node["NodeID"] != own, node["NodeID"]))
     if is_loopback(host):
         nodes = nodes[:1]
-    looks: dict[str, Any] = {}
+    looks: dict[str, Answer[dict[str, str]]] = {}
     for node in nodes[1:]:
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         looks[node["NodeID"]] = remote(find_cookies, num_cpus=0, scheduling_strategy=strategy).remote(data_directory)

@@ -12,18 +12,20 @@ import asyncio
 import gc
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...protocol.cluster_status import SupervisedView
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.logs import log_to_file, log_to_stderr
+from ...runtime.rpc.keys import ReadCredentials
 from ...runtime.tasks import Tasks
 from ...storage.metadata.store import MetadataStore
 from . import assembly
 from .node import Member
 from .plan import ClusterPlan, MemberPlan
+from .ray_handles import ClientInformation
 from .ray_launcher import RayLauncher, locate_coordinator
 from .supervisor import Supervisor
 
@@ -56,14 +58,14 @@ class MemberActor:
         self._env = Environment.real()
         self._member = Member(self._env, plan, locate_coordinator)
 
-    async def start(self) -> list[Any]:
-        """Start the service, once; returns [host, port]. Raises what the service raised."""
+    async def start(self) -> tuple[str, int]:
+        """Start the service, once; returns (host, port). Raises what the service raised."""
         await self._member.start()
         return await self.address()
 
-    async def address(self) -> list[Any]:
-        """[host, port] of the service's main socket."""
-        return list(self._member.service.address)
+    async def address(self) -> tuple[str, int]:
+        """(host, port) of the service's main socket."""
+        return self._member.service.address
 
     async def process_id(self) -> int:
         """The operating system's id of this process."""
@@ -95,9 +97,9 @@ class CoordinatorActor:
         self._tasks = Tasks()
         self._tasks.spawn(self._start(), "start-coordinator")
 
-    async def address(self) -> list[Any]:
-        """[host, port] of the internal RPC; waits until it listens."""
-        return list((await self._running()).address)
+    async def address(self) -> tuple[str, int]:
+        """(host, port) of the internal RPC; waits until it listens."""
+        return (await self._running()).address
 
     async def process_id(self) -> int:
         """The operating system's id of this process."""
@@ -114,8 +116,8 @@ class CoordinatorActor:
             return {self._plan.coordinator.node_id: self._problem or "starting"}
         return await self._supervisor.wait_ready(deadline - loop.time())
 
-    async def client_information(self) -> dict[str, Any]:
-        """What a client needs: `service_urls` of all brokers, `admin_url`, `cluster_id`, `data_directory`."""
+    async def client_information(self) -> ClientInformation:
+        """What a client needs."""
         return {
             "service_urls": self._plan.service_urls,
             "admin_url": self._plan.admin_url,
@@ -123,7 +125,7 @@ class CoordinatorActor:
             "data_directory": self._plan.data_directory,
         }
 
-    async def read_credentials(self) -> dict[str, Any]:
+    async def read_credentials(self) -> ReadCredentials:
         """What a bulk reader needs: `cluster_id`, `keys`, `coordinator` [host, port].
 
         Every task of this Ray may ask for it. The keys are those of a reader, which changes nothing; see

@@ -7,11 +7,12 @@ service's event loop. Ray is imported late: services and tests load this file wi
 
 import asyncio
 import logging
-from typing import Any
 
 from ...protocol.errors import CoordinatorUnavailable
 from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
+from ...runtime.ray_calls import find_actor, kill_actor, remote
 from .plan import ClusterPlan, NodePlan
+from .ray_handles import CoordinatorHandle, MemberHandle
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ CALLS_MAX = 1000
 """Calls into one actor that may be under way; some of ours wait for as long as the actor lives."""
 
 
-def actor_options(node: NodePlan, *, restarts_max: int) -> dict[str, Any]:
+def actor_options(node: NodePlan, *, restarts_max: int) -> dict[str, object]:
     """Ray's options of the actor of a node."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -40,11 +41,10 @@ def actor_options(node: NodePlan, *, restarts_max: int) -> dict[str, Any]:
 
 async def locate_coordinator() -> tuple[str, int]:
     """Where the coordinator listens, asked of its actor. Raises CoordinatorUnavailable while Ray restarts it."""
-    import ray
     from ray.exceptions import RayError
 
     try:
-        handle: Any = await asyncio.to_thread(ray.get_actor, COORDINATOR_ACTOR, RAY_NAMESPACE)
+        handle: CoordinatorHandle = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
         async with asyncio.timeout(LOCATE_TIMEOUT_S):
             host, port = await handle.address.remote()
     except (ValueError, TimeoutError, RayError) as error:
@@ -65,11 +65,9 @@ def launch_ahead(plan: ClusterPlan, member: type) -> None:
             logger.info("%s was not created; the supervisor creates it: %s", node.node_id, error)
 
 
-def _create(plan: ClusterPlan, member: type, node: NodePlan) -> Any:
-    import ray
-
-    remote = ray.remote(member).options(**actor_options(node, restarts_max=0))
-    return remote.remote(plan.member(node))
+def _create(plan: ClusterPlan, member: type, node: NodePlan) -> MemberHandle:
+    handle: MemberHandle = remote(member, **actor_options(node, restarts_max=0)).remote(plan.member(node))
+    return handle
 
 
 class RayLauncher:
@@ -79,12 +77,11 @@ class RayLauncher:
         self._plan = plan
         self._member = member
 
-    async def adopt(self, node: NodePlan) -> Any | None:
-        import ray
+    async def adopt(self, node: NodePlan) -> MemberHandle | None:
         from ray.exceptions import RayError
 
         try:
-            handle: Any = await asyncio.to_thread(ray.get_actor, actor_name(node.node_id), RAY_NAMESPACE)
+            handle: MemberHandle = await asyncio.to_thread(find_actor, actor_name(node.node_id))
         except ValueError:
             return None
         try:
@@ -99,7 +96,7 @@ class RayLauncher:
             return None
         return handle
 
-    async def launch(self, node: NodePlan) -> Any:
+    async def launch(self, node: NodePlan) -> MemberHandle:
         from ray.exceptions import RayTaskError
 
         handle = await asyncio.to_thread(self._create, node)
@@ -114,7 +111,7 @@ class RayLauncher:
             raise
         return handle
 
-    async def ended(self, handle: Any) -> str:
+    async def ended(self, handle: MemberHandle) -> str:
         from ray.exceptions import ActorUnavailableError, RayError
 
         while True:
@@ -127,18 +124,15 @@ class RayLauncher:
             except RayError as error:
                 return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
-    async def close(self, handle: Any) -> None:
+    async def close(self, handle: MemberHandle) -> None:
         await handle.close.remote()
 
-    async def kill(self, handle: Any) -> None:
-        import ray
+    async def kill(self, handle: MemberHandle) -> None:
+        await asyncio.to_thread(kill_actor, handle)
 
-        await asyncio.to_thread(ray.kill, handle)
-
-    def _create(self, node: NodePlan) -> Any:
-        import ray
-
+    def _create(self, node: NodePlan) -> MemberHandle:
         try:
             return _create(self._plan, self._member, node)
         except ValueError:  # the name was taken since `adopt` looked: by `launch_ahead`
-            return ray.get_actor(actor_name(node.node_id), RAY_NAMESPACE)
+            handle: MemberHandle = find_actor(actor_name(node.node_id))
+            return handle

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from ...protocol.cluster_status import ProcessStatus
 from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
@@ -25,6 +25,8 @@ from .plan import NodePlan
 
 logger = logging.getLogger(__name__)
 
+Handle = TypeVar("Handle")
+
 RESTART_DELAY_INITIAL_S = 0.1
 RESTART_DELAY_MAX_S = 10.0
 HEALTHY_AFTER_S = 60.0
@@ -34,26 +36,26 @@ STOP_ORDER = (ROLE_ADMIN, ROLE_BROKER, ROLE_BOOKIE)
 """A role that calls is closed before the roles that answer it."""
 
 
-class Launcher(Protocol):
+class Launcher(Protocol[Handle]):
     """Starts and watches processes; the handle is whatever it likes."""
 
-    async def adopt(self, node: NodePlan) -> Any | None:
+    async def adopt(self, node: NodePlan) -> Handle | None:
         """The handle of this node's process if it runs already (the coordinator was restarted, not the cluster)."""
         ...
 
-    async def launch(self, node: NodePlan) -> Any:
+    async def launch(self, node: NodePlan) -> Handle:
         """Create the process and start its service. Raises whatever went wrong, with nothing left behind."""
         ...
 
-    async def ended(self, handle: Any) -> str:
+    async def ended(self, handle: Handle) -> str:
         """Wait until the process has died or its service has ended by itself; say why."""
         ...
 
-    async def close(self, handle: Any) -> None:
+    async def close(self, handle: Handle) -> None:
         """Ask the service to close in good order."""
         ...
 
-    async def kill(self, handle: Any) -> None:
+    async def kill(self, handle: Handle) -> None:
         """End the process; no error if it is gone."""
         ...
 
@@ -75,24 +77,24 @@ TRANSITIONS: Mapping[NodeState, Collection[NodeState]] = {
 }
 
 
-class _Kept:
+class _Kept(Generic[Handle]):
     """What the supervisor knows of one node."""
 
     def __init__(self, node: NodePlan) -> None:
         self.node = node
         self.state = NodeState.STARTING
-        self.handle: Any = None
+        self.handle: Handle | None = None
         self.restarts = 0
         self.problem = ""
 
 
-class Supervisor:
+class Supervisor(Generic[Handle]):
     """Keeps `nodes` running through `launcher`."""
 
-    def __init__(self, env: Environment, launcher: Launcher, nodes: Sequence[NodePlan]) -> None:
+    def __init__(self, env: Environment, launcher: Launcher[Handle], nodes: Sequence[NodePlan]) -> None:
         self._env = env
         self._launcher = launcher
-        self._kept = {node.node_id: _Kept(node) for node in nodes}
+        self._kept = {node.node_id: _Kept[Handle](node) for node in nodes}
         self._tasks = Tasks()
         self._changed = asyncio.Event()
         """Set, and replaced, whenever the state of a node changes."""
@@ -153,14 +155,14 @@ class Supervisor:
             handles = [kept.handle for kept in kept_of_role if kept.handle is not None]
             await asyncio.gather(*(self._stop(handle) for handle in handles))
 
-    def _become(self, kept: _Kept, state: NodeState, problem: str = "") -> None:
+    def _become(self, kept: _Kept[Handle], state: NodeState, problem: str = "") -> None:
         check_transition(TRANSITIONS, kept.node.node_id, kept.state, state)
         kept.state = state
         kept.problem = problem
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _stop(self, handle: Any) -> None:
+    async def _stop(self, handle: Handle) -> None:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._launcher.close(handle)
@@ -168,7 +170,7 @@ class Supervisor:
             logger.warning("a process did not close and is killed: %s", error)
         await self._launcher.kill(handle)
 
-    async def _keep(self, kept: _Kept) -> None:
+    async def _keep(self, kept: _Kept[Handle]) -> None:
         loop = asyncio.get_running_loop()
         backoff = Backoff(self._env.random, RESTART_DELAY_INITIAL_S, RESTART_DELAY_MAX_S)
         kept.handle = await self._launcher.adopt(kept.node)

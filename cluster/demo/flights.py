@@ -67,7 +67,7 @@ def flights(part: int = 0, parts: int = 1) -> Iterator[Flight]:
 
 def pandas_delays() -> dict[str, float]:
     """Mean departure delay in minutes by carrier, computed by pandas from the original file."""
-    import pandas
+    import pandas  # pyright: ignore[reportMissingTypeStubs] (it is installed for the demo only)
 
     frame: Any = pandas.read_csv(file(), usecols=["carrier", "dep_delay"])
     means = frame.groupby("carrier")["dep_delay"].mean()

@@ -82,5 +82,5 @@ def draw(path: Path, samples: Sequence[Published], killed_s: float | None, delay
     upper.set_ylabel("messages published per second")
     lower.bar([carrier for carrier, _ in delays], [delay for _, delay in delays])
     lower.set_ylabel("mean departure delay, minutes")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120)  # pyright: ignore[reportUnknownMemberType] (matplotlib types it in part)
     pyplot.close(figure)

@@ -31,16 +31,17 @@ import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ...protocol.errors import ClusterError, SparkUnavailable
-from ...protocol.names import RAY_NAMESPACE, actor_name, broker_id
+from ...protocol.names import actor_name, broker_id
+from ...runtime.ray_calls import Answer, RemoteMethod, ask, find_actor, remote, wait_for
+from ...runtime.settings.declarations import Settings
 from ..preparing import StartOptions
-from ..ray_calls import ask, remote
 from ..ray_cluster import RayCluster, start_on_ray
 from . import picture
 from . import tasks as demo_tasks
@@ -62,16 +63,25 @@ LOG_NAME = "libraries.log"
 PICTURE_NAME = "demo.png"
 
 
+class _Process(Protocol):
+    """The actor of a process of the cluster."""
+
+    @property
+    def process_id(self) -> RemoteMethod[[], int]: ...
+
+
 @dataclass
 class DemoOutcome:
     """What was measured and what was wrong. Each step is shown on the console when it is done."""
 
     console: Console
-    steps: list[tuple[str, str, str]] = field(default_factory=list)  # step, figure, rate
-    published: list[Published] = field(default_factory=list)
+    steps: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])  # step, figure, rate
+    published: list[Published] = field(default_factory=list[Published])
     killed_s: float | None = None
-    wrong: list[str] = field(default_factory=list)
-    delays: list[tuple[str, float, float]] = field(default_factory=list)  # carrier, Spark, pandas
+    wrong: list[str] = field(default_factory=list[str])
+    delays: list[tuple[str, float, float]] = field(
+        default_factory=list[tuple[str, float, float]]
+    )  # carrier, Spark, pandas
     left_out: str = ""
 
     def step(self, name: str, what: str, rate: str) -> None:
@@ -108,7 +118,7 @@ def main() -> int:
     return 1 if outcome.wrong else 2 if outcome.left_out else 0
 
 
-def _settings() -> Any:
+def _settings() -> Settings:
     from ..planning import load_settings
 
     return load_settings()
@@ -138,17 +148,17 @@ def _run(cluster: RayCluster, outcome: DemoOutcome) -> None:
 
 
 def _publish(cluster: RayCluster, shown: Progress, outcome: DemoOutcome) -> None:
-    import ray
-
     bar = shown.add_task("publish from Ray tasks", total=FLIGHTS, note="")
-    progress = remote(demo_tasks.Progress, num_cpus=0).remote()
+    progress: demo_tasks.ProgressHandle = remote(demo_tasks.Progress, num_cpus=0).remote()
     task = remote(demo_tasks.publish, num_cpus=0.5)
     begin = time.perf_counter()
-    running = [task.remote(TOPIC, part, PUBLISHERS, progress) for part in range(PUBLISHERS)]
+    running: list[Answer[demo_tasks.Outcome]] = [
+        task.remote(TOPIC, part, PUBLISHERS, progress) for part in range(PUBLISHERS)
+    ]
     killed = ""
     pending = running
     while pending:
-        _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
+        pending = wait_for(pending, POLL_S)
         done, in_flight = ask(progress.totals.remote())
         outcome.published.append(Published(_since(begin), done))
         shown.update(bar, completed=done, note=killed)
@@ -156,7 +166,7 @@ def _publish(cluster: RayCluster, shown: Progress, outcome: DemoOutcome) -> None
             outcome.killed_s = _since(begin)
             killed = _kill_an_owner(cluster)
             outcome.step("broker killed half-way", killed, f"{in_flight:,} sends in flight")
-    results: list[dict[str, Any]] = ask(running)
+    results = ask(running)
     seconds = time.perf_counter() - begin
     outcome.check(bool(killed), "no broker could be killed with sends in flight")
     sent = sum(result["sent"] for result in results)
@@ -169,16 +179,14 @@ def _publish(cluster: RayCluster, shown: Progress, outcome: DemoOutcome) -> None
 
 def _kill_an_owner(cluster: RayCluster) -> str:
     """SIGKILL the broker that owns the first partition; returns its name with its partitions."""
-    import ray
-
     owners: dict[str, list[int]] = {}
     for partition in range(PARTITIONS):
         answer = _admin(cluster, f"lookup/v2/topic/persistent/public/default/{TOPIC}-partition-{partition}", prefix="")
         owners.setdefault(answer["brokerUrl"], []).append(partition)
     url, partitions = next(iter(owners.items()))
     name = broker_id(cluster.service_urls.index(url) + 1)
-    actor = ray.get_actor(actor_name(name), RAY_NAMESPACE)
-    os.kill(ask(actor.process_id.remote()), signal.SIGKILL)
+    broker: _Process = find_actor(actor_name(name))
+    os.kill(ask(broker.process_id.remote()), signal.SIGKILL)
     return f"{name} (partitions {', '.join(map(str, partitions))})"
 
 
@@ -186,17 +194,17 @@ def _kill_an_owner(cluster: RayCluster) -> str:
 
 
 def _consume(expected: "Counter[FlightIdentity]", shown: Progress, outcome: DemoOutcome) -> None:
-    import ray
-
     bar = shown.add_task("consume, Shared, in Ray tasks", total=FLIGHTS, note="")
-    progress = remote(demo_tasks.Progress, num_cpus=0).remote()
+    progress: demo_tasks.ProgressHandle = remote(demo_tasks.Progress, num_cpus=0).remote()
     task = remote(demo_tasks.consume, num_cpus=0.5)
     begin = time.perf_counter()
     seconds = 0.0
-    running = [task.remote(TOPIC, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)]
+    running: list[Answer[list[FlightIdentity]]] = [
+        task.remote(TOPIC, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)
+    ]
     pending = running
     while pending:
-        _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
+        pending = wait_for(pending, POLL_S)
         done, _ = ask(progress.totals.remote())
         if done >= FLIGHTS and not seconds:
             seconds = time.perf_counter() - begin
@@ -286,7 +294,7 @@ def _stop_spark() -> None:
 # -- small things --------------------------------------------------------------------------------------------------
 
 
-def _admin(cluster: RayCluster, path: str, body: Any = None, prefix: str = "admin/v2/") -> Any:
+def _admin(cluster: RayCluster, path: str, body: object = None, prefix: str = "admin/v2/") -> Any:
     """GET, or PUT when there is a body. Raises ClusterError."""
     request = urllib.request.Request(
         f"{cluster.admin_url}/{prefix}{path}",

@@ -6,7 +6,7 @@ go to the terminal through a copy of descriptor 1.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from rich.console import Console
 
 
 @contextmanager
-def quiet(log: Path) -> Iterator[Console]:
+def quiet(log: Path) -> Generator[Console]:
     """Redirect descriptors 1 and 2 into `log`, a new file; yields a console on the former descriptor 1.
 
     Afterwards both are as before, so a traceback is shown. Raises OSError when the file cannot be made.

@@ -2,11 +2,12 @@
 
 import time
 from collections import Counter
-from typing import Any
+from typing import Protocol, TypedDict
 
+from ...client.consuming.message import Messages
 from ...client.core.configuration import ConsumerType, InitialPosition
 from ...protocol.errors import Timeout
-from ..ray_calls import ask
+from ...runtime.ray_calls import RemoteMethod, ask
 from .flights import FlightIdentity, flights, identify
 
 REPORT_EVERY_S = 0.1
@@ -14,6 +15,24 @@ RECEIVE_MAX = 2000
 IDLE_END_S = 3.0
 """A consumer that got nothing for so long, after everything was counted once, is done."""
 IDLE_FAIL_S = 45.0
+
+
+class Outcome(TypedDict):
+    """What one publisher did."""
+
+    sent: int
+    received: int
+    seconds: float
+    failures: list[str]
+
+
+class ProgressHandle(Protocol):
+    """A `Progress` as Ray's actor."""
+
+    @property
+    def report(self) -> RemoteMethod[..., int]: ...
+    @property
+    def totals(self) -> RemoteMethod[[], tuple[int, int]]: ...
 
 
 class Progress:
@@ -34,7 +53,7 @@ class Progress:
         return sum(self._done.values()), sum(self._pending.values())
 
 
-def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
+def publish(topic: str, part: int, parts: int, progress: ProgressHandle) -> Outcome:
     """Publish one share of the flights; every receipt is counted by its own callback."""
     from ...client.blocking.client import Client
     from ...client.core.results import Result
@@ -53,7 +72,7 @@ def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     received = 0
     failures: list[str] = []
 
-    def receipt(result: Any, message_id: Any) -> None:
+    def receipt(result: Result, message_id: object) -> None:
         nonlocal received
         received += 1
         if result != Result.Ok:
@@ -76,7 +95,9 @@ def publish(topic: str, part: int, parts: int, progress: Any) -> dict[str, Any]:
     return {"sent": sent, "received": received, "seconds": seconds, "failures": failures[:5]}
 
 
-def consume(topic: str, subscription: str, number: int, expected: int, progress: Any) -> list[FlightIdentity]:
+def consume(
+    topic: str, subscription: str, number: int, expected: int, progress: ProgressHandle
+) -> list[FlightIdentity]:
     """Consume until all consumers together have seen `expected` different messages and nothing more comes."""
     from ...client.blocking.client import Client
 
@@ -97,7 +118,7 @@ def consume(topic: str, subscription: str, number: int, expected: int, progress:
         try:
             messages = consumer.receive_many(RECEIVE_MAX, timeout_millis=500)
         except Timeout:
-            messages = []
+            messages = Messages()
         for message in messages:
             seen[identify(message.partition_key(), message.sequence_id(), message.data())] += 1
         now = time.monotonic()

@@ -19,7 +19,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 from ...protocol.errors import HandshakeRefused
 from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR, ROLE_READER
@@ -83,6 +83,14 @@ class NodeKeys:
         if not self.accepting_key:
             raise HandshakeRefused(f"{ours.role} {ours.node_id} accepts no connections")
         return _calling_key(self.accepting_key, caller.role, caller.node_id)
+
+
+class ReadCredentials(TypedDict):
+    """What a bulk reader is handed: its keys, and where the coordinator takes calls (host, port)."""
+
+    cluster_id: str
+    keys: NodeKeys
+    coordinator: tuple[str, int]
 
 
 class RootKeys:

@@ -9,10 +9,10 @@ import pytest
 import ray
 
 import magnetar
-from magnetar.cluster.ray_calls import ask, remote
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.protocol.errors import ClusterError
 from magnetar.protocol.names import RAY_NAMESPACE
+from magnetar.runtime.ray_calls import ask, remote
 from support.servers import ray_nodes
 
 
