@@ -62,7 +62,7 @@ class MemberReport(TypedDict, total=False):
     unknown_ledgers: int
 
 
-class BookieStatus(TypedDict):
+class BookieFigures(TypedDict):
     """One bookie in detail."""
 
     bookie: str

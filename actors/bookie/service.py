@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ...protocol.bookie_wire import BookieOp, decode_read
-from ...protocol.cluster_status import BookieStatus, MemberData, MemberReport, ScrubReport
+from ...protocol.cluster_status import BookieFigures, MemberData, MemberReport, ScrubReport
 from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
@@ -200,11 +200,11 @@ class BookieService(RpcService):
 
     # -- control -------------------------------------------------------------------------------------------------------
 
-    async def rpc_status(self, connection: RpcConnection) -> BookieStatus:
+    async def rpc_status(self, connection: RpcConnection) -> BookieFigures:
         """What an operator wants to see; sizes in bytes."""
         return self.status()
 
-    def status(self) -> BookieStatus:
+    def status(self) -> BookieFigures:
         """See `rpc_status`."""
         store = self.store
         segments = [segment for segment in store.entries.segments.values()]

@@ -6,7 +6,7 @@ Adding and reading entries, fencing and reading LACs are data operations (`proto
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...protocol.cluster_status import BookieStatus
+from ...protocol.cluster_status import BookieFigures
 from ...runtime.rpc.contract import Contract, method
 from .permissions import COORDINATOR
 
@@ -45,7 +45,7 @@ class BookieContract(Contract):
     """See the module."""
 
     @method(COORDINATOR)
-    async def status(self) -> BookieStatus:
+    async def status(self) -> BookieFigures:
         """What an operator wants to see; sizes in bytes."""
         ...
 
