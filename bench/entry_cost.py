@@ -3,7 +3,7 @@
 Ours: all services of the cluster together. A client publishes 100-byte messages one at a time; each is an entry, stored
 by three bookies. The bare program: a process hands the same bytes on to three others (asyncio on uvloop, as in the
 services). Each of these writes them into a file filled beforehand, syncs and answers. The first process answers when
-all three have answered. Both are asked in turn, so that neighbours in time share the machine's mood.
+all three have answered. Both are asked in turn, so that neighbours in time see the same machine.
 
     python bench/entry_cost.py write FILE | echo PORT PORT PORT     a process of the bare program; prints its port
 """

@@ -23,7 +23,7 @@ class Empty:
 
 
 def run(status: ClusterStatus, started: float, report: Report) -> None:
-    """Both rows. `started` is the `time.monotonic()` at which the cluster ran; nobody may use it meanwhile."""
+    """Both rows. `started` is the `time.monotonic()` at which the cluster ran; no client may use it meanwhile."""
     ours = list(service_processes(status).values())
     empty_actors = [remote(Empty, num_cpus=0).remote() for _ in ours]
     empties: list[int] = ask([actor.process_id.remote() for actor in empty_actors], 120)

@@ -62,7 +62,7 @@ def ratio(name: str, figure: float, target: float, *, better: Literal["higher", 
 
 
 def median_of_pairs(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, list[float]]:
-    """The median of ratios taken pair by pair, with the ratios: neighbours in time share the machine's mood."""
+    """The median of ratios taken pair by pair, with the ratios: neighbours in time see the same machine."""
     ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
     return statistics.median(ratios), ratios
 

@@ -3,8 +3,8 @@
     python bench/run.py [--only NAME …] [--directory DIR]
 
 The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--directory`. The default is a temporary directory
-in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because nobody may have used
-the cluster yet; the kills go last, and behind them starting and stopping other clusters. A benchmark that fails is
+in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
+used the cluster yet; the kills go last, and behind them starting and stopping other clusters. A benchmark that fails is
 reported and does not keep the others from running.
 """
 

@@ -98,7 +98,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody outside the machine can connect to `host`."""
+    """Whether no process outside the machine can connect to `host`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -19,7 +19,7 @@ def check_free(host: str, port: int, purpose: str, option: str) -> None:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """`count` different ports that nobody listens on now."""
+    """`count` different ports on which no process listens now."""
     sockets: list[socket.socket] = []
     try:
         for _ in range(count):

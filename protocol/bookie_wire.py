@@ -298,7 +298,7 @@ _STATUS_ERRORS: dict[int, tuple[type[MagnetarError], str]] = {
 
 
 def error_for_status(status: int, **details: object) -> MagnetarError:
-    """The error that a status other than OK stands for; a status nobody knows is a LedgerError."""
+    """The error that a status other than OK stands for; an unknown status is a LedgerError."""
     unknown = (LedgerError, f"the bookie answered with unknown status {status}")
     error_class, message = _STATUS_ERRORS.get(status, unknown)
     return error_class(message, status=status, **details)

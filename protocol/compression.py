@@ -34,7 +34,7 @@ _ZSTD_LEVEL = 3
 
 
 def compress(kind: int, data: bytes | bytearray | memoryview) -> bytes:
-    """`data` compressed; ProtocolError for a kind nobody knows."""
+    """`data` compressed; ProtocolError for an unknown kind."""
     match kind:
         case CompressionType.NONE:
             return bytes(data)

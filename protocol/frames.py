@@ -92,7 +92,7 @@ def decode_command(data: bytes | bytearray | memoryview) -> BaseCommand:
         command = BaseCommand.FromString(data)  # pyright: ignore[reportArgumentType]
     except DecodeError as error:
         raise ProtocolError(f"a command cannot be decoded: {error}") from None
-    # The checks run in this order because a type nobody knows is a missing required field to protobuf.
+    # The checks run in this order because an unknown type is a missing required field to protobuf.
     if not command.IsInitialized():
         raise ProtocolError("a command lacks its type or a required field")
     field = FIELD_OF_TYPE[command.type]

@@ -61,7 +61,7 @@ def log_to_file(path: str, text: str = FORMAT) -> None:
     """Have this process write its log to `path`, too, which only its user may read.
 
     The file is renamed to `path.1` when it has `FILE_SIZE_MAX_BYTES`, and the oldest of `FILES_KEPT` is removed. A file
-    that cannot be written keeps nobody from working: the log says so on standard error.
+    that cannot be written stops no process: the log says so on standard error.
     """
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

@@ -111,7 +111,7 @@ class ThreadLane(Lane):
             try:
                 self._loop.call_soon_threadsafe(callback, result, error)
             except RuntimeError:
-                return  # the loop has closed: nobody is left to tell
+                return  # the loop has closed: no caller is left
             del item, function, arguments, callback, result, error  # an idle lane must not keep the last batch alive
 
 

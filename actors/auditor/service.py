@@ -175,7 +175,7 @@ class Auditor:
                 await self.round()
             except MagnetarError as error:
                 self._fail("the round", error)
-            except Exception as error:  # whatever it was: nobody else would notice lost copies
+            except Exception as error:  # of any kind: without the auditor, lost copies stay unnoticed
                 logger.exception("the auditor met an unexpected error")
                 self._fail("the round", error)
             finally:
@@ -242,7 +242,7 @@ class Auditor:
         await self._repair_damage()
         ledgers = open_ledgers = checked = incomplete = 0
         whole: dict[int, tuple[int, tuple[str, ...]]] = {}
-        holding_back: dict[str, None] = {}  # bookies that ledgers speak against letting out of limbo
+        holding_back: dict[str, None] = {}  # bookies that ledgers keep in limbo
         floor = await self._ledgers_allocated()
         limbo = self._limbo()
         now = asyncio.get_running_loop().time()
@@ -311,8 +311,7 @@ class Auditor:
                 self._absent_since[bookie] = asyncio.get_running_loop().time()
 
     async def _settle_open(self, record: LedgerRecord) -> LedgerRecord | None:
-        """Close a ledger that nobody looks after although a bookie of it is lost or in limbo; None when it stays as it
-        is."""
+        """Close a ledger that has no owner although a bookie of it is lost or in limbo; None when it stays as it is."""
         metadata = record.metadata
         before = asyncio.get_running_loop().time() - 2 * self._settings.lost_bookie_grace_s
         lost = [bookie for bookie in metadata.bookies if self._absent_since.get(bookie, before + 1) <= before]

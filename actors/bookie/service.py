@@ -1,7 +1,7 @@
 """The bookie as a service: a `BookieStore` behind the internal RPC, known to the coordinator.
 
 Start, in this order: lock the directory for life → reach the coordinator (its metadata says whose disk this is) → claim
-the directory by its cookie → replay → listen → register. So nobody can ask before the answers are right, and two
+the directory by its cookie → replay → listen → register. So no request is served before the answers are right, and two
 processes never serve one directory.
 
 States: CLOSED → STARTING → SERVING → CLOSED (`close`), or SERVING → FAILED when the disk fails. It then stops listening
@@ -263,7 +263,7 @@ class BookieService(RpcService):
         return [DamagedEntry(*key, entries.ledgers[key[0]].nonce) for key in page if key[0] in entries.ledgers]
 
     async def rpc_forget_damage(self, connection: RpcConnection, ledger: int, above: int) -> None:
-        """The ledger is closed and ends at entry `above`: nobody asks for its damaged entries behind that."""
+        """The ledger is closed and ends at entry `above`: no reader asks for its damaged entries behind that."""
         self.store.entries.damage.forget(ledger, above)
 
     async def rpc_collect_garbage(self, connection: RpcConnection, major: bool = False) -> dict[str, int]:

@@ -90,7 +90,7 @@ class BrokerRpc(RpcService):
         await self._topics.release(topic, unused=unused)
 
     async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
-        """Delete all that these topics store, each under the epoch beside its name; they are assigned to nobody.
+        """Delete all that these topics store, each under the epoch beside its name; they are assigned to no broker.
 
         Every one of them is tried. Raises the first error.
         """

@@ -217,7 +217,7 @@ class BrokerService:
     # -- for connections -------------------------------------------------------------------------------------------
 
     def new_producer_name(self) -> str:
-        """A producer name that nobody else in the cluster has or had."""
+        """A producer name that no other producer in the cluster has or had."""
         if not self._name_prefix:
             raise ServiceUnitNotReady("this broker is joining the cluster")
         self._names += 1

@@ -30,7 +30,7 @@ class LinkHost(Protocol):
     lookups: Lookups
 
     def new_producer_name(self) -> str:
-        """A producer name that nobody else in the cluster has or had. Raises ServiceUnitNotReady."""
+        """A producer name that no other producer in the cluster has or had. Raises ServiceUnitNotReady."""
         ...
 
 

@@ -43,7 +43,7 @@ class SessionState(enum.Enum):
 TRANSITIONS: Mapping[SessionState, Collection[SessionState]] = {
     SessionState.NEW: (SessionState.ALIVE,),  # `register`
     SessionState.ALIVE: (
-        SessionState.DETACHED,  # `disconnected` while this process wakes up from a long pause
+        SessionState.DETACHED,  # `disconnected` when this process resumes after a long pause
         SessionState.ENDED,  # `disconnected`, `end`, or the node registers again
     ),
     SessionState.DETACHED: (
@@ -186,7 +186,7 @@ class Membership:
         return silent
 
     def _is_waking_up(self, now_s: float) -> bool:
-        """Whether sockets are being read that nobody read for long: the late tick is yet to come, or has just been."""
+        """Whether sockets are read that were not read for long: the late tick is yet to come, or has just been."""
         late = self._last_tick is not None and now_s - self._last_tick > self._long_pause_s
         return late or self._waking_up
 

@@ -16,7 +16,7 @@ broker of the caller's choice (`preferred`): the one to which its first client i
 beforehand which broker that will be. It follows from the name, so that nothing is kept.
 
 Failed metadata writes are tried again with back-off as long as the coordinator is active. After a lost answer the
-records are read back first. An error that nobody expected ends one round, never the task.
+records are read back first. An unexpected error ends one round, never the task.
 
 An assignment is created only while the topic's own record is as the coordinator knows it, tested in the same
 transaction. So even a late write creates none for a topic that is deleted or marked as being deleted.

@@ -150,7 +150,7 @@ class TopicDeletions:
             deletion.ended.set_result(None)
         else:
             deletion.ended.set_exception(error)
-            deletion.ended.exception()  # perhaps nobody waits
+            deletion.ended.exception()  # perhaps no caller waits
 
     # -- asking ------------------------------------------------------------------------------------------------------
 

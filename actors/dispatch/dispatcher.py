@@ -107,7 +107,7 @@ class Dispatcher:
         raise NotImplementedError
 
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
-        """Give the entries that were read to consumers. What nobody can take now is planned again later."""
+        """Give the entries that were read to consumers. Entries that no consumer can take are planned again."""
         raise NotImplementedError
 
     # -- acknowledgement and redelivery --------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class BookieContract(Contract):
 
     @method(COORDINATOR)
     async def forget_damage(self, *, ledger: int, above: int) -> None:
-        """The ledger is closed and ends at entry `above`: nobody asks for its damaged entries behind that."""
+        """The ledger is closed and ends at entry `above`: no reader asks for its damaged entries behind that."""
         ...
 
     @method(COORDINATOR)

@@ -64,7 +64,7 @@ class AssignmentPage:
 
 @dataclass(frozen=True)
 class AssignmentChange:
-    """A new assignment of a partition or plain topic. `broker` None: nobody owns it any longer."""
+    """A new assignment of a partition or plain topic. `broker` None: it has no owner now."""
 
     topic: str
     broker: str | None

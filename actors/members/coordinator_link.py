@@ -338,7 +338,7 @@ class CoordinatorClient:
         raise RpcDisconnected("the connection to the coordinator ended") from connection.close_reason
 
     def _metadata_connection(self) -> RpcConnection | None:
-        """Raises StaleEpoch once this incarnation is over, so that nobody waits for a connection that never comes."""
+        """Raises StaleEpoch once this incarnation is over, so that no caller waits for a connection in vain."""
         if isinstance(self._fatal, StaleEpoch):
             raise StaleEpoch(f"the session of {self.identity.node_id} has ended")
         return self._connection

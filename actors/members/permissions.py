@@ -1,7 +1,7 @@
 """Roles on the internal RPC: who may ask for which data operation, and who may write which records.
 
-Who may call which method is declared beside the method, in the contracts. What is not declared can be called by nobody.
-A reader (a bulk read in a Ray task or in Spark) finds topics, learns where they end, pins and reads them. It creates,
+Who may call which method is declared beside the method, in the contracts. No role can call what is not declared. A
+reader (a bulk read in a Ray task or in Spark) finds topics, learns where they end, pins and reads them. It creates,
 changes and deletes nothing.
 """
 

@@ -168,8 +168,8 @@ class CoordinatorActor:
         return self._service
 
     async def _start(self) -> None:
-        """Start the service, trying again for ever: nobody else would. Its lock may still be held by the process that
-        is being replaced, or a database may be away.
+        """Start the service, trying again forever: no other process would. Its lock may still be held by the process
+        that is being replaced, or a database may be away.
         """
         port = self._plan.coordinator.port
 
@@ -188,7 +188,7 @@ class CoordinatorActor:
             self._problem = f"{type(error).__name__}: {error}"
             logger.exception("the coordinator could not start")
             if isinstance(error, OSError):
-                port = 0  # taken by a stranger meanwhile: any other will do, members ask for it
+                port = 0  # another process took the port: any other will do, members ask for it
 
         service, self._metadata = await retry.forever(
             Backoff(self._env.random, START_RETRY_INITIAL_S, START_RETRY_MAX_S),

@@ -100,7 +100,7 @@ class Client:
         self.running, self._shared = obtain(self.configuration)
         self._made: dict[Closeable, None] = {}
         if not self._shared:
-            # For clients that nobody closes: end the thread before the interpreter goes.
+            # For clients that are not closed: end the thread before the interpreter ends.
             self._finalizer = weakref.finalize(self, self.running.stop)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -385,7 +385,7 @@ class Client:
     def close_when_forgotten(self, face: object, made: Closeable) -> None:
         """Close `made` when the application no longer refers to `face`.
 
-        The loop, and inside Ray the process, may live on. A consumer that nobody reads would keep its messages from
+        The loop, and inside Ray the process, may live on. A consumer that is not read would keep its messages from
         others.
         """
         weakref.finalize(face, _forgotten, self.running, self._made, made).atexit = False

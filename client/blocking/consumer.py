@@ -462,7 +462,7 @@ class Listener:
                 return
             try:
                 self._handle(message)
-            except Exception:  # the application's, and there is nobody else to hand it to
+            except Exception:  # the application's; no caller waits for it
                 logger.exception("a listener on %s failed", self._topic)
 
 

@@ -91,7 +91,7 @@ class ReceivedEntry:
 
     @property
     def is_large(self) -> bool:
-        """Whether opening it takes so long that an event loop should not do it, and nobody has prepared it."""
+        """Whether opening it takes so long that an event loop should not do it, and no thread has prepared it."""
         if self.opened is not None or self.failure is not None:
             return False
         return bool(self.metadata.compression) and self.metadata.uncompressed_size >= LARGE_BYTES

@@ -310,7 +310,7 @@ class PartitionConsumer:
         self._credit_messages(entry.count)
         try:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
-        except Exception as error:  # of whatever kind: what a stranger wrote must not pass for delivered
+        except Exception as error:  # of any kind: an undecodable entry must not count as delivered
             why = unreadable(error)
             logger.error("entry %s of %s cannot be decoded: %s", entry.position, self.topic.full, why)
             if self._durable:

@@ -6,7 +6,8 @@ ConnectionClosed, and every registered endpoint is told once.
 
 A silent peer is detected as in Pulsar's clients: a PING after one silent keep-alive interval, the end after a second
 one. The time is not shorter while receipts are due, because entries that are resent to a broker that was only slow are
-stored twice. A broker that has died has lost its sockets. One that wakes up finds its session over and closes them.
+stored twice. A broker that has died has lost its sockets. One that resumes after a pause finds its session over and
+closes them.
 """
 
 import asyncio

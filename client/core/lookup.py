@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 REDIRECTS_MAX = 20
 PARTITIONS_MAX = 100_000
-"""A broker that announces more partitions than this is not believed: each costs a producer or consumer."""
+"""A broker's answer with more partitions than this is an error: each costs a producer or consumer."""
 TRY_TIMEOUT_S = 5.0
 """One question to one broker: a broker that has stopped keeps its sockets open, and another one can answer as well."""
 

@@ -68,7 +68,7 @@ class Failing:
         raise NotImplementedError
 
     def fail(self, error: MagnetarError) -> None:
-        """The message was not stored, or nobody knows."""
+        """The message was not stored, or its outcome is unknown."""
         raise NotImplementedError
 
 
@@ -414,5 +414,5 @@ def _call(callbacks: list[SendCallback], result: Result, ids: Iterable[MessageId
             for callback, message_id in pairs:
                 callback(result, message_id)
             return
-        except Exception:  # the application's, and there is nobody else to hand it to
+        except Exception:  # the application's; no caller waits for it
             logger.exception("a send callback failed")

@@ -1,8 +1,8 @@
-"""How many connections a server of the internal RPC has: bounds that a stranger cannot turn against members.
+"""How many connections a server of the internal RPC has: bounds that an unknown peer cannot turn against members.
 
 Connections that have not proven themselves are bounded by `UNAUTHENTICATED_CONNECTIONS_MAX`. One more ends the oldest
-of them, not the newest: an honest handshake takes milliseconds, so the oldest is a stranger's. Refusing the newest
-would let a stranger lock out members with a few silent connections. Proven connections are bounded by
+of them, not the newest: a correct handshake takes milliseconds, so the oldest is not a member's. If the newest were
+refused, an unknown peer could lock out members with a few silent connections. Proven connections are bounded by
 `CONNECTIONS_MAX`; one more is refused.
 """
 

@@ -9,9 +9,9 @@ on the peer's end of file, on a malformed frame, on a refused handshake, or when
 `write_buffer_max_bytes`. Closing answers every pending request with STATUS_DISCONNECTED exactly once; whether the peer
 carried it out is then unknown.
 
-Until the peer has proven itself, its frames may have `HANDSHAKE_FRAME_SIZE_MAX` bytes: a stranger makes this process
-keep no more. A correct peer sends nothing behind its proof before the answer to it. So the larger limit, which holds
-from the next chunk on, is always in force in time. `rpc.admission` bounds the number of connections.
+Until the peer has proven itself, its frames may have `HANDSHAKE_FRAME_SIZE_MAX` bytes: an unknown peer makes this
+process keep no more. A correct peer sends nothing behind its proof before the answer to it. So the larger limit, which
+holds from the next chunk on, is always in force in time. `rpc.admission` bounds the number of connections.
 
 All frames written within one turn of the loop leave in one system call. The accepting side stops reading while its
 answers pile up; the initiating side never does, so that the two cannot wait for each other.
@@ -194,7 +194,7 @@ class RpcConnection(asyncio.Protocol):
         raise decode_error(payload)
 
     def notify(self, method: str, /, **arguments: object) -> None:
-        """Call a method of the other end without an answer. Lost when the connection is, and nobody is told."""
+        """Call a method of the other end without an answer. It is lost with the connection, without an error."""
         if self.ready and not self.closed:
             self._send(KIND_NOTIFY, OP_CALL, 0, (pack([method, arguments]),))
 
@@ -279,7 +279,7 @@ class RpcConnection(asyncio.Protocol):
                 elif kind == KIND_NOTIFY:
                     self._start_call(None, payload)
         except MagnetarError as error:
-            logger.warning("the connection with %s is closed: %s", self.peer.node_id or "a stranger", error)
+            logger.warning("the connection with %s is closed: %s", self.peer.node_id or "an unknown peer", error)
             self.fail(error)
         except Exception as error:
             logger.exception("the connection with %s is closed after an unexpected error", self.peer.node_id)
@@ -440,7 +440,7 @@ async def rpc_connect(
 ) -> RpcConnection:
     """Connect, shake hands and return the ready connection.
 
-    Raises RpcDisconnected when nobody listens there or it ended, RpcTimeout, HandshakeRefused when the other end is
+    Raises RpcDisconnected when no process listens there or it ended, RpcTimeout, HandshakeRefused when the other end is
     not who it should be.
     """
     loop = asyncio.get_running_loop()

@@ -35,7 +35,7 @@ def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel the task if it still runs and wait for it; then whatever it left behind, which nobody needs."""
+    """Cancel the task if it still runs and wait for it; then what it left behind, which no caller needs."""
     task.cancel()
     await asyncio.wait([task])
     others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -165,7 +165,7 @@ class Planner:
     async def bookies(self) -> list[BookieInfo]:
         """Where the bookies listen now; the last known addresses while the coordinator is away.
 
-        Raises CoordinatorUnavailable if it was never heard of.
+        Raises CoordinatorUnavailable if it never answered.
         """
         try:
             listed = await CoordinatorContract((await self._connection()).call).bookies()

@@ -4,8 +4,8 @@ A `RangeReader` lives in a Ray actor. So the connections to the bookies, and the
 last for many splits. It owns the blocks that it puts: they are there for as long as its process and somebody who refers
 to them.
 
-It reads ahead while it decodes, in bounded pieces. It never fences, asks nothing of brokers, and believes nothing
-without a checksum. Either it returns all entries of the split or it raises; blocks of a failed split are forgotten.
+It reads ahead while it decodes, in bounded pieces. It never fences, asks nothing of brokers, and trusts nothing without
+a checksum. Either it returns all entries of the split or it raises; blocks of a failed split are forgotten.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ READ_TIMEOUT_S = 15.0
 SPECULATIVE_READ_DELAY_MS = 2000
 """Longer than a broker's: decoding keeps the loop busy meanwhile, which is no reason to ask another bookie."""
 FRAME_SIZE_MAX_BYTES = 1 << 30
-"""Bookies may be set to larger entries than the default; those that hold a bookie's key are believed."""
+"""Bookies may be set to larger entries than the default; those that hold a bookie's key are trusted."""
 
 
 class ClusterAccess(NamedTuple):

@@ -35,7 +35,7 @@ RETRY_LIMIT_S = 30.0
 LOCAL_SEARCH_MAX = 64
 
 LocateBookies = Callable[[], Awaitable[Sequence[BookieInfo]]]
-"""Where the bookies listen now; the last known addresses if nobody can tell."""
+"""Where the bookies listen now; the last known addresses if the coordinator does not answer."""
 
 
 class PlacedReader:

@@ -94,7 +94,7 @@ class DamageNotes:
         return True
 
     def end(self, ledger_id: int, entry_id: int) -> bool:
-        """A good copy is durable, or nobody needs one. Whether it was noted."""
+        """A good copy is durable, or none is needed. Whether it was noted."""
         if not self.has(ledger_id, entry_id):
             return False
         noted = self._noted[ledger_id]

@@ -275,7 +275,7 @@ class EntryStore:
 
     @property
     def ledgers_end(self) -> int:
-        """The first ledger id above all that this bookie has heard of: those held, fenced and deleted."""
+        """The first ledger id above all that this bookie knows: those held, fenced and deleted."""
         return max(max(self.ledgers, default=-1) + 1, self.tombstones.end, self.fence_floor)
 
     # -- the set of segments -------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class EntryStore:
 
     @property
     def housekeeping_lane(self) -> Lane:
-        """Where work on files goes that nobody waits for."""
+        """The lane for work on files that no request waits for."""
         return self._housekeeping_lane
 
     @property
@@ -458,7 +458,7 @@ class EntryStore:
         try:
             index, table, damage = await self._housekeeping_lane.run(rebuild_index, self.env.files, segment)
             if damage:
-                # First limbo, then an index without what was lost: nobody may be told that it never was, neither now
+                # First limbo, then an index without what was lost: no reader may be told that it never was, neither now
                 # nor after a crash in between.
                 if not await self._on_damage(damage):
                     return

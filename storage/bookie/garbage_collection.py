@@ -1,4 +1,4 @@
-"""Garbage collection of a bookie: tombstones on ledgers that were deleted, and copies that nobody asks for given up.
+"""Garbage collection of a bookie: tombstones for deleted ledgers, and copies given up that no reader asks for.
 
 Data is deleted here and nowhere else, so everything doubtful means "keep":
 
@@ -28,8 +28,8 @@ version. Entries are deleted only if the ledger was not touched since before tha
 - one that reads it afterwards asks what is held. If it asks before the entries are deleted, the ledger was touched and
   they stay. If it asks later, it copies all of them.
 
-The ledger stays known, fenced and *given up* (`held_ledgers`): a writer that slept is refused as before. Absence has no
-meaning here from then on, so that no recovery of an older record, from a backup, takes it for a denial.
+The ledger stays known, fenced and *given up* (`held_ledgers`): a writer that was paused is refused as before. Absence
+has no meaning here from then on, so that no recovery of an older record, from a backup, takes it for a denial.
 
 After the metadata was restored its records may name bookies that have given their copies up since, and not those that
 were given them instead. So nothing is given up while the metadata is older than a ledger held here, or while restored

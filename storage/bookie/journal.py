@@ -8,11 +8,11 @@ fixed when it is accepted; nothing is formatted twice and nothing waits for a lo
 
 Guarantees:
 
-- nobody is told OK before the synced write of the batch with his record has returned (`sync=False`, which is the
-  setting journalSyncData=false, takes that away);
+- an add is answered OK only after the synced write of the batch with its record has returned (`sync=False`, which is
+  the setting journalSyncData=false, takes that away);
 - batches become durable in the order in which their records were accepted;
 - a failed write or sync is final: the journal fails everything that waits, calls `on_fatal` once and accepts nothing
-  more. It is never retried, because after a failed sync nobody knows what the disk holds.
+  more. It is never retried, because after a failed sync the disk's content is unknown.
 
 Journal files are created in the background before they are used, and filled with zeros slowly (`journal_files.py`). A
 torn write is recognisable by its zeros either way (`records.py`). Large batches fill a journal within seconds. Zero
@@ -121,7 +121,7 @@ class Journal:
     def append_entry(self, payload: bytes, head: bytes, responder: Responder, request_id: int) -> int:
         """Accept an ADD request's payload (`head` is its first 45 bytes); returns the record's offset in `active`.
 
-        `responder` gets OK when it is durable. Raises DiskFull, StorageFailed; then nobody is answered.
+        `responder` gets OK when it is durable. Raises DiskFull, StorageFailed; then there is no answer.
         """
         size = RECORD_HEADER_SIZE + len(payload)
         batch = self._batch_for(size, reserve=True)
@@ -163,7 +163,7 @@ class Journal:
     def _batch_for(self, size: int, *, reserve: bool) -> JournalBatch:
         if self.failed is not None:
             raise self.failed
-        if self._closed:  # a lookup on a lane ended only now; nobody would write what it appends
+        if self._closed:  # a lookup on a lane ended only now; its record would not be written
             raise StorageFailed("the journal is closed")
         segment = self.active
         limit = self._active_bytes - RECORD_HEADER_SIZE
@@ -390,4 +390,4 @@ def _write(file: File, offset: int, parts: list[bytes], sync: bool) -> None:
 
 
 def _ignore(_: BaseException | None) -> None:
-    """A BEGIN record is durable with the batch that it opens; nobody waits for it by itself."""
+    """A BEGIN record is durable with the batch that it opens; no request waits for it."""

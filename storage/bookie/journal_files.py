@@ -93,7 +93,7 @@ class _Making:
 class JournalFiles:
     """See the module. `on_prepared(segment, file, error)` is called on the loop, once for each `prepare`.
 
-    It gets the file, or DiskFull (nothing is left behind then), or another error: the disk is not to be trusted then.
+    It gets the file, or DiskFull (nothing is left behind then), or another error: the disk may then be failing.
     """
 
     def __init__(self, files: Files, lane: Lane, on_prepared: PreparedCallback) -> None:

@@ -8,7 +8,7 @@ checkpoint is durable. So after a crash in the middle, the next start repeats it
 Damage (`LoadedStore.damage`) sends the bookie into limbo. Damaged records: one that cannot be recognized, or an entry
 whose content fails its digest. Damaged files: a journal that does not end where its successor says, or a missing
 segment or journal that the checkpoint lists. An undecodable checkpoint or list of damaged entries also counts. A torn
-write at the very end of the last journal is no damage: nobody was told that it had happened.
+write at the very end of the last journal is no damage: it was never acknowledged.
 
 Everything here blocks; it runs off the loop.
 """
@@ -74,7 +74,7 @@ def format_directory(files: Files, directory: str, instance: str, limbo: str = "
 def holds_store(files: Files, directory: str) -> bool:
     """Whether a store is in the directory, or part of one.
 
-    One that `format_directory` made and that nobody has used does not count: it can be made again.
+    One that `format_directory` made and that was never used does not count: it can be made again.
     """
     names = files.list(directory) if files.exists(directory) else []
     if any(parse_segment_name(name) is not None for name in names):

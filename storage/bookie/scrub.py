@@ -87,7 +87,7 @@ class Scrubber:
             try:
                 await self._wait_until_due()
                 await self.run_pass()
-            except Exception:  # whatever it was: nobody else would look for damage
+            except Exception:  # of any kind: without the scrub, damage stays unnoticed
                 logger.exception("%s: the scrub failed unexpectedly and continues later", self._store.directory)
                 await asyncio.sleep(IDLE_S)
 

@@ -12,7 +12,8 @@ class BookieInfo(NamedTuple):
     """A live bookie. `writable` is false while it is read-only (disk full) or in limbo (it lost data).
 
     `doubtful_end` is not the bookie's own: ledgers below it may be newer than their records, as the coordinator knew
-    when it listed the bookie (`metadata.ledger_ids`). So nobody learns of a bookie without it."""
+    when it listed the bookie (`metadata.ledger_ids`). So no member learns of a bookie without it.
+    """
 
     id: str
     host: str

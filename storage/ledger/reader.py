@@ -171,7 +171,7 @@ class _RangeRead:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     def _ask_more(self) -> bool:
-        """Ask the best bookies not yet asked, until together they hold all that is missing. False: nobody is left."""
+        """Ask the best bookies not yet asked, until together they hold all that is missing. False: none is left."""
         size = self._metadata.ensemble_size
         copies = self._metadata.write_quorum
         first = self._wanted.first + len(self._prefix())
@@ -251,7 +251,7 @@ class _RangeRead:
         return entries
 
     def _why_not(self) -> MagnetarError:
-        """The error of the first entry that nobody could give, after its whole write set was asked."""
+        """The error of the first entry that no bookie returned, after its whole write set was asked."""
         first = self._wanted.first
         slots = write_slots(first, self._metadata.ensemble_size, self._metadata.write_quorum)
         return summarize([self._asked.get(slot) for slot in slots], self._reader.ledger_id, first)

@@ -177,7 +177,7 @@ class ReadingState:
                 self.next_entry += 1
             elif len(verdicts.denied) >= self._denials_needed:
                 self.phase = ReadingPhase.ENDED
-            elif len({**verdicts.denied, **verdicts.failed}) == self._asked:  # nobody is left to ask
+            elif len({**verdicts.denied, **verdicts.failed}) == self._asked:  # no bookie is left to ask
                 self.phase = ReadingPhase.GIVEN_UP
             else:
                 break

@@ -329,7 +329,7 @@ class LedgerWriter:
     async def _change_ensembles(self) -> None:
         try:
             await self._change_while_needed()
-        except Exception as error:  # whatever it was: nobody may wait for ever
+        except Exception as error:  # of any kind: no caller may wait forever
             logger.exception("ledger %d: an ensemble change failed unexpectedly", self.ledger_id)
             self._end(LedgerError(f"ledger {self.ledger_id}: an ensemble change failed: {error!r}"))
         finally:

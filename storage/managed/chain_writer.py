@@ -233,7 +233,7 @@ class ChainWriter:
         except Exception as error:
             if isinstance(error, MagnetarError):
                 logger.warning("%s could not start a ledger: %s", self._owned.name, error)
-            else:  # whatever it was: nobody may wait for ever
+            else:  # of any kind: no caller may wait forever
                 logger.exception("%s could not start a ledger after an unexpected error", self._owned.name)
                 error = LedgerError(f"{self._owned.name} could not start a ledger: {error!r}")
             if self.state is ChainWriterState.STARTING:

@@ -177,7 +177,7 @@ class Cursor:
         """Store a new cursor, provided that `needs` holds. Raises StaleEpoch or ConditionFailed when the topic is no
         longer ours, MetadataUnavailable, OutcomeUnknown.
 
-        A stored one that the owner does not know is what an earlier try left, of which nobody heard that it succeeded.
+        A stored one that the owner does not know comes from an earlier try, whose success was never reported.
         """
         home = self._home
         self._record = CursorRecord(home.epoch, None, self._state.pack(), self.kind)
@@ -325,7 +325,7 @@ class Cursor:
                 except Exception as error:
                     failed = True
                     self._dirty = True
-                    if not isinstance(error, MagnetarError):  # whatever it was: nobody may wait for ever
+                    if not isinstance(error, MagnetarError):  # of any kind: no caller may wait forever
                         logger.exception("cursor %s of %s could not be written", self.name, self._home.topic_path)
                         error = MetadataError(f"cursor {self.name} could not be written: {error!r}")
                     self._write_failed(error)

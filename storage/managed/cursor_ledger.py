@@ -118,8 +118,8 @@ async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord)
     """Like `read_state`, for a cursor that has a state.
 
     The metadata may have been restored from a backup that names a ledger which was deleted since, when the cursor went
-    on in another one. Where it stood is known to nobody then. It goes to the first entry that exists, durably: messages
-    come again, and none is lost. Without this its topic could never be opened again.
+    on in another one. Its position is then unknown. It goes to the first entry that exists, durably: messages come
+    again, and none is lost. Without this its topic could never be opened again.
 
     Raises like `read_state`, and MetadataError when there is no state and no restore that explains it.
     """

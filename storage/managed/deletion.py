@@ -70,7 +70,7 @@ async def delete_managed_ledger(
 
 
 async def _fence(ledgers: Ledgers, record: ManagedLedgerRecord) -> None:
-    """Recover the chain's open ledgers. One whose record is not there has been deleted, and nobody writes to it."""
+    """Recover the chain's open ledgers. One without a record has been deleted, and no writer can write to it."""
 
     async def recover(ledger_id: int) -> None:
         try:
@@ -118,7 +118,7 @@ def _ledgers_of(cursors: Sequence[tuple[str, Versioned]]) -> list[int]:
     for key, record in cursors:
         try:
             ledger_id = CursorRecord.unpack(record.value).ledger_id
-        except MetadataError as error:  # it goes all the same; its ledger is collected as one that nobody names
+        except MetadataError as error:  # it is deleted all the same; its ledger is collected as an orphan
             logger.warning("the record of %s cannot be decoded and is deleted: %s", key, error)
             continue
         if ledger_id is not None:

@@ -4,7 +4,7 @@ Only the owner writes it, and every write carries the owner's assignment epoch. 
 so that the next write of a superseded owner is refused. BadVersion on a record with another epoch, or with foreign
 content, becomes StaleEpoch.
 
-A record that is not there refuses nobody. So a topic is taken over only while its assignment, too, has the owner's
+A record that does not exist refuses no writer. So a topic is taken over only while its assignment, too, has the owner's
 epoch. A broker that was paused while the topic moved on and was deleted does not bring its record back. And what the
 owner creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
 

@@ -2,7 +2,7 @@
 
 A write whose answer was lost may have landed, may still land, or never will. Sending the same compare-and-set again
 settles it: only one of the two can succeed. When the second finds another version, the record itself shows whether the
-first one did it. This needs values that nobody else would write, which all records here are (they carry ledger ids,
+first one did it. This needs values that no other writer would write, which all records here are (they carry ledger ids,
 epochs or closing positions).
 """
 

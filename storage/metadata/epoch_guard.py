@@ -1,8 +1,8 @@
 """The metadata store in the hands of one coordinator: every write carries the epoch it took office with.
 
-`take_office` raises the epoch by compare-and-set. From then on each change is made only while nobody has raised it
-again, tested in the same transaction. A coordinator that was stopped, replaced and woken up therefore changes nothing:
-its writes raise MetadataUnavailable, and `on_superseded` tells it to go.
+`take_office` raises the epoch by compare-and-set. From then on each change is made only while no other coordinator has
+raised it again, tested in the same transaction. A coordinator that was stopped, replaced and woken up therefore changes
+nothing: its writes raise MetadataUnavailable, and `on_superseded` tells it to go.
 """
 
 from collections.abc import Callable, Sequence

@@ -78,7 +78,7 @@ class LedgerRecords:
         """Delete the record; bookies drop the entries when they collect garbage. Returns whether it was there."""
         key = metadata_keys.ledger(ledger_id)
         try:
-            # Whatever its version, without a look at it: the id is never used again, so a late deletion harms nobody.
+            # At any version, without reading it: the id is never used again, so a late deletion does no harm.
             await self._store.delete(key, None)
         except NoSuchKey:
             return False
@@ -87,7 +87,7 @@ class LedgerRecords:
         return True
 
     async def allocate(self, count: int) -> int:
-        """The first of `count` ledger ids that nobody else gets. A block whose answer was lost is burned."""
+        """The first of `count` ledger ids that no other caller gets. A block whose answer was lost is burned."""
         try:
             return await self._store.allocate(metadata_keys.LEDGER_COUNTER, count)
         except OutcomeUnknown:

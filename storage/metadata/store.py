@@ -5,16 +5,16 @@ What it guarantees, whatever lies beneath (memory, SQLite, PostgreSQL, or the co
 - A record is bytes and a version, one more with each update. Every write names the version it replaces, so of two
   writers with the same knowledge exactly one wins, and the other gets BadVersion.
 - A key never has the same version twice, not even when its record is deleted and created again. New records start at
-  the store's *floor*, a durable number that each deletion raises above the version it deleted. So a writer that slept
-  through a deletion cannot mistake the new record for the one it knew. (0 in a store where nothing was deleted; nobody
-  may rely on it.)
+  the store's *floor*, a durable number that each deletion raises above the version it deleted. So a writer that was
+  paused during a deletion cannot mistake the new record for the one it knew. (0 in a store where nothing was deleted;
+  nobody may rely on it.)
 - A write that returned is durable (memory: as durable as the process).
 - `allocate` gives out each number of a counter at most once, ever; a crash burns what was not used.
 - A write that raised OutcomeUnknown may have been executed; any other error says that it was not. A caller that gets
   OutcomeUnknown reads the record before it decides.
-- Writes may be guarded: they then happen only while another record has a given version, tested in the same
-  transaction. The coordinator guards its writes by its epoch, so that one which was superseded while it slept cannot
-  change anything.
+- Writes may be guarded: they then happen only while another record has a given version, tested in the same transaction.
+  The coordinator guards its writes by its epoch, so that one which was superseded during a pause cannot change
+  anything.
 
 Keys are those of `storage.metadata.keys`, ordered by code point. What the records mean is their owners' business.
 """
