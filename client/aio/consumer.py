@@ -22,8 +22,8 @@ class AsyncConsumer(ConsumerFacts):
     def __init__(self, core: Core, consumer: TopicConsumer) -> None:
         self._core = core
         self._consumer = consumer
-        self._inbox = consumer.inbox
-        self._inbox.defers = True
+        self._receive_queue = consumer.receive_queue
+        self._receive_queue.defers = True
         self._preparing = asyncio.Lock()
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
@@ -41,7 +41,7 @@ class AsyncConsumer(ConsumerFacts):
             MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
                 say which message. It stays unacknowledged, and the next call goes on.
         """
-        return await self._take(self._inbox.take, timeout_millis)
+        return await self._take(self._receive_queue.take, timeout_millis)
 
     async def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> Messages:
         """Receive what is here, or the first message to come.
@@ -61,12 +61,12 @@ class AsyncConsumer(ConsumerFacts):
             MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
                 say which message. It stays unacknowledged, and the next call goes on.
         """
-        return await self._take(lambda: self._inbox.take_many(messages_max) or None, timeout_millis)
+        return await self._take(lambda: self._receive_queue.take_many(messages_max) or None, timeout_millis)
 
     async def _take(self, take: Callable[[], T | None], timeout_millis: int | None) -> T:
         """What `take` gives as soon as there is something."""
         taken = take()
-        if taken is not None and self._inbox.failure is None:
+        if taken is not None and self._receive_queue.failure is None:
             return taken
         try:
             async with asyncio.timeout(None if timeout_millis is None else timeout_millis / 1000):
@@ -97,9 +97,9 @@ class AsyncConsumer(ConsumerFacts):
                 while not is_enough(policy, len(messages), size):
                     if messages:
                         await self._arrival()
-                        message = self._inbox.take(raises=False)
+                        message = self._receive_queue.take(raises=False)
                         if message is None:
-                            if self._inbox.is_at_error:
+                            if self._receive_queue.is_at_error:
                                 break  # the messages first; the error is for the next call
                             continue
                     else:
@@ -210,31 +210,31 @@ class AsyncConsumer(ConsumerFacts):
     async def _prepare(self) -> None:
         """Have a thread decode the large entry that is next; one at a time for all waiting callers."""
         async with self._preparing:
-            entry = self._inbox.unprepared()
+            entry = self._receive_queue.unprepared()
             if entry is not None:
                 size_max = self._core.configuration.decompressed_size_max_bytes
                 await self._core.environment.offload.run(entry.prepare, size_max)
 
     async def _arrival(self) -> None:
         """Until there may be a message. Raises why there will be none."""
-        inbox = self._inbox
-        if inbox.failure is not None:
-            raise inbox.failure
-        if inbox.unprepared() is not None:
+        queue = self._receive_queue
+        if queue.failure is not None:
+            raise queue.failure
+        if queue.unprepared() is not None:
             await self._prepare()
             return
-        if not inbox.is_empty():
+        if not queue.is_empty():
             return
-        signal = inbox.arrival
+        signal = queue.arrival
         assert isinstance(signal, LoopSignal)
         self._consumer.ask_for_one()
-        inbox.waiting += 1
+        queue.waiting += 1
         try:
             await signal.wait()
         finally:
-            inbox.waiting -= 1
-        if inbox.failure is not None:
-            raise inbox.failure
+            queue.waiting -= 1
+        if queue.failure is not None:
+            raise queue.failure
 
 
 def is_enough(policy: ConsumerBatchReceivePolicy, messages: int, size_bytes: int) -> bool:

@@ -86,7 +86,7 @@ class TopicReader:
 
     async def has_message_available(self) -> bool:
         """Whether there is a message behind the reader's position now."""
-        if not self.consumer.inbox.is_empty():
+        if not self.consumer.receive_queue.is_empty():
             return True
         for consumer in self.consumer.consumers:
             if await self._has_more(consumer):

@@ -11,7 +11,7 @@ from ..aio.consumer import is_enough
 from ..aio.facts import ConsumerFacts
 from ..aio.reader import ReaderFacts, TopicReader
 from ..consuming.message import Message, Messages
-from ..consuming.receive_queue import Inbox
+from ..consuming.receive_queue import ReceiveQueue
 from ..consuming.topic_consumer import TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy
 from ..core.message_id import MessageId
@@ -31,24 +31,24 @@ class Receiver:
     def __init__(self, running: Running, consumer: TopicConsumer) -> None:
         self._running = running
         self._consumer = consumer
-        self._inbox = consumer.inbox
+        self._receive_queue = consumer.receive_queue
         self._wake = consumer.core.handover.wake
 
     def receive(self, timeout_millis: int | None) -> Message:
         """The next message. Raises Timeout, why it cannot be opened, or why there will be none."""
-        return self._take(self._inbox.take, timeout_millis)
+        return self._take(self._receive_queue.take, timeout_millis)
 
     def receive_many(self, messages_max: int, timeout_millis: int | None) -> Messages:
         """The next messages, at least one. Raises as `receive`."""
-        return self._take(lambda: self._inbox.take_many(messages_max) or None, timeout_millis)
+        return self._take(lambda: self._receive_queue.take_many(messages_max) or None, timeout_millis)
 
     def receive_unless_error(self, timeout_millis: int | None) -> Message | None:
         """As `receive`, but None if the next one cannot be opened: that is left for another call."""
-        inbox = self._inbox
+        queue = self._receive_queue
 
         def take() -> list[Message | None] | None:
-            message = inbox.take(raises=False)
-            return [message] if message is not None or inbox.is_at_error else None
+            message = queue.take(raises=False)
+            return [message] if message is not None or queue.is_at_error else None
 
         return self._take(take, timeout_millis)[0]
 
@@ -59,10 +59,10 @@ class Receiver:
                 "a callback runs on the client's loop and cannot wait for a message: call receive in another thread"
             )
         end = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
-        inbox = self._inbox
+        queue = self._receive_queue
         while True:
-            if inbox.failure is not None:
-                raise inbox.failure
+            if queue.failure is not None:
+                raise queue.failure
             taken = take()
             if taken is not None:
                 return taken
@@ -71,15 +71,15 @@ class Receiver:
                 raise Timeout(f"no message arrived within {timeout_millis} ms")
             if not self._consumer.configuration.receiver_queue_size:
                 self._wake(self._consumer.ask_for_one)
-            arrival = inbox.arrival
+            arrival = queue.arrival
             assert isinstance(arrival, threading.Condition)
             with arrival:
-                inbox.waiting += 1
+                queue.waiting += 1
                 try:
-                    if not inbox.has_more() and inbox.failure is None:
+                    if not queue.has_more() and queue.failure is None:
                         arrival.wait(left)
                 finally:
-                    inbox.waiting -= 1
+                    queue.waiting -= 1
 
 
 class Consumer(ConsumerFacts, OpensLater):
@@ -88,21 +88,21 @@ class Consumer(ConsumerFacts, OpensLater):
     Pickles as its client and configuration: the copy subscribes again when it is first used.
     """
 
-    _SET_BY_OPENING = frozenset({"_running", "_consumer", "_inbox", "_messages", "_receiver", "_listener"})
+    _SET_BY_OPENING = frozenset({"_running", "_consumer", "_receive_queue", "_messages", "_receiver", "_listener"})
 
     def __init__(self, client: Opener, consumer: TopicConsumer) -> None:
         self._client = client
         self._configuration = consumer.configuration
         self._running = client.running
         self._consumer = consumer
-        self._inbox = consumer.inbox
-        self._messages = consumer.inbox.messages
+        self._receive_queue = consumer.receive_queue
+        self._messages = consumer.receive_queue.messages
         self._receiver = Receiver(client.running, consumer)
         self._listener: Listener | None = None
         listener = consumer.configuration.message_listener
         if listener is not None:
             self._listener = Listener(
-                consumer.topic.full, self._inbox, self._next, lambda message: listener(self, message)
+                consumer.topic.full, self._receive_queue, self._next, lambda message: listener(self, message)
             )
         client.close_when_forgotten(self, consumer)
 
@@ -166,7 +166,7 @@ class Consumer(ConsumerFacts, OpensLater):
             raise InvalidConfiguration(
                 "this consumer has a listener, which gets its messages: subscribe without one to call receive"
             )
-        return self._inbox.take_many(messages_max) or self._receiver.receive_many(messages_max, timeout_millis)
+        return self._receive_queue.take_many(messages_max) or self._receiver.receive_many(messages_max, timeout_millis)
 
     def batch_receive(self) -> list[Message]:
         """Receive messages until one limit of the `batch_receive_policy` is reached.
@@ -338,7 +338,9 @@ class Reader(ReaderFacts, OpensLater):
         listener = reader.configuration.reader_listener
         if listener is not None:
             topic = reader.consumer.topic.full
-            self._listener = Listener(topic, reader.consumer.inbox, self._next, lambda message: listener(self, message))
+            self._listener = Listener(
+                topic, reader.consumer.receive_queue, self._next, lambda message: listener(self, message)
+            )
         client.close_when_forgotten(self, reader.consumer)
 
     def _open(self) -> None:
@@ -423,10 +425,10 @@ class Listener:
     """
 
     def __init__(
-        self, topic: str, inbox: Inbox, receive: Callable[[], Message], handle: Callable[[Message], Any]
+        self, topic: str, queue: ReceiveQueue, receive: Callable[[], Message], handle: Callable[[Message], Any]
     ) -> None:
         self._topic = topic
-        self._inbox = inbox
+        self._receive_queue = queue
         self._receive = receive
         self._handle = handle
         self._going = threading.Event()
@@ -455,7 +457,7 @@ class Listener:
                 message = self._receive()
                 self._going.wait()
             except MagnetarError as error:
-                if self._inbox.failure is None:
+                if self._receive_queue.failure is None:
                     logger.error("the listener on %s gets no message: %s", self._topic, error)
                     continue
                 logger.info("the listener on %s ends: %s", self._topic, error)

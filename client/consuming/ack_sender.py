@@ -154,7 +154,7 @@ class ConsumerAcks:
         """The message failed: deliver it again after the delay."""
         self._core.handover.wake(self._negative_acknowledge, message_id.position)
 
-    # ---- From the inbox, under its lock, any thread ----
+    # ---- From the receive queue, under its lock, any thread ----
 
     def undelivered(self, position: Position, *, damaged: bool) -> None:
         """The application is about to be told that it cannot have this entry. A `damaged` one is asked for again."""

@@ -45,7 +45,7 @@ from ..core.message_id import MessageId
 from ..core.registration import Registration, RegistrationKind, RegistrationState
 from .ack_sender import ConsumerAcks
 from .message import Message, ReceivedEntry
-from .receive_queue import Inbox
+from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
 
@@ -68,7 +68,7 @@ class PartitionConsumer:
         topic: TopicName,
         partition: int,
         configuration: ConsumerConfiguration,
-        inbox: Inbox,
+        queue: ReceiveQueue,
         queue_size: int,
         start: StartFilter | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class PartitionConsumer:
         self.registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._core = core
         self._configuration = configuration
-        self._inbox = inbox
+        self._receive_queue = queue
         self._queue_size = queue_size
         self._refill = max(1, queue_size // 2)
         self._durable = start is None
@@ -149,7 +149,7 @@ class PartitionConsumer:
 
     def _fail(self, error: MagnetarError) -> None:
         """The broker's refusal is final."""
-        self._inbox.fail(self.registration.end(RegistrationState.FAILED, error))
+        self._receive_queue.fail(self.registration.end(RegistrationState.FAILED, error))
         self._wake_waiters()
 
     async def ready_connection(self) -> ClientConnection:
@@ -184,14 +184,14 @@ class PartitionConsumer:
             self._sought = False
         else:
             self._resumed_at = self._last_arrived
-        with self._inbox.lock:
-            queued = self._inbox.queued(self)  # at once with the credit: what is opened in between counts once
+        with self._receive_queue.lock:
+            queued = self._receive_queue.queued(self)  # at once with the credit: what is opened in between counts once
             self._credit = 0
         # First what is acknowledged, so that it is not delivered again.
         self.acks.subscribed()
         if self._queue_size > queued:
             connection.write(flow(self.registration.id, self._queue_size - queued))
-        if self._inbox.waiting:
+        if self._receive_queue.waiting:
             self.ask_for_one()
         self._wake_waiters()
 
@@ -227,7 +227,7 @@ class PartitionConsumer:
 
     def _void_queue(self) -> int:
         self.generation += 1
-        return self._inbox.discard(self)
+        return self._receive_queue.discard(self)
 
     def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         """The connection has ended: go on on another one."""
@@ -282,7 +282,7 @@ class PartitionConsumer:
             received.wanted = self._filter.wanted(received)
             if self._filter.is_passed(received):
                 self._filter = None
-        self._inbox.arrive(received)
+        self._receive_queue.arrive(received)
 
     def _unreadable(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> ReceivedEntry:
         """An entry that shows on arrival that it cannot be opened; it fails the call whose turn it is."""
@@ -301,7 +301,7 @@ class PartitionConsumer:
 
     def _leave_out(self, messages: int) -> None:
         """What came is not for the application: have the broker send something else instead."""
-        with self._inbox.lock:
+        with self._receive_queue.lock:
             self._credit_messages(messages)
         self.ask_for_one()
 
@@ -370,7 +370,7 @@ class PartitionConsumer:
 
     def _here(self) -> StartFilter | None:
         """A filter that lets pass what the application does not have yet. A durable subscription needs none."""
-        first = self._inbox.first(self)
+        first = self._receive_queue.first(self)
         if self._durable or (isinstance(first, ReceivedEntry) and first.wanted is not None):
             return self._filter
         if isinstance(first, Message):
@@ -393,7 +393,7 @@ class PartitionConsumer:
         dropped = self._void_queue()
         self._last_arrived = self._resumed_at = None
         self.acks.reset()
-        with self._inbox.lock:
+        with self._receive_queue.lock:
             self._credit_messages(dropped)
 
     def end_seek(self, done: bool) -> None:

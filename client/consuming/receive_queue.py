@@ -32,7 +32,7 @@ class Source(Protocol):
         ...
 
 
-class Inbox:
+class ReceiveQueue:
     """See the module. `arrive` is for the loop, the rest for any thread."""
 
     def __init__(self, handover: Handover) -> None:

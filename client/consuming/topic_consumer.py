@@ -32,7 +32,7 @@ from ..core.forking import inherited_error
 from ..core.message_id import MessageId
 from .message import Message, Messages, Opened, entry_of
 from .partition_consumer import PartitionConsumer
-from .receive_queue import Inbox
+from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 
 
@@ -43,7 +43,7 @@ class TopicConsumer:
         """`start` makes it a reader's consumer: non-durable, beginning there."""
         self.configuration = configuration
         self.topic = TopicName.parse(configuration.topic)
-        self.inbox = Inbox(core.handover)
+        self.receive_queue = ReceiveQueue(core.handover)
         self.consumers: list[PartitionConsumer] = []
         self.core = core
         self._start = start
@@ -80,7 +80,7 @@ class TopicConsumer:
         start = self._start
         if start is not None:
             start = StartFilter(start.target, start.inclusive)
-        return PartitionConsumer(self.core, topic, partition, self.configuration, self.inbox, queue_size, start)
+        return PartitionConsumer(self.core, topic, partition, self.configuration, self.receive_queue, queue_size, start)
 
     @property
     def consumer_name(self) -> str:
@@ -97,14 +97,14 @@ class TopicConsumer:
         if not self._closed:
             self._closed = True
             self.core.opened.pop(self, None)
-            self.inbox.fail(AlreadyClosed("the consumer is closed: subscribe again"))
+            self.receive_queue.fail(AlreadyClosed("the consumer is closed: subscribe again"))
             await asyncio.gather(*[consumer.close() for consumer in self.consumers])
 
     def inherited(self) -> None:
         """See `forking`."""
         self._closed = True
         error = inherited_error("consumer")
-        self.inbox.inherited(self.core.handover, error)
+        self.receive_queue.inherited(self.core.handover, error)
         for consumer in self.consumers:
             consumer.inherited(error)
 
@@ -112,7 +112,7 @@ class TopicConsumer:
         """Fail everything, at once."""
         self._closed = True
         self.core.opened.pop(self, None)
-        self.inbox.fail(reason)
+        self.receive_queue.fail(reason)
         for consumer in self.consumers:
             consumer.abandon(reason)
 
@@ -170,7 +170,7 @@ class TopicConsumer:
 
     def _source(self, message: Message | MessageId) -> PartitionConsumer:
         if self._closed:
-            raise self.inbox.failure or AlreadyClosed("the consumer is closed: subscribe again")
+            raise self.receive_queue.failure or AlreadyClosed("the consumer is closed: subscribe again")
         if isinstance(message, Message):
             source = message.source
             if isinstance(source, PartitionConsumer) and self._by_partition.get(source.partition) is source:

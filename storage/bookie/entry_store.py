@@ -242,7 +242,7 @@ class EntryStore:
         for state in self.ledgers.values():
             state.fenced = state.fence_durable = True
 
-    def bury(self, ledger_id: int) -> None:
+    def add_tombstone(self, ledger_id: int) -> None:
         """A ledger's tombstone is durable: forget the rest."""
         self.tombstones.add(ledger_id)
         self.damage.forget(ledger_id)

@@ -102,7 +102,7 @@ async def collect_garbage(
         unknown += verdicts.unknown
         if verdicts.doomed:
             logger.info("%s: writing tombstones for %d deleted ledgers", store.entries.directory, len(verdicts.doomed))
-            await store.bury(verdicts.doomed)
+            await store.add_tombstones(verdicts.doomed)
             deleted += len(verdicts.doomed)
         for record in verdicts.unnamed:
             given_up += await _give_up(store, renew, *record)

@@ -383,19 +383,19 @@ class BookieStore:
             raise
         self.on_change()
 
-    async def bury(self, ledger_ids: Sequence[int]) -> None:
+    async def add_tombstones(self, ledger_ids: Sequence[int]) -> None:
         """Put durable tombstones on deleted ledgers; compaction then gives back their space. Raises DiskFull,
         StorageFailed; those that were durable by then stay."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = len(ledger_ids)
         failure: BaseException | None = None
 
-        def buried(ledger_id: int, error: BaseException | None) -> None:
+        def stored(ledger_id: int, error: BaseException | None) -> None:
             nonlocal waiting, failure
             waiting -= 1
             failure = failure or error
             if error is None:
-                self.entries.bury(ledger_id)
+                self.entries.add_tombstone(ledger_id)
             if not waiting and not done.done():
                 done.set_result(None)
 
@@ -404,9 +404,9 @@ class BookieStore:
             if state is not None:
                 state.fenced = True
             try:
-                self._journal.append(KIND_TOMBSTONE, LEDGER_BODY.pack(ledger_id), partial(buried, ledger_id))
+                self._journal.append(KIND_TOMBSTONE, LEDGER_BODY.pack(ledger_id), partial(stored, ledger_id))
             except (DiskFull, StorageFailed) as error:
-                buried(ledger_id, error)
+                stored(ledger_id, error)
         if ledger_ids:
             await done
         if failure is not None:

@@ -48,7 +48,7 @@ class WriteBack:
         self._settings = settings
         self._state = LedgerWriterState(metadata, first_entry)
         self._refusing: dict[str, None] = {}
-        self._buried_at = ""
+        self._tombstone_at = ""
         self._progress = asyncio.Event()
 
     @property
@@ -79,13 +79,13 @@ class WriteBack:
         late = 0
         deadline = loop.time() + self._settings.add_entry_timeout_s
         while state.pending:
-            if self._buried_at and not self._in_doubt:
+            if self._tombstone_at and not self._in_doubt:
                 raise RecoveryFailed(
-                    f"ledger {self.metadata.ledger_id} was deleted during its recovery: {self._buried_at} has a "
+                    f"ledger {self.metadata.ledger_id} was deleted during its recovery: {self._tombstone_at} has a "
                     "tombstone for it"
                 )
             self._change_ensemble()
-            if state.end_error is not None and self._buried_at:
+            if state.end_error is not None and self._tombstone_at:
                 self.deleted = True
                 return
             if state.end_error is not None:
@@ -133,7 +133,7 @@ class WriteBack:
             if not self._state.slot_failed(slot, tenure):
                 return
             if status == BookieStatus.NO_SUCH_LEDGER:
-                self._buried_at = bookie
+                self._tombstone_at = bookie
                 self._refusing[bookie] = None
             elif status != STATUS_DISCONNECTED:
                 self._refusing[bookie] = None

@@ -54,7 +54,7 @@ from .target import Target, Wrong, quietly
 
 S = BookieStatus
 SEGMENT_BYTES = 4096
-_FENCED, _BURIED, _COMPACTED = 2, 4, 5
+_FENCED, _DELETED, _COMPACTED = 2, 4, 5
 
 
 @dataclass
@@ -147,8 +147,8 @@ async def _compacted_segments(bookie: Bookie) -> dict[tuple[int, int], bytes]:
     await bookie.fence(_FENCED)
     for start in range(0, 20, 5):
         entries |= await _add(bookie, _COMPACTED, range(start, start + 5))
-        await _add(bookie, _BURIED, range(start, start + 5), 500)
-    await bookie.store.bury([_BURIED])
+        await _add(bookie, _DELETED, range(start, start + 5), 500)
+    await bookie.store.add_tombstones([_DELETED])
     compactor = Compactor(bookie.store.entries, bytes_per_s=1 << 40)
     await compactor.run(0.9)
     await compactor.close()
@@ -398,12 +398,12 @@ def take_checkpoint(data: bytes) -> None:
     again = Checkpoint.decode(checkpoint.encode())
     if (vars(again) | {"tombstones": 0}) != (vars(checkpoint) | {"tombstones": 0}):
         raise Wrong("a checkpoint is not what it was")
-    buried = checkpoint.tombstones
-    if list(again.tombstones) != list(buried):
-        raise Wrong("other ledgers are buried")
-    for first, last in buried:
-        if first > last or first not in buried or last not in buried or last + 1 in buried:
-            raise Wrong(f"the ledgers {first} to {last} are buried badly")
+    tombstones = checkpoint.tombstones
+    if list(again.tombstones) != list(tombstones):
+        raise Wrong("other ledgers have tombstones")
+    for first, last in tombstones:
+        if first > last or first not in tombstones or last not in tombstones or last + 1 in tombstones:
+            raise Wrong(f"the ledgers {first} to {last} have bad tombstones")
 
 
 def make_checkpoint(random: Random) -> bytes:

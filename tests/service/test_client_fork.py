@@ -154,7 +154,7 @@ def test_a_fork_while_other_threads_hold_locks(client: Client) -> None:
     """Each lock that the child may need is held by a thread that does not exist there."""
     producer = client.create_producer("t")
     consumer = client.subscribe("t", "s")
-    locks: list[Any] = [consumer._inbox.lock, *[outbox.lock for outbox in producer._outboxes]]
+    locks: list[Any] = [consumer._receive_queue.lock, *[outbox.lock for outbox in producer._outboxes]]
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

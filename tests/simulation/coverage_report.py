@@ -16,7 +16,7 @@ What no seed can reach, and why:
   (`LedgerRecovery._take`, `_take_one`, `_length_at`);
 - what nobody does to a record: to change the last fragment of an OPEN ledger but its writer (`plan_change`), or of one
   IN_RECOVERY (`LedgerRecovery.run`);
-- to bury no ledger at all, or one that is unknown (`BookieStore.bury`): garbage collection does not ask for it.
+- to delete no ledger at all, or an unknown one (`BookieStore.add_tombstones`): garbage collection does not ask for it.
 """
 
 import argparse
@@ -48,10 +48,10 @@ PARTS = {
         for name in (
             "request", "add", "_append", "_refuse_unknown_ledger", "_doubtful", "_learn", "_add_again",
             "_add_again.looked_up", "_fence", "_fence.durable", "_answer_state", "_read", "_read.done", "_read.read",
-            "limbo", "enter_limbo", "clear_limbo", "bury", "bury.buried",
+            "limbo", "enter_limbo", "clear_limbo", "add_tombstones", "add_tombstones.stored",
         )
     ),
-    "bookie/entry_store.py": ("EntryStore.fence_all", "EntryStore.bury"),
+    "bookie/entry_store.py": ("EntryStore.fence_all", "EntryStore.add_tombstone"),
     "bookie/held_ledgers.py": ("HeldLedger.__init__", "HeldLedger.extend", "IdRanges.__contains__", "IdRanges.add"),
 }  # fmt: skip
 CLUSTER_EVERY = 10

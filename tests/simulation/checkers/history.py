@@ -79,7 +79,7 @@ class History:
         self.violations: list[str] = []
         self.sent: dict[bytes, None] = {}
         self.protected: dict[int, None] = {}
-        """Ledgers that no bookie may bury although the metadata, which was restored, may not know them."""
+        """Ledgers that no bookie may delete although the metadata, which was restored, may not know them."""
         self.acknowledged: dict[bytes, Place] = {}
         self.failed: dict[bytes, str] = {}
         self.places: dict[Place, bytes] = {}

@@ -74,16 +74,16 @@ class StoreWatch:
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         append_entry, replace, give_up = EntryStore.append_entry, EntryStore.replace, EntryStore.give_up
-        bury, confirm = BookieStore.bury, LedgerWriter._confirm
+        add_tombstones, confirm = BookieStore.add_tombstones, LedgerWriter._confirm
 
         def appending(store: EntryStore, state: HeldLedger, payload: bytes, head: bytes, *rest: Any) -> None:
             append_entry(store, state, payload, head, *rest)
             entry_id, _, digest = rest[:3]
             self._accepts(state, entry_id, digest, recovery=bool(head[0]))
 
-        async def burying(store: BookieStore, ledger_ids: Sequence[int]) -> None:
+        async def adding_tombstones(store: BookieStore, ledger_ids: Sequence[int]) -> None:
             self._buries(ledger_ids)
-            await bury(store, ledger_ids)
+            await add_tombstones(store, ledger_ids)
 
         def giving_up(store: EntryStore, state: HeldLedger) -> bool:
             gone = give_up(store, state)
@@ -103,7 +103,7 @@ class StoreWatch:
             (EntryStore, "append_entry", appending),
             (EntryStore, "replace", replacing),
             (EntryStore, "give_up", giving_up),
-            (BookieStore, "bury", burying),
+            (BookieStore, "add_tombstones", adding_tombstones),
             (LedgerWriter, "_confirm", confirming),
         ):
             stack.enter_context(patch.object(owner, name, wrapper))

@@ -162,7 +162,7 @@ def validate_store(store: BookieStore) -> Iterator[str]:
         if state.fence_durable and not state.fenced:
             yield f"ledger {ledger_id} is fenced for good and takes entries"
         if ledger_id in entries.tombstones:
-            yield f"ledger {ledger_id} is buried and known"
+            yield f"ledger {ledger_id} has a tombstone and is known"
         if entries.limbo and not state.fenced:
             yield f"ledger {ledger_id} takes entries in limbo"
         if state.rows_segment is active and active is not None and state.rows is not active.rows.get(ledger_id):

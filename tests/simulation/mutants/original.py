@@ -138,12 +138,12 @@ def _corrupt_is_absent(stack: ExitStack) -> None:
 
 
 def _no_tombstones(stack: ExitStack) -> None:
-    def bury(self: Any, ledger_id: int) -> None:
+    def add_tombstone(self: Any, ledger_id: int) -> None:
         state = self.ledgers.pop(ledger_id, None)
         for segment in state.segments if state is not None else ():
             segment.live_bytes -= segment.ledger_bytes(ledger_id)
 
-    replace(stack, EntryStore, "bury", bury)
+    replace(stack, EntryStore, "add_tombstone", add_tombstone)
 
 
 def _no_limbo(stack: ExitStack) -> None:
@@ -168,7 +168,7 @@ def _collect_what_is_copied(stack: ExitStack) -> None:
         local = sorted(self.store.entries.ledgers)
         answers = await self._coordinator.metadata.get_many([metadata_keys.ledger(one) for one in local])
         found = [LedgerMetadata.unpack(answer.value) for answer in answers if answer is not None]
-        await self.store.bury(
+        await self.store.add_tombstones(
             [
                 metadata.ledger_id
                 for metadata in found

@@ -65,7 +65,7 @@ class Restoring(Workload):
     def __init__(self, cluster: SimCluster, history: History, random: Random, name: str, topics: list[str]) -> None:
         super().__init__(cluster, history, random, name)
         self.protected: dict[int, None] = {}
-        """Ledgers that no bookie may bury."""
+        """Ledgers that no bookie may delete."""
         self._topics = list(topics)
         self._moves = random.random() < 0.5
         self._owed: dict[bytes, Place] = {}

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from magnetar.client.consuming.message import Message, ReceivedEntry
-from magnetar.client.consuming.receive_queue import Inbox
+from magnetar.client.consuming.receive_queue import ReceiveQueue
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
 
@@ -32,7 +32,7 @@ class RealLocks:
         return threading.Condition(lock)
 
     def wake(self, function: object, *arguments: object) -> None:
-        raise AssertionError("an inbox wakes nobody on the loop")
+        raise AssertionError("a receive queue wakes nobody on the loop")
 
 
 class Watched(deque[Message]):
@@ -59,14 +59,14 @@ class Watched(deque[Message]):
             self.taken_by_another.append(self.popleft())
 
 
-def filled(source: Partition, count: int, other: Partition | None = None) -> Inbox:
-    """An inbox with so many opened messages, of two sources by turns if there is another."""
-    inbox = Inbox(RealLocks())
-    inbox.messages = Watched()
+def filled(source: Partition, count: int, other: Partition | None = None) -> ReceiveQueue:
+    """A receive queue with so many opened messages, of two sources by turns if there is another."""
+    queue = ReceiveQueue(RealLocks())
+    queue.messages = Watched()
     for number in range(count):
         owner = other if other is not None and number % 2 else source
-        inbox.messages.extend(owner.open_entry(entry(owner, number)))
-    return inbox
+        queue.messages.extend(owner.open_entry(entry(owner, number)))
+    return queue
 
 
 def entry(source: Partition, number: int) -> ReceivedEntry:
@@ -77,37 +77,37 @@ def numbers(messages: object) -> list[int]:
     return [int(message.data()) for message in messages]  # type: ignore[attr-defined]
 
 
-def rest(inbox: Inbox) -> list[int]:
-    return numbers(iter(inbox.take, None))
+def rest(queue: ReceiveQueue) -> list[int]:
+    return numbers(iter(queue.take, None))
 
 
 def test_what_another_thread_takes_during_a_discard_is_not_handed_over_again() -> None:
     one, two = Partition(), Partition()
-    inbox = filled(one, 6, two)
-    assert inbox.discard(one) == 0
-    taken = numbers(inbox.messages.taken_by_another)  # type: ignore[attr-defined]
-    assert rest(inbox) == [number for number in (1, 3, 5) if number not in taken]
+    queue = filled(one, 6, two)
+    assert queue.discard(one) == 0
+    taken = numbers(queue.messages.taken_by_another)  # type: ignore[attr-defined]
+    assert rest(queue) == [number for number in (1, 3, 5) if number not in taken]
 
 
 @pytest.mark.parametrize("messages_max", [3, 6, 100])
 def test_what_another_thread_takes_during_take_many_is_not_handed_over_again(messages_max: int) -> None:
-    inbox = filled(Partition(), 6)
-    many = numbers(inbox.take_many(messages_max))
+    queue = filled(Partition(), 6)
+    many = numbers(queue.take_many(messages_max))
     assert len(many) == min(messages_max, 6)
-    everything = [*many, *numbers(inbox.messages.taken_by_another), *rest(inbox)]  # type: ignore[attr-defined]
+    everything = [*many, *numbers(queue.messages.taken_by_another), *rest(queue)]  # type: ignore[attr-defined]
     assert sorted(everything) == list(range(6))
 
 
 def test_the_first_of_a_source_is_found_while_another_thread_takes() -> None:
     one, two = Partition(), Partition()
-    inbox = filled(one, 6, two)
-    first = inbox.first(two)
+    queue = filled(one, 6, two)
+    first = queue.first(two)
     assert isinstance(first, Message) and first.data() == b"1"
 
 
 def test_threads_and_a_discarding_loop_hand_over_each_message_once_in_order() -> None:
     kept, voided = Partition(), Partition()
-    inbox = Inbox(RealLocks())
+    queue = ReceiveQueue(RealLocks())
     count, done = 20_000, threading.Event()
     found: list[list[int]] = [[], [], []]
 
@@ -115,9 +115,9 @@ def test_threads_and_a_discarding_loop_hand_over_each_message_once_in_order() ->
         while True:
             ending = done.is_set()
             if many:
-                messages = inbox.take_many(7)
+                messages = queue.take_many(7)
             else:
-                message = inbox.take()
+                message = queue.take()
                 messages = [] if message is None else [message]
             mine.extend(numbers(message for message in messages if message.source is kept))
             if ending and not messages:
@@ -130,10 +130,10 @@ def test_threads_and_a_discarding_loop_hand_over_each_message_once_in_order() ->
         for thread in threads:
             thread.start()
         for number in range(count):
-            inbox.arrive(entry(kept, number))
-            inbox.arrive(entry(voided, number))
+            queue.arrive(entry(kept, number))
+            queue.arrive(entry(voided, number))
             if number % 50 == 0:
-                inbox.discard(voided)
+                queue.discard(voided)
         done.set()
         for thread in threads:
             thread.join()

@@ -45,7 +45,7 @@ async def test_nothing_happens_while_everything_is_alive(made):
 
 async def test_dead_segments_are_removed_without_copying(made):
     files, bookie, compactor = made
-    await bookie.store.bury([1, 2, 3])
+    await bookie.store.add_tombstones([1, 2, 3])
     done = await compactor.run(0.2)
     assert done.segments_removed >= 5 and done.bytes_copied == 0
     assert stored_bytes(bookie) == 0 and not names(files, ".compacted")
@@ -54,7 +54,7 @@ async def test_dead_segments_are_removed_without_copying(made):
 async def test_a_rewrite_keeps_the_living_and_orders_them_by_ledger(made):
     _, bookie, compactor = made
     before = stored_bytes(bookie)
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     assert (await compactor.run(0.2)).segments_removed == 0, "two thirds alive: a minor run leaves them"
     done = await compactor.run(0.8)
     assert done.segments_removed >= 5 and done.segments_written >= 1
@@ -72,7 +72,7 @@ async def test_fences_tombstones_and_idempotence_survive_compaction_and_restart(
     for ledger_id in (1, 2):
         await bookie.add_many(ledger_id, range(200))
     assert (await bookie.fence(1))[0] == (await bookie.fence(50))[0] == S.OK
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     for _ in range(2):
         compactor = Compactor(bookie.store.entries, bytes_per_s=1 << 40)
         await compactor.run(0.8)
@@ -87,7 +87,7 @@ async def test_fences_tombstones_and_idempotence_survive_compaction_and_restart(
 
 async def test_reads_and_adds_go_on_meanwhile(made):
     _, bookie, compactor = made
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     running = asyncio.ensure_future(compactor.run(0.8))
     following, rounds = 300, 0
     while not running.done():
@@ -104,7 +104,7 @@ async def test_a_damaged_index_is_built_anew_and_then_compacted(made):
     files, bookie, compactor = made
     index = f"{DIRECTORY}/{names(files, '.index')[0]}"
     files.flip_bit(index, len(files.read_bytes(index)) - 8)  # in the columns of the last ledger
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     before = files.list(DIRECTORY)
     with pytest.raises(EntryCorrupt, match="index"):
         await compactor.run(0.8)
@@ -124,7 +124,7 @@ async def test_a_damaged_entry_stays_an_error_and_can_be_repaired(made):
         if body_of(3, 7) in files.read_bytes(f"{DIRECTORY}/{name}")
     )
     files.flip_bit(name, files.read_bytes(name).index(body_of(3, 7)))
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     await compactor.run(0.8)
     assert (await bookie.read(3, 7, 7))[0] == S.CORRUPT
     assert await bookie.held(3, 0, 20) == [(0, 6), (8, 20)]
@@ -146,11 +146,11 @@ async def test_a_damaged_entry_stays_an_error_when_nothing_else_in_its_file_is_l
         if body_of(4, 0) in files.read_bytes(f"{DIRECTORY}/{name}")
     )
     files.flip_bit(name, files.read_bytes(name).index(body_of(4, 0)))
-    await bookie.store.bury([3])
+    await bookie.store.add_tombstones([3])
     for _ in range(3):
         await asyncio.wait_for(compactor.run(0.8), 5)
         assert (await bookie.read(4, 0, 0))[0] == S.CORRUPT, "without its LOST record it would be denied"
-    await bookie.store.bury([4])
+    await bookie.store.add_tombstones([4])
     assert (await compactor.run(0.2)).segments_removed == 1
     await compactor.close()
     await bookie.store.close()
@@ -161,7 +161,7 @@ async def test_a_file_with_one_tiny_entry_is_not_rewritten_for_ever():
     assert await bookie.add(1, 0, b"tiny") == S.OK
     await bookie.add_many(2, range(50))
     bookie = await bookie.restarted(segment_bytes=SEGMENT_BYTES)
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     compactor = Compactor(bookie.store.entries, bytes_per_s=1 << 40)
     assert (await asyncio.wait_for(compactor.run(0.8), 5)).segments_written == 1
     assert (await asyncio.wait_for(compactor.run(0.8), 5)).segments_written == 0
@@ -172,7 +172,7 @@ async def test_a_file_with_one_tiny_entry_is_not_rewritten_for_ever():
 
 async def test_a_failed_or_cancelled_rewrite_leaves_the_old_files_valid(made):
     files, bookie, compactor = made
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     files.fail_next("sync", ".compacted")
     with pytest.raises(OSError):
         await compactor.run(0.8)

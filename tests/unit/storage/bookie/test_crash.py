@@ -34,9 +34,9 @@ async def workload(bookie, requests, random):
             await asyncio.sleep(0)
             await bookie.read(1, 0, 0)
             if round_number == 7:
-                requests["bury", 3, 0] = (-1, b"")  # asked for, nobody told yet
-                await bookie.store.bury([3])
-                requests["bury", 3, 0] = (None, b"")
+                requests["tombstone", 3, 0] = (-1, b"")  # asked for, nobody told yet
+                await bookie.store.add_tombstones([3])
+                requests["tombstone", 3, 0] = (None, b"")
             if round_number in (8, 12):
                 await compactor.run(0.8)
         await bookie.store.close()
@@ -57,9 +57,9 @@ async def check(files, told, asked):
     """Open what the crash left and compare with what was told."""
     bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
     assert bookie.store.limbo == "", "a power loss is no corruption"
-    buried = ("bury", 3, 0) in told
+    deleted = ("tombstone", 3, 0) in told
     for kind, ledger_id, entry_id in told:
-        if kind == "add" and not (ledger_id == 3 and ("bury", 3, 0) in asked):
+        if kind == "add" and not (ledger_id == 3 and ("tombstone", 3, 0) in asked):
             status, _, entries = await bookie.read(ledger_id, entry_id, entry_id)
             assert (
                 status == S.OK
@@ -71,7 +71,7 @@ async def check(files, told, asked):
                 assert add_payload(ledger_id, entry_id, body) == asked["add", ledger_id, entry_id]
     if ("fence", 2, 0) in told:
         assert await bookie.add(2, 1000) == S.FENCED
-    if buried:
+    if deleted:
         assert await bookie.add(3, 1000) == S.FENCED
         assert (await bookie.read(3, 0, 0))[0] == S.NO_SUCH_LEDGER
     assert await bookie.add(9, 0) == S.OK
@@ -148,7 +148,7 @@ async def test_a_start_that_is_given_up_anywhere_changes_nothing(turns):
     await bookie.store.close()
     bookie = await Bookie.started(files, segment_bytes=SEGMENT_BYTES)
     assert (await bookie.fence(3))[0] == S.OK
-    await bookie.store.bury([4])
+    await bookie.store.add_tombstones([4])
     await bookie.store.close()  # a journal without entries is gone now: only the checkpoint knows the fence
     bookie = Bookie(files, segment_bytes=SEGMENT_BYTES)
     starting = asyncio.ensure_future(bookie.store.open())

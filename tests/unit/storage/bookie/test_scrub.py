@@ -158,7 +158,7 @@ async def test_a_bit_misread_once_is_no_damage_and_a_note_of_it_ends_with_the_re
 async def test_damage_found_while_compacting_is_noted_and_stays_an_error(files):
     bookie = await made(files)
     damage_body(files, 2, 7)
-    await bookie.store.bury([1])
+    await bookie.store.add_tombstones([1])
     compactor = Compactor(bookie.store.entries, bytes_per_s=1 << 40)
     await compactor.run(0.8)
     for _ in range(2):
@@ -253,7 +253,7 @@ async def test_notes_of_a_deleted_ledger_go_with_it(files):
     assert (await bookie.read(2, 7, 7))[0] == S.CORRUPT
     await turns(lambda: not bookie.store.entries.damage._saving)
     before = files.read_bytes(f"{DIRECTORY}/{DAMAGE_NAME}")
-    await bookie.store.bury([2])
+    await bookie.store.add_tombstones([2])
     assert noted(bookie) == [] and bookie.store.entries.damage.notes.count == 0
     await bookie.store.close()
     files.write_atomic(f"{DIRECTORY}/{DAMAGE_NAME}", before)  # a crash came before the notes were written

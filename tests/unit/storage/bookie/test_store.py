@@ -296,7 +296,7 @@ async def test_limbo_answers_unknown_fences_what_is_known_and_ends_only_when_cle
 async def test_a_tombstoned_ledger_refuses_zombies_for_ever(files):
     bookie = await Bookie.started(files)
     await bookie.add_many(1, range(3))
-    await bookie.store.bury([1, 7])
+    await bookie.store.add_tombstones([1, 7])
     for _ in range(2):
         assert await bookie.add(1, 3) == S.FENCED
         assert await bookie.add(7, 0) == S.FENCED

@@ -38,7 +38,7 @@ async def test_forgotten_tombstones_refuse_writers_and_take_copies(few_runs: Non
     deleted = list(range(1, 40, 2))
     for ledger_id in deleted:
         await bookie.fence(ledger_id)
-    await bookie.store.bury(deleted)
+    await bookie.store.add_tombstones(deleted)
     entries = bookie.store.entries
     assert entries.tombstones.runs == 20
     await entries.forget_tombstones()
@@ -66,13 +66,13 @@ async def test_a_tombstone_stays_while_a_segment_holds_entries_of_its_ledger(few
     await bookie.add_many(100, range(3))
     if not unsealed:
         bookie = await bookie.restarted()
-    await bookie.store.bury(list(range(1, 40, 2)))
+    await bookie.store.add_tombstones(list(range(1, 40, 2)))
     await bookie.store.entries.forget_tombstones()
     assert list(bookie.store.entries.tombstones) == [(1, 1), (37, 37), (39, 39)]
     bookie = await bookie.restarted()
     assert await bookie.add(1, 3) == S.FENCED and (await bookie.read(1, 0, 9))[0] == S.NO_SUCH_LEDGER
     await compact(bookie)
-    await bookie.store.bury(list(range(41, 60, 2)))
+    await bookie.store.add_tombstones(list(range(41, 60, 2)))
     await bookie.store.entries.forget_tombstones()
     assert 1 not in bookie.store.entries.tombstones
     bookie = await bookie.restarted()
@@ -81,7 +81,7 @@ async def test_a_tombstone_stays_while_a_segment_holds_entries_of_its_ledger(few
 
 async def test_few_runs_are_kept_and_the_floor_stays(few_runs: None) -> None:
     bookie = await Bookie.started(FaultyFiles())
-    await bookie.store.bury([1, 2, 3, 7, 8, 20])
+    await bookie.store.add_tombstones([1, 2, 3, 7, 8, 20])
     await bookie.store.entries.forget_tombstones()
     assert list(bookie.store.entries.tombstones) == [(1, 3), (7, 8), (20, 20)] and not bookie.store.entries.fence_floor
 

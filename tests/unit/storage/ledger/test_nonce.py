@@ -59,7 +59,7 @@ async def test_compaction_keeps_which_ledger_an_entry_belongs_to_lost_entries_in
     for number in range(12):
         await bookie.add_many(7, [number], 300)
         await bookie.add_many(8, [number], 300)
-    await bookie.store.bury([8])
+    await bookie.store.add_tombstones([8])
     await bookie.store.entries.seal_pending()
     compactor = Compactor(bookie.store.entries, bytes_per_s=1 << 30)
     assert (await compactor.run(0.9)).segments_written
