@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from .protocol.errors import InvalidUrl as InvalidUrl
     from .protocol.errors import LookupError as LookupError
     from .protocol.errors import MagnetarError as MagnetarError
-    from .protocol.errors import MagnetarError as PulsarException  # noqa: F401
+    from .protocol.errors import MagnetarError as PulsarException  # noqa: F401 # pyright: ignore[reportUnusedImport] (of __all__)
     from .protocol.errors import MemoryBufferIsFull as MemoryBufferIsFull
     from .protocol.errors import MessageTooBig as MessageTooBig
     from .protocol.errors import NotAllowedError as NotAllowedError

@@ -58,7 +58,7 @@ class AsyncClient:
         listener_name: object = None,
         tls_private_key_file_path: object = None,
         tls_certificate_file_path: object = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         """Make a client. It connects when it is first used.
 

@@ -62,7 +62,7 @@ class Client:
         listener_name: object = None,
         tls_private_key_file_path: object = None,
         tls_certificate_file_path: object = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         """Make a client. It connects when it is first used.
 
@@ -192,7 +192,7 @@ class Client:
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         schema: object = None,
-        message_listener: Callable[[Consumer, Message], Any] | None = None,
+        message_listener: Callable[[Consumer, Message], object] | None = None,
         receiver_queue_size: int = 1_000,
         max_total_receiver_queue_size_across_partitions: int = 50_000,
         consumer_name: str | None = None,
@@ -271,7 +271,7 @@ class Client:
         topic: str,
         start_message_id: MessageId,
         schema: object = None,
-        reader_listener: Callable[[Reader, Message], Any] | None = None,
+        reader_listener: Callable[[Reader, Message], object] | None = None,
         receiver_queue_size: int = 1_000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
 from ..aio.consumer import is_enough
@@ -13,7 +13,7 @@ from ..aio.reader import ReaderFacts, TopicReader
 from ..consuming.message import Message, Messages
 from ..consuming.receive_queue import ReceiveQueue
 from ..consuming.topic_consumer import TopicConsumer
-from ..core.configuration import ConsumerBatchReceivePolicy
+from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfiguration, ReaderConfiguration
 from ..core.message_id import MessageId
 from .loop import Running
 from .pickling import Opener, OpensLater
@@ -82,7 +82,7 @@ class Receiver:
                     queue.waiting -= 1
 
 
-class Consumer(ConsumerFacts, OpensLater):
+class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
     """Consumes one topic under a subscription, from any thread. Made by `Client.subscribe`.
 
     Pickles as its client and configuration: the copy subscribes again when it is first used.
@@ -320,7 +320,7 @@ class Consumer(ConsumerFacts, OpensLater):
             self._listener.stop()
 
 
-class Reader(ReaderFacts, OpensLater):
+class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
     """Reads one topic from a given position. Made by `Client.create_reader`.
 
     Pickles as its client and configuration: what comes out reads from the same start when it is first used.
@@ -425,7 +425,7 @@ class Listener:
     """
 
     def __init__(
-        self, topic: str, queue: ReceiveQueue, receive: Callable[[], Message], handle: Callable[[Message], Any]
+        self, topic: str, queue: ReceiveQueue, receive: Callable[[], Message], handle: Callable[[Message], object]
     ) -> None:
         self._topic = topic
         self._receive_queue = queue

@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import uvloop
 
@@ -35,8 +35,9 @@ class TwoThreads:
     def lock(self) -> threading.Lock:
         return threading.Lock()
 
-    def signal(self, lock: threading.Lock) -> threading.Condition:
-        return threading.Condition(lock)
+    def lock_and_signal(self) -> tuple[threading.Lock, threading.Condition]:
+        lock = threading.Lock()
+        return lock, threading.Condition(lock)
 
     def inherited(self, error: MagnetarError) -> None:
         self._error = error
@@ -78,7 +79,7 @@ class Running:
         """Whether the caller is on the loop's thread (in a callback), where nothing may block."""
         return threading.get_ident() == self._thread.ident and self.error is None
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run a coroutine on the loop and return its result.
 
         Raises OperationNotSupported on the loop's own thread, AlreadyClosed when the loop has ended or is that of the

@@ -5,7 +5,7 @@ does. The first use of what is not there yet opens them.
 """
 
 import threading
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from ..aio.reader import TopicReader
 from ..consuming.topic_consumer import TopicConsumer
@@ -14,6 +14,8 @@ from ..core.context import Closeable
 from ..core.forking import watch
 from ..producing.topic_producer import TopicProducer
 from .loop import Running
+
+Configuration = TypeVar("Configuration", ProducerConfiguration, ConsumerConfiguration, ReaderConfiguration)
 
 
 class Opener(Protocol):
@@ -28,19 +30,19 @@ class Opener(Protocol):
     def close_one(self, made: Closeable) -> None: ...
 
 
-class OpensLater:
+class OpensLater(Generic[Configuration]):
     """What a face inherits to travel like that. It sets `_client` and `_configuration` when it is opened."""
 
     _SET_BY_OPENING: ClassVar[frozenset[str]]
     """Attributes whose absence means that it has to be opened."""
 
     _client: Opener
-    _configuration: Any
+    _configuration: Configuration
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_unopened, (type(self), self._client, self._configuration))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         lock = self.__dict__.get("_opening")
         if lock is None or name not in self._SET_BY_OPENING:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -65,7 +67,9 @@ class OpensLater:
         raise NotImplementedError
 
 
-def _unopened(kind: type[OpensLater], client: Opener, configuration: Any) -> OpensLater:
+def _unopened(
+    kind: type[OpensLater[Configuration]], client: Opener, configuration: Configuration
+) -> OpensLater[Configuration]:
     made = kind.__new__(kind)
     made.__dict__.update(_client=client, _configuration=configuration, _opening=threading.RLock())
     watch(made)

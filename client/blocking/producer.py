@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from ...protocol.errors import OperationNotSupported
 from ..aio.facts import ProducerFacts
 from ..aio.producer import queue_is_full, report
+from ..core.configuration import ProducerConfiguration
 from ..core.message_id import MessageId
 from ..core.refusals import refuse
 from ..producing.outbox import Outbox, SendCallback, ignore
@@ -18,7 +19,7 @@ from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes
 from .pickling import Opener, OpensLater
 
 
-class Producer(ProducerFacts, OpensLater):
+class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
     """Publishes to one topic, from any thread. Made by `Client.create_producer`.
 
     Pickles as its client and configuration: what comes out is a new producer like it, created when it is first used.

@@ -20,6 +20,7 @@ from typing import Protocol
 from ...protocol.commands import ack, encode
 from ...protocol.errors import OperationNotSupported
 from ...protocol.message_id import Position
+from ...protocol.plain_values import is_list
 from ...protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
 from ..core.configuration import ConsumerConfiguration, ConsumerType
 from ..core.context import Core
@@ -37,6 +38,8 @@ DAMAGED_DELAY_MAX_S = 3600.0
 """after twice the time whenever it comes damaged again, and at least so often."""
 DAMAGED_MAX = 1_000
 """Of so many damaged entries it is remembered how often they came."""
+
+_popleft = deque[object].popleft
 
 
 class Wire(Protocol):
@@ -252,7 +255,7 @@ class ConsumerAcks:
     def _drain(self) -> None:
         """Work off what the application collected."""
         collected = self._collected
-        self._work_off([*map(deque.popleft, repeat(collected, len(collected)))])
+        self._work_off([*map(_popleft, repeat(collected, len(collected)))])
 
     def _work_off(self, items: Sequence[object]) -> None:
         """Work off a part of it: runs of messages of one entry at once."""
@@ -271,7 +274,7 @@ class ConsumerAcks:
                 self._finish(item)
             elif isinstance(item, Opened):
                 self._finish_run(item.run)
-            elif isinstance(item, list):
+            elif is_list(item):
                 self._work_off(item)
             else:
                 assert isinstance(item, _UpTo | _Undelivered | _Opened)

@@ -10,7 +10,7 @@ message is a tuple underneath: all those of a batch are made, taken apart and co
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast, overload
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -162,7 +162,7 @@ def _refuse_unknown_compression(metadata: MessageMetadata) -> None:
             raise unknown_compression(field.data)
 
 
-class Message(tuple[Any, ...]):
+class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMetadata | None]):
     """A received message. Names and meanings are those of the official client's Message.
 
     Underneath: its entry, its index, its payload, and its metadata (None for a message that has none of its own).
@@ -201,7 +201,8 @@ class Message(tuple[Any, ...]):
         Returns:
             The key, empty if there is none.
         """
-        return "" if self[3] is None else self[3].partition_key
+        single = self[3]
+        return "" if single is None else single.partition_key
 
     def ordering_key(self) -> str:
         """Return the ordering key.
@@ -209,7 +210,8 @@ class Message(tuple[Any, ...]):
         Returns:
             The key, empty if there is none.
         """
-        return "" if self[3] is None else self[3].ordering_key.decode("utf-8", "surrogateescape")
+        single = self[3]
+        return "" if single is None else single.ordering_key.decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
         """Return when the producer published the message.
@@ -225,7 +227,8 @@ class Message(tuple[Any, ...]):
         Returns:
             Milliseconds since the epoch, 0 if none.
         """
-        return 0 if self[3] is None else self[3].event_time
+        single = self[3]
+        return 0 if single is None else single.event_time
 
     def message_id(self) -> MessageId:
         """Return the id of the message.
@@ -286,7 +289,8 @@ class Message(tuple[Any, ...]):
         Returns:
             True if it is.
         """
-        return self[3] is not None and self[3].null_value
+        single = self[3]
+        return single is not None and single.null_value
 
     @property
     def source(self) -> object:
@@ -301,7 +305,8 @@ class Message(tuple[Any, ...]):
     @property
     def is_compacted_out(self) -> bool:
         """Whether compaction took the payload of this message from its batch."""
-        return isinstance(self[3], SingleMessageMetadata) and self[3].compacted_out
+        single = self[3]
+        return isinstance(single, SingleMessageMetadata) and single.compacted_out
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self[0] is other[0] and self[1] == other[1]
@@ -352,7 +357,11 @@ class Opened(Sequence[Message]):
         indexes = _INDEXES if self.end <= len(_INDEXES) else range(self.end)
         return map(Message, zip(repeat(self.entry), indexes[self.first :], self.payloads, repeat(None)))
 
-    def __getitem__(self, place: Any) -> Any:
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
         if isinstance(place, slice):
             return [*self][place]
         index = range(self.first, self.end)[place]
@@ -397,7 +406,11 @@ class Messages(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         return chain.from_iterable(self.parts) if self._all is None else iter(self._all)
 
-    def __getitem__(self, place: Any) -> Any:
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
         if self._all is None:
             self._all = [*chain.from_iterable(self.parts)]
         return self._all[place]
@@ -438,10 +451,10 @@ def run_at(messages: Sequence[object], start: int) -> Run | None:
     length = stop - start
     last = messages[stop - 1]
     if type(last) is Message and last[0] is entry and last[1] == index + length - 1:  # else it is no use to look
-        chunk: Any = messages[start:stop]
-        if [*map(type, chunk)].count(Message) == length and [*map(entry_of, chunk)].count(entry) == length:
+        found = cast("Sequence[Message]", messages[start:stop])  # which the next line makes sure of, in C
+        if [*map(type, found)].count(Message) == length and [*map(entry_of, found)].count(entry) == length:
             indexes = _INDEXES if entry.count <= len(_INDEXES) else range(entry.count)
-            if (*map(_index_of, chunk),) == (*indexes[index : index + length],):
+            if (*map(_index_of, found),) == (*indexes[index : index + length],):
                 return Run(entry, index, index + length)
     end = index + 1
     for place in range(start + 1, stop):

@@ -33,6 +33,7 @@ from ...protocol.pulsar_pb2 import (
     CommandCloseConsumer,
     CommandMessage,
     CommandSubscribe,
+    CommandSuccess,
     KeyValue,
     MessageIdData,
     MessageMetadata,
@@ -171,7 +172,7 @@ class PartitionConsumer:
 
     async def register(self) -> None:
         """Subscribe at the topic's broker once; see `Registration.attempt`."""
-        await self.registration.attempt(self._command)
+        await self.registration.attempt(self._command, CommandSuccess)
         connection = self.registration.connection
         assert connection is not None
         self._subscriptions += 1

@@ -19,6 +19,8 @@ from ...protocol.errors import MagnetarError
 from ..core.threading_bridge import Handover
 from .message import Message, Messages, Opened, ReceivedEntry
 
+_popleft = deque[Message].popleft
+
 
 class Source(Protocol):
     """A partition's consumer, as the receive queue uses it."""
@@ -36,8 +38,7 @@ class ReceiveQueue:
     """See the module. `arrive` is for the loop, the rest for any thread."""
 
     def __init__(self, handover: Handover) -> None:
-        self.lock = handover.lock()
-        self.arrival = handover.signal(self.lock)
+        self.lock, self.arrival = handover.lock_and_signal()
         self.waiting = 0
         """Callers that wait for a message; changed under the lock."""
         self.messages: deque[Message] = deque()
@@ -106,7 +107,7 @@ class ReceiveQueue:
         only a popped message belongs to this call.
         """
         with suppress(IndexError):
-            taken.extend(map(deque.popleft, repeat(self.messages, messages_max)))
+            taken.extend(map(_popleft, repeat(self.messages, messages_max)))
 
     def _open_next(self) -> bool:
         """Open the next entry. False if there is none; true too if it could not be opened."""
@@ -197,8 +198,7 @@ class ReceiveQueue:
 
     def inherited(self, handover: Handover, failure: MagnetarError) -> None:
         """See `forking`: the lock may be held by a thread that is not here."""
-        self.lock = handover.lock()
-        self.arrival = handover.signal(self.lock)
+        self.lock, self.arrival = handover.lock_and_signal()
         self.waiting = 0
         self.fail(failure)
 

@@ -6,7 +6,7 @@ An unpartitioned topic is the case of one.
 import asyncio
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Any, cast
+from typing import cast
 
 from google.protobuf.message import Message as WireMessage
 
@@ -22,11 +22,13 @@ from ...protocol.pulsar_pb2 import (
     CommandGetLastMessageId,
     CommandGetLastMessageIdResponse,
     CommandSeek,
+    CommandSuccess,
     CommandUnsubscribe,
 )
 from ...protocol.topics import TopicName
 from ...runtime.tasks import together
 from ..core.configuration import ConsumerConfiguration, ConsumerType
+from ..core.connection import Answer
 from ..core.context import Core
 from ..core.forking import inherited_error
 from ..core.message_id import MessageId
@@ -125,7 +127,8 @@ class TopicConsumer:
     def acknowledge(self, message: Message | MessageId) -> None:
         """One message is done."""
         if type(message) is Message and message[0].source in self._ours and not self._closed:
-            message[0].source.acks.acknowledge(message)
+            # One of ours is a PartitionConsumer. To say so in a way that costs something would cost it per message.
+            message[0].source.acks.acknowledge(message)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         else:
             self._source(message).acks.acknowledge(message)
 
@@ -176,7 +179,7 @@ class TopicConsumer:
             if isinstance(source, PartitionConsumer) and self._by_partition.get(source.partition) is source:
                 return source
             message = message.message_id()
-        if not isinstance(message, MessageId):
+        if not isinstance(message, MessageId):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidMessage(f"acknowledge takes a Message or a MessageId, not {type(message).__name__}")
         consumer = self._by_partition.get(message.partition())
         if consumer is None:
@@ -205,7 +208,7 @@ class TopicConsumer:
         if isinstance(target, MessageId):
             everywhere = target in (MessageId.earliest, MessageId.latest)
             consumers = self.consumers if everywhere else [self._source(target.entry)]
-        elif isinstance(target, int) and not isinstance(target, bool) and target >= 0:
+        elif isinstance(target, int) and not isinstance(target, bool) and target >= 0:  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             consumers = self.consumers
         else:
             raise InvalidConfiguration(f"seek takes a message id or milliseconds since the epoch, not {target!r}")
@@ -224,7 +227,7 @@ class TopicConsumer:
         await self.core.lookup.retry(f"seek on {consumer.topic.full}", consumer.ready_connection)
         consumer.begin_seek(target, inclusive)
         try:
-            await self._request(consumer, f"seek on {consumer.topic.full}", command)
+            await self._request(consumer, f"seek on {consumer.topic.full}", command, CommandSuccess)
         except BaseException:
             consumer.end_seek(done=False)
             raise
@@ -236,6 +239,7 @@ class TopicConsumer:
             consumer,
             f"the last message id of {consumer.topic.full}",
             lambda consumer_id, request_id: CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id),
+            CommandGetLastMessageIdResponse,
         )
 
     async def get_last_message_id(self) -> MessageId:
@@ -256,16 +260,24 @@ class TopicConsumer:
                 consumer,
                 f"unsubscribing from {consumer.topic.full}",
                 lambda consumer_id, request_id: CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id),
+                CommandSuccess,
             )
         await self.close()
 
-    async def _request(self, consumer: PartitionConsumer, what: str, command: Callable[[int, int], WireMessage]) -> Any:
-        async def attempt() -> Any:
+    async def _request(
+        self,
+        consumer: PartitionConsumer,
+        what: str,
+        command: Callable[[int, int], WireMessage],
+        answer_type: type[Answer],
+    ) -> Answer:
+        """Send what `command` makes of a consumer id and a request id, and return the answer."""
+
+        async def attempt() -> Answer:
             connection = await consumer.ready_connection()
             request_id = connection.next_request_id()
-            return await connection.request(
-                command(consumer.registration.id, request_id), request_id, self.core.timeout_s
-            )
+            asked = command(consumer.registration.id, request_id)
+            return await connection.request(asked, request_id, self.core.timeout_s, answer_type)
 
         return await self.core.lookup.retry(what, attempt)
 

@@ -7,7 +7,6 @@ InvalidConfiguration, before anything is sent.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
@@ -187,7 +186,7 @@ class ConsumerConfiguration(Options):
     consumer_type: ConsumerType = option(
         ConsumerType.Exclusive, "How the consumers of the subscription share its messages.", choice=ConsumerType
     )
-    message_listener: Callable[[Any, Any], None] | None = option(
+    message_listener: Callable[..., object] | None = option(
         None, "Called as `listener(consumer, message)`, for one message at a time."
     )
     receiver_queue_size: int = option(
@@ -219,7 +218,7 @@ class ReaderConfiguration(Options):
 
     topic: str = option(doc="Any form of a topic's name.", text=True)
     start_message_id: MessageId = option(doc="The reader starts behind this message.")
-    reader_listener: Callable[[Any, Any], None] | None = option(
+    reader_listener: Callable[..., object] | None = option(
         None, "Called as `listener(reader, message)`, for one message at a time."
     )
     receiver_queue_size: int = option(1_000, "Approximate number of messages that wait in the client.", minimum=1)
@@ -228,5 +227,5 @@ class ReaderConfiguration(Options):
     start_message_id_inclusive: bool = option(False, "Start at the start message, not behind it.")
 
     def check(self) -> None:
-        if not isinstance(self.start_message_id, MessageId):
+        if not isinstance(self.start_message_id, MessageId):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(f"start_message_id must be a MessageId, not {self.start_message_id!r}")

@@ -14,7 +14,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as WireMessage
 
@@ -25,15 +25,9 @@ from ...protocol.names import CLIENT_VERSION, PROTOCOL_VERSION
 from ...protocol.pulsar_pb2 import (
     BaseCommand,
     CommandConnect,
-    CommandGetLastMessageId,
-    CommandGetLastMessageIdResponse,
-    CommandLookupTopic,
-    CommandLookupTopicResponse,
-    CommandPartitionedTopicMetadata,
-    CommandPartitionedTopicMetadataResponse,
-    CommandProducer,
-    CommandProducerSuccess,
-    CommandSuccess,
+    CommandMessage,
+    CommandSendError,
+    CommandSendReceipt,
 )
 from ...runtime.transitions import check_transition
 from .configuration import ClientConfiguration
@@ -53,12 +47,12 @@ class Endpoint(Protocol):
 
 
 class ProducerEndpoint(Endpoint, Protocol):
-    def receipt(self, command: Any) -> None: ...
-    def send_error(self, command: Any) -> None: ...
+    def receipt(self, command: CommandSendReceipt) -> None: ...
+    def send_error(self, command: CommandSendError) -> None: ...
 
 
 class ConsumerEndpoint(Endpoint, Protocol):
-    def message(self, command: Any, entry: bytes) -> None: ...
+    def message(self, command: CommandMessage, entry: bytes) -> None: ...
 
 
 _ANSWERS = {
@@ -72,13 +66,7 @@ _ANSWERS = {
     BaseCommand.ACK_RESPONSE: "ackResponse",
 }
 
-_ANSWER_TO: dict[type[WireMessage], type[WireMessage]] = {
-    CommandGetLastMessageId: CommandGetLastMessageIdResponse,
-    CommandLookupTopic: CommandLookupTopicResponse,
-    CommandPartitionedTopicMetadata: CommandPartitionedTopicMetadataResponse,
-    CommandProducer: CommandProducerSuccess,
-}
-"""What a broker answers to a request, if not with an error; to all others it is SUCCESS."""
+Answer = TypeVar("Answer", bound=WireMessage)
 
 
 class ConnectionState(enum.Enum):
@@ -115,7 +103,7 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX_BYTES)
-        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._requests: dict[int, asyncio.Future[WireMessage]] = {}
         self._request_id = 0
         self._transport: asyncio.Transport | None = None
         self._heard = False
@@ -140,7 +128,9 @@ class ClientConnection(asyncio.Protocol):
         self._request_id += 1
         return self._request_id
 
-    async def request(self, command: WireMessage, request_id: int, timeout_s: float) -> Any:
+    async def request(
+        self, command: WireMessage, request_id: int, timeout_s: float, answer_type: type[Answer]
+    ) -> Answer:
         """Send `command`, which carries `request_id`, and return the answer with that id.
 
         Raises the broker's error, ConnectionClosed, ProtocolError (the answer to something else; the connection is
@@ -148,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
         """
         if self.closed:
             raise ConnectionClosed(f"the connection to {format_address(self.address)} is closed")
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[WireMessage] = self._loop.create_future()
         self._requests[request_id] = future
         try:
             self.write(encode(command))
@@ -156,7 +146,7 @@ class ClientConnection(asyncio.Protocol):
                 answer = await future
         finally:
             self._requests.pop(request_id, None)
-        if type(answer) is not _ANSWER_TO.get(type(command), CommandSuccess):
+        if not isinstance(answer, answer_type):
             error = ProtocolError(
                 f"the broker answered {type(command).__name__} with {type(answer).__name__}, which does not fit"
             )

@@ -6,7 +6,7 @@ The coordinator is a named actor; it knows the brokers' addresses. Ray is import
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from ...protocol.errors import ConnectError
 from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
@@ -15,6 +15,12 @@ from .configuration import ClientConfiguration
 from .forking import ray_was_inherited
 
 ANSWER_TIMEOUT_S = 10.0
+
+
+class FoundCluster(TypedDict):
+    """What a client takes from the answer of the coordinator's actor."""
+
+    service_urls: list[str]
 
 
 def service_url_source(environment: Environment, configuration: ClientConfiguration) -> Callable[[], Awaitable[str]]:
@@ -42,9 +48,14 @@ def find_service_url() -> str:
         )
     try:
         if not ray.is_initialized():
-            ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
-        coordinator = ray.get_actor(COORDINATOR_ACTOR, namespace=RAY_NAMESPACE)
-        found: Any = ray.get(coordinator.client_information.remote(), timeout=ANSWER_TIMEOUT_S)
+            ray.init(  # pyright: ignore[reportUnknownMemberType] (Ray types its parameters in part)
+                address="auto", log_to_driver=False, logging_level=logging.WARNING
+            )
+        coordinator = cast(
+            "Any",  # a handle has whatever methods its actor has
+            ray.get_actor(COORDINATOR_ACTOR, namespace=RAY_NAMESPACE),  # pyright: ignore[reportUnknownMemberType]
+        )
+        found = cast("FoundCluster", ray.get(coordinator.client_information.remote(), timeout=ANSWER_TIMEOUT_S))
     except Exception as error:  # Ray raises a different class for every way of not being there
         raise ConnectError(
             f"no service URL was given, and no Magnetar cluster was found on Ray ({error}): pass a service URL, or "

@@ -10,7 +10,7 @@ What the child inherits is kept until it ends: to release an event loop or a tra
 
 import os
 import sys
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from ...protocol.errors import AlreadyClosed
@@ -24,7 +24,7 @@ class Inheritable(Protocol):
         ...
 
 
-_watched: WeakSet[Any] = WeakSet()
+_watched: WeakSet[Inheritable] = WeakSet()
 _kept: list[Inheritable] = []
 _ray_was_there: list[bool] = []
 

@@ -6,8 +6,9 @@ one; one that works is kept. A lookup follows redirects. It is repeated with bac
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message as WireMessage
 
@@ -31,7 +32,7 @@ from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from .configuration import ClientConfiguration
-from .connection import ClientConnection, connect
+from .connection import Answer, ClientConnection, connect
 from .service_url import Address, parse_service_url
 
 T = TypeVar("T")
@@ -144,7 +145,7 @@ class Lookup:
             for _ in range(REDIRECTS_MAX):
                 request_id = connection.next_request_id()
                 command = CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
-                answer: CommandLookupTopicResponse = await self._ask(connection, command, request_id)
+                answer = await self._ask(connection, command, request_id, CommandLookupTopicResponse)
                 if answer.response == CommandLookupTopicResponse.Failed:
                     raise exception_for_server_error(answer.error, answer.message)
                 if not answer.brokerServiceUrl:
@@ -162,11 +163,10 @@ class Lookup:
 
         Raises the last failure, or Timeout when the time is up.
         """
-        last: Exception | None = None
+        failures: deque[Exception] = deque(maxlen=1)
 
         def remember(error: Exception, delay_s: float) -> None:
-            nonlocal last
-            last = error
+            failures.append(error)
 
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -177,6 +177,7 @@ class Lookup:
                     on_retry=remember,
                 )
         except TimeoutError as error:
+            last = failures[0] if failures else None
             reason = f": {last}" if last is not None and str(last) else ""
             if isinstance(last, ConnectError):
                 raise ConnectError(f"{what} failed: no broker could be reached{reason}") from error
@@ -196,8 +197,7 @@ class Lookup:
             connection = await self._any_broker()
             request_id = connection.next_request_id()
             command = CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
-            answer: CommandPartitionedTopicMetadataResponse
-            answer = await self._ask(connection, command, request_id)
+            answer = await self._ask(connection, command, request_id, CommandPartitionedTopicMetadataResponse)
         if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
             raise exception_for_server_error(answer.error, answer.message)
         if answer.partitions > PARTITIONS_MAX:
@@ -206,9 +206,11 @@ class Lookup:
             )
         return answer.partitions
 
-    async def _ask(self, connection: ClientConnection, command: WireMessage, request_id: int) -> Any:
+    async def _ask(
+        self, connection: ClientConnection, command: WireMessage, request_id: int, answer_type: type[Answer]
+    ) -> Answer:
         try:
-            return await connection.request(command, request_id, min(self.timeout_s, TRY_TIMEOUT_S))
+            return await connection.request(command, request_id, min(self.timeout_s, TRY_TIMEOUT_S), answer_type)
         except TimeoutError:
             self._current += 1
             raise

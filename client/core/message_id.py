@@ -4,6 +4,7 @@ A tuple underneath, because ids are made once for every receipt and every receiv
 built in C (`batch_ids`).
 """
 
+from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from typing import ClassVar, Protocol
@@ -11,6 +12,8 @@ from typing import ClassVar, Protocol
 from ...protocol.errors import ProtocolError
 from ...protocol.message_id import LATEST_POSITION, WireMessageId, signed64, unsigned64
 from ...protocol.pulsar_pb2 import MessageIdData
+
+_new: Callable[[type["MessageId"], tuple[int, ...]], "MessageId"] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] (any tuple's)
 
 
 class PlacedLikeAnId(Protocol):
@@ -39,7 +42,7 @@ class MessageId(tuple[int, int, int, int, int]):
     def __new__(
         cls, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1, batch_size: int = 0
     ) -> "MessageId":
-        return tuple.__new__(cls, (ledger_id, entry_id, batch_index, partition, batch_size))
+        return _new(cls, (ledger_id, entry_id, batch_index, partition, batch_size))
 
     def ledger_id(self) -> int:
         """Return the ledger that holds the message.
@@ -201,7 +204,7 @@ class MessageId(tuple[int, int, int, int, int]):
 MessageId.earliest = MessageId()
 MessageId.latest = MessageId(-1, *LATEST_POSITION)
 
-_build = partial(tuple.__new__, MessageId)
+_build = partial(_new, MessageId)
 
 
 def batch_ids(ledger_id: int, entry_id: int, partition: int, size: int) -> list[MessageId]:

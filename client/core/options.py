@@ -10,21 +10,34 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import MISSING
 from enum import IntEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from ...protocol.errors import InvalidConfiguration
 from .refusals import refuse
 
+T = TypeVar("T")
 
+
+@overload
 def option(
-    default: Any = MISSING,
+    default: T,
+    doc: str,
+    *,
+    minimum: int | None = None,
+    choice: type[IntEnum] | None = None,
+    text: bool = False,
+) -> T: ...
+@overload
+def option(*, doc: str, text: bool = False, texts: bool = False) -> Any: ...
+def option(
+    default: object = MISSING,
     doc: str = "",
     *,
     minimum: int | None = None,
     choice: type[IntEnum] | None = None,
     text: bool = False,
     texts: bool = False,
-) -> Any:
+) -> object:
     """Declare an option. Without a default it must be given.
 
     Args:
@@ -37,7 +50,7 @@ def option(
     """
     metadata = {"doc": doc, "minimum": minimum, "choice": choice, "text": text, "texts": texts}
     if texts:
-        return dataclasses.field(default_factory=dict, metadata=metadata)
+        return dataclasses.field(default_factory=dict[str, str], metadata=metadata)
     if default is MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -53,7 +66,7 @@ class Options:
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> Self:
+    def of(cls, arguments: Mapping[str, object]) -> Self:
         """The options among a call's arguments, by name, as `locals()` has them at its beginning.
 
         Raises OperationNotSupported, InvalidConfiguration; TypeError for a name that is not declared.
@@ -84,7 +97,7 @@ class Options:
         """Raise InvalidConfiguration when the options do not fit each other."""
 
 
-def _check_range(name: str, value: Any, minimum: int) -> None:
+def _check_range(name: str, value: object, minimum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InvalidConfiguration(f"{name} must be an integer of at least {minimum}, not {value!r}")
 
@@ -101,8 +114,10 @@ def _check_text(name: str, value: object) -> None:
         raise InvalidConfiguration(f"{name} must be a non-empty string, not {value!r}")
 
 
-def _checked_texts(name: str, value: Mapping[str, str] | None) -> dict[str, str]:
+def _checked_texts(name: str, value: Mapping[object, object] | None) -> dict[str, str]:
+    checked: dict[str, str] = {}
     for key, text in (value or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise InvalidConfiguration(f"{name} must map strings to strings, not {key!r} to {text!r}")
-    return dict(value or {})
+        checked[key] = text
+    return checked

@@ -19,9 +19,10 @@ from google.protobuf.message import Message as WireMessage
 
 from ...protocol.commands import encode
 from ...protocol.errors import ConnectionClosed, MagnetarError, UnknownError
+from ...protocol.pulsar_pb2 import CommandSuccess
 from ...protocol.topics import TopicName
 from ...runtime.transitions import check_transition
-from .connection import ClientConnection, Endpoint
+from .connection import Answer, ClientConnection, Endpoint
 from .context import Core
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Registration(Generic[E]):
         if self.failure is not None:
             raise self.failure
 
-    async def attempt(self, command: Callable[[int, int], WireMessage]) -> WireMessage:
+    async def attempt(self, command: Callable[[int, int], WireMessage], answer_type: type[Answer]) -> Answer:
         """Register with the broker that has the topic now, and return its answer.
 
         `command` gets the new id and a request id. Raises the broker's refusal, `failure`, ConnectError,
@@ -117,7 +118,8 @@ class Registration(Generic[E]):
         endpoint_id, request_id = self._core.next_id(), connection.next_request_id()
         endpoints[endpoint_id] = self._endpoint
         try:
-            answer = await connection.request(command(endpoint_id, request_id), request_id, self._core.timeout_s)
+            asked = command(endpoint_id, request_id)
+            answer = await connection.request(asked, request_id, self._core.timeout_s, answer_type)
         except BaseException as error:
             endpoints.pop(endpoint_id, None)
             if isinstance(error, TimeoutError | asyncio.CancelledError):
@@ -195,7 +197,7 @@ class Registration(Generic[E]):
         request_id = connection.next_request_id()
         command = self._kind.close_command(self.id, request_id)
         try:
-            await connection.request(command, request_id, self._core.timeout_s)
+            await connection.request(command, request_id, self._core.timeout_s, CommandSuccess)
         except (MagnetarError, TimeoutError) as error:
             logger.info(
                 "the broker did not confirm that the %s on %s is closed: %s", self._kind.name, self._topic, error

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...protocol.errors import MagnetarError
 
@@ -17,10 +17,10 @@ from ...protocol.errors import MagnetarError
 class ThreadLock(Protocol):
     """A context manager that excludes other threads, if there are any."""
 
-    def __enter__(self) -> Any: ...
+    def __enter__(self) -> object: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> Any: ...
+    ) -> None: ...
 
 
 class Signal(Protocol):
@@ -33,7 +33,7 @@ class Handover(Protocol):
     """The meeting of one client's callers with its loop."""
 
     def lock(self) -> ThreadLock: ...
-    def signal(self, lock: Any) -> Signal: ...
+    def lock_and_signal(self) -> tuple[ThreadLock, Signal]: ...
     def inherited(self, error: MagnetarError) -> None:
         """This is the child of a fork (`forking`): from now on `wake` raises `error`."""
         ...
@@ -88,8 +88,8 @@ class SameThread:
     def lock(self) -> ThreadLock:
         return NoLock()
 
-    def signal(self, lock: Any) -> LoopSignal:
-        return LoopSignal()
+    def lock_and_signal(self) -> tuple[ThreadLock, Signal]:
+        return NoLock(), LoopSignal()
 
     def inherited(self, error: MagnetarError) -> None:
         self._error = error

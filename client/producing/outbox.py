@@ -14,10 +14,10 @@ Invariants:
 Key-based batching is another outbox (`producing/keyed_outbox.py`). What becomes of a batch is left to the producer.
 """
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, repeat
-from typing import Any
 
 from ...protocol.batches import encode_batch, encode_single
 from ...protocol.commands import varint
@@ -84,6 +84,16 @@ def _text(tag: bytes, text: str) -> bytes:
     return tag + varint(len(data)) + data
 
 
+class Flush:
+    """A caller waits until the batch it hangs on has ended."""
+
+    __slots__ = ("error", "future")
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+        self.error: MagnetarError | None = None
+
+
 class Batch:
     """Messages that travel as one entry, from the outbox until their receipt or failure."""
 
@@ -124,7 +134,7 @@ class Batch:
         """Of the message (unbatched) or of the batch's first message, whose key the entry shows."""
         self.entry = b""
         self.deadline = 0.0
-        self.flushes: list[Any] | None = None
+        self.flushes: list[Flush] | None = None
 
     def payload(self) -> bytes:
         """The uncompressed payload of the entry."""
@@ -147,8 +157,7 @@ class Outbox:
         bytes_max: int,
         pool: PendingPool | None = None,
     ) -> None:
-        self.lock = handover.lock()
-        self.space = handover.signal(self.lock)
+        self.lock, self.space = handover.lock_and_signal()
         self.pending = 0
         self.pending_max = 0 if pool is not None else pending_max
         self.on_full: Callable[[], object] | None = None
@@ -410,8 +419,7 @@ class Outbox:
 
     def inherited(self, handover: Handover, failure: MagnetarError) -> None:
         """See `forking`: the lock may be held by a thread that is not here."""
-        self.lock = handover.lock()
-        self.space = handover.signal(self.lock)
+        self.lock, self.space = handover.lock_and_signal()
         self.waiting = 0
         self.refuse(failure)
 

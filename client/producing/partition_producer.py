@@ -43,7 +43,7 @@ from ..core.pending_pool import PendingPool
 from ..core.registration import Registration, RegistrationKind, RegistrationState
 from ..core.results import Result
 from .entry_encoder import EntryEncoder
-from .outbox import Batch, Outbox, SendCallback, ignore
+from .outbox import Batch, Flush, Outbox, SendCallback, ignore
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class PartitionProducer:
         self._epoch = 0
         self._registered = False
         self._inflight: deque[Batch] = deque()
-        self._flushes: list[_Flush] = []
+        self._flushes: list[Flush] = []
         self._refusals: Backoff | None = None
         """The pauses before registering again; None since the last receipt."""
         self._last_refusal: MagnetarError | None = None
@@ -133,7 +133,7 @@ class PartitionProducer:
         self._registration.check()
         if not self._inflight:
             return
-        flush = _Flush(self._core.loop.create_future())
+        flush = Flush(self._core.loop.create_future())
         self._flushes.append(flush)
         last = self._inflight[-1]
         last.flushes = [*(last.flushes or ()), flush]
@@ -191,9 +191,7 @@ class PartitionProducer:
 
     async def register(self) -> None:
         """Register with the topic's broker once; see `Registration.attempt`."""
-        answer = await self._registration.attempt(self._command)
-        assert isinstance(answer, CommandProducerSuccess)
-        self._registered_at(answer)
+        self._registered_at(await self._registration.attempt(self._command, CommandProducerSuccess))
 
     def _command(self, producer_id: int, request_id: int) -> CommandProducer:
         configuration = self._configuration
@@ -394,16 +392,6 @@ class PartitionProducer:
                 flush.future.set_exception(flush.error)
             else:
                 flush.future.set_result(None)
-
-
-class _Flush:
-    """A caller waits until the batch it hangs on has ended."""
-
-    __slots__ = ("error", "future")
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.future = future
-        self.error: MagnetarError | None = None
 
 
 def _call(callbacks: list[SendCallback], result: Result, ids: Iterable[MessageId]) -> None:

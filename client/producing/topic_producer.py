@@ -189,8 +189,10 @@ def as_bytes(content: object) -> bytes:
     """A payload as bytes. Raises InvalidMessage for what is none."""
     if isinstance(content, bytes):
         return content
-    if isinstance(content, bytearray | memoryview):
+    if isinstance(content, bytearray):
         return bytes(content)
+    if isinstance(content, memoryview):
+        return content.tobytes()
     raise InvalidMessage(f"a payload must be bytes, not {type(content).__name__}")
 
 
@@ -217,7 +219,10 @@ def check_attributes(
     if ordering_key is not None:
         _check_text("ordering_key", ordering_key)
     for name, number in (("sequence_id", sequence_id), ("event_timestamp", event_timestamp)):
-        if number is not None and (not isinstance(number, int) or not 0 <= number < 1 << 63):
+        if number is not None and (
+            not isinstance(number, int)  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            or not 0 <= number < 1 << 63
+        ):
             raise InvalidMessage(f"{name} must be a non-negative 64-bit number, not {number!r}")
     if properties:
         for key, value in properties.items():

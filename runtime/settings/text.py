@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from ...protocol.errors import SettingError
 
 Value = bool | int | float | str
-Declared = TypeVar("Declared", bool, int, float, str)
+DefaultValue = TypeVar("DefaultValue", bool, int, float, str)
 Field = dataclasses.Field[object]
 
 Fields = Mapping[str, Field]
@@ -27,15 +27,15 @@ _UNITS = {"bytes": "bytes", "mb": "MB", "ms": "ms", "s": "s", "minutes": "min", 
 def setting(
     name: str,
     origin: Origin,
-    default: Declared,
+    default: DefaultValue,
     doc: str,
     *,
     minimum: float | None = None,
     maximum: float | None = None,
-    hostile: Declared | None = None,
+    hostile: DefaultValue | None = None,
     choices: tuple[str, ...] = (),
     original: str = "",
-) -> Declared:
+) -> DefaultValue:
     """Declare a field of `Settings`.
 
     `origin` says whose setting it is. `original` is the default there, if ours differs. `hostile` is a legal value that

@@ -9,7 +9,7 @@ import asyncio
 from random import Random
 
 from magnetar.protocol.errors import MagnetarError, TopicNotFound
-from magnetar.protocol.pulsar_pb2 import CommandSubscribe
+from magnetar.protocol.pulsar_pb2 import CommandSubscribe, CommandSuccess
 
 from ..checkers.history import History
 from ..checkers.metadata_watch import ASKED
@@ -66,7 +66,7 @@ class Asking(Workload):
             force_topic_creation=False,
         )
         try:
-            await connection.request(command, request_id, REQUEST_TIMEOUT_S)
+            await connection.request(command, request_id, REQUEST_TIMEOUT_S, CommandSuccess)
         except TopicNotFound:
             return
         self.history.violated(f"I10: {self.name} subscribed to {topic}, which does not exist")

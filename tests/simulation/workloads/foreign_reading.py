@@ -19,7 +19,13 @@ from magnetar.protocol.commands import ack, encode, flow
 from magnetar.protocol.entries import is_batch, parse_metadata
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError
 from magnetar.protocol.message_id import Position, WireMessageId, position_of
-from magnetar.protocol.pulsar_pb2 import CommandCloseConsumer, CommandGetLastMessageId, CommandSubscribe
+from magnetar.protocol.pulsar_pb2 import (
+    CommandCloseConsumer,
+    CommandGetLastMessageId,
+    CommandGetLastMessageIdResponse,
+    CommandSubscribe,
+    CommandSuccess,
+)
 
 from ..checkers.history import History, Log, Place, place_of
 from ..world.cluster import SimCluster
@@ -102,7 +108,7 @@ class ForeignReading(Workload):
         )
         connection.consumers[self._consumer_id] = self
         try:
-            await connection.request(command, request_id, REQUEST_TIMEOUT_S)
+            await connection.request(command, request_id, REQUEST_TIMEOUT_S, CommandSuccess)
         except BaseException:
             if connection.consumers.pop(self._consumer_id, None) is not None:
                 leave = CommandCloseConsumer(consumer_id=self._consumer_id, request_id=connection.next_request_id())
@@ -178,7 +184,7 @@ class ForeignReading(Workload):
             raise ConnectionClosed("the reader is not subscribed now")
         request_id = connection.next_request_id()
         command = CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=request_id)
-        answer = await connection.request(command, request_id, REQUEST_TIMEOUT_S)
+        answer = await connection.request(command, request_id, REQUEST_TIMEOUT_S, CommandGetLastMessageIdResponse)
         return position_of(answer.last_message_id)
 
     async def stop(self) -> None:

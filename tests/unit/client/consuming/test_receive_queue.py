@@ -28,8 +28,9 @@ class RealLocks:
     def lock(self) -> threading.Lock:
         return threading.Lock()
 
-    def signal(self, lock: threading.Lock) -> threading.Condition:
-        return threading.Condition(lock)
+    def lock_and_signal(self) -> tuple[threading.Lock, threading.Condition]:
+        lock = threading.Lock()
+        return lock, threading.Condition(lock)
 
     def wake(self, function: object, *arguments: object) -> None:
         raise AssertionError("a receive queue wakes nobody on the loop")

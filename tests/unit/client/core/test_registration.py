@@ -121,7 +121,8 @@ class Endpoint:
         await self.registration.attempt(
             lambda producer_id, request_id: CommandProducer(
                 topic=TOPIC.full, producer_id=producer_id, request_id=request_id
-            )
+            ),
+            CommandProducerSuccess,
         )
 
     def fail(self, error: MagnetarError) -> None:

@@ -23,8 +23,8 @@ class Handover:
     def lock(self) -> NoLock:
         return NoLock()
 
-    def signal(self, lock: object) -> LoopSignal:
-        return LoopSignal()
+    def lock_and_signal(self) -> tuple[NoLock, LoopSignal]:
+        return NoLock(), LoopSignal()
 
     def wake(self, function: Callable[..., object], *arguments: object) -> None:
         self.told += 1
