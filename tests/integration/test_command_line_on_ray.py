@@ -59,7 +59,7 @@ def test_detached_cluster_outlives_its_command_and_ends_whole(
 
     again = magnetar(environment, "start", "--detach", "--port", "0", "--admin-port", "0")
     assert again.returncode == 1
-    assert "runs already" in again.stderr
+    assert "already runs" in again.stderr
 
     session = RaySession.from_record(detached["ray"])
     directory = session.temporary_directory
