@@ -84,6 +84,13 @@ def kill_actor(handle: object) -> None:
     ray.kill(cast("ActorHandle[object]", handle))
 
 
+def put(value: object) -> object:
+    """Store a value with Ray; returns the reference to it. This process owns it."""
+    import ray
+
+    return ray.put(value)
+
+
 def ray_nodes() -> list[RayNode]:
     """All nodes of the Ray that this process is connected to."""
     import ray
@@ -118,6 +125,13 @@ def named_actors() -> list[str]:
 
     found = cast("list[dict[str, str]]", list_named_actors(all_namespaces=True))
     return [actor["name"] for actor in found if actor["namespace"] == RAY_NAMESPACE]
+
+
+def cluster_cpus() -> float:
+    """The CPUs of the Ray that this process is connected to."""
+    import ray
+
+    return float(ray.cluster_resources().get("CPU", 0))
 
 
 def gcs_address() -> str:

@@ -13,6 +13,9 @@ What has to be said and is easily missed:
 - An executor that asks for more CPUs than Ray has is waited for without end, so that is refused here.
 """
 
+# pyright: reportMissingTypeStubs=false
+# RayDP brings no types.
+
 import os
 import re
 import shutil
@@ -20,9 +23,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..protocol.errors import ClusterError, InvalidConfiguration, SparkUnavailable
+from ..runtime.ray_calls import cluster_cpus, init
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,14 +95,13 @@ def session(
         InvalidConfiguration: If Ray has too few CPUs, or this process has a session.
     """
     check_available()
-    import ray
     import raydp
     from raydp import context as raydp_context
 
-    if raydp_context._global_spark_context is not None:  # raydp itself raises a bare Exception here
+    if getattr(raydp_context, "_global_spark_context") is not None:  # noqa: B009 (private; raydp raises a bare Exception)
         raise InvalidConfiguration("this process already has a Spark session: stop it with magnetar.spark.stop()")
     _join_ray()
-    cpus = ray.cluster_resources().get("CPU", 0)
+    cpus = cluster_cpus()
     if num_executors * executor_cores > cpus:
         raise InvalidConfiguration(
             f"{num_executors} executors of {executor_cores} cores do not fit into a Ray of {cpus:g} CPUs: ask for fewer"
@@ -191,10 +194,10 @@ def _join_ray() -> None:
 
     if ray.is_initialized():
         return
-    address: Any = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
         raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
     try:
-        ray.init(address=address, log_to_driver=False)
+        init(address=address, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise ClusterError(f"no Ray answers at {address}: {error}") from error

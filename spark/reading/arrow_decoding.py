@@ -8,6 +8,10 @@ The common case is a batch of plain payloads of one size. It is recognized by co
 its values are copied out with one strided copy. Other batches go through the message headers one by one.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyarrow brings no types.
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,6 +66,10 @@ class EntryDecoder:
     def take(self) -> pa.RecordBatch:
         """Everything decoded since the last call."""
         return self._table.take()
+
+    def take_block(self) -> bytes:
+        """The same as a block; see `encode_block`."""
+        return encode_block(self.take())
 
     def add(
         self,

@@ -13,12 +13,15 @@ The rows stay until one of these, whichever comes first:
 They do not go by themselves when `frame` is forgotten, because frames derived from it refer to them inside the JVM.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# RayDP and pyarrow bring no types.
+
 import asyncio
 import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...protocol.errors import InvalidConfiguration
 from ...runtime.environment import Environment
@@ -160,7 +163,8 @@ def to_dataframe(spark: "SparkSession", blocks: Sequence[Block]) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return spark.createDataFrame(spark.sparkContext.emptyRDD(), from_arrow_schema(SCHEMA))
-    return ray_dataset_to_spark_dataframe(spark, SCHEMA, [block.ref for block in blocks])
+    references: list[Any] = [block.ref for block in blocks]
+    return ray_dataset_to_spark_dataframe(spark, SCHEMA, references)
 
 
 def _application(spark: "SparkSession", access: ClusterAccess, readers_per_node: int | None) -> _Application:

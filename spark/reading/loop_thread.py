@@ -3,12 +3,12 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_apart(coroutine: Coroutine[object, object, T]) -> T:
     """Run `coroutine` on a loop in a thread that lives as long, and return what it returns.
 
     If the wait is interrupted (Ctrl-C), the coroutine is cancelled and its clean-up awaited.
@@ -34,7 +34,7 @@ def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-async def _end(task: asyncio.Task[Any]) -> None:
+async def _end(task: asyncio.Task[object]) -> None:
     """Cancel the task if it still runs and wait for it; then what it left behind, which no caller needs."""
     task.cancel()
     await asyncio.wait([task])

@@ -19,6 +19,10 @@ microseconds and a plain message next to nothing.
 | `__sequenceId` | long | sequence id of the message, counted on within a batch whose messages carry none |
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyarrow brings no types.
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

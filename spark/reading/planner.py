@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from ...actors.members.contracts_broker import BrokerContract
 from ...actors.members.contracts_coordinator import CoordinatorContract
@@ -31,13 +31,14 @@ from ...protocol.errors import (
     is_retriable,
 )
 from ...protocol.message_id import WireMessageId
-from ...protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, RAY_NAMESPACE, ROLE_READER
+from ...protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, ROLE_READER
 from ...protocol.topics import TopicName
 from ...runtime import retry
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
+from ...runtime.ray_calls import RemoteMethod, find_actor
 from ...runtime.rpc.connection import Locate, RpcConnection, rpc_connect
-from ...runtime.rpc.keys import Identity
+from ...runtime.rpc.keys import Identity, ReadCredentials
 from ...runtime.tasks import Tasks
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.ledger_metadata import LedgerMetadata
@@ -62,34 +63,40 @@ MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
 """What a broker says that has just lost the topic; the next owner knows more."""
 
 
+class CoordinatorHandle(Protocol):
+    """What a bulk read asks of the coordinator's actor."""
+
+    @property
+    def address(self) -> RemoteMethod[[], tuple[str, int]]: ...
+    @property
+    def read_credentials(self) -> RemoteMethod[[], ReadCredentials]: ...
+
+
 async def cluster_access() -> ClusterAccess:
     """What the cluster on this process's Ray gives to bulk readers. Raises ClusterError when there is none."""
     import ray
 
     if not ray.is_initialized():
         raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
-    given = await _ask_coordinator("read_credentials")
-    host, port = given["coordinator"]
-    return ClusterAccess(given["cluster_id"], given["keys"], (host, port))
+    given = await _ask_coordinator(lambda actor: actor.read_credentials)
+    return ClusterAccess(given["cluster_id"], given["keys"], given["coordinator"])
 
 
 async def locate_coordinator() -> tuple[str, int]:
     """Where the coordinator listens now. Raises ClusterError, CoordinatorUnavailable."""
-    host, port = await _ask_coordinator("address")
-    return host, port
+    return await _ask_coordinator(lambda actor: actor.address)
 
 
-async def _ask_coordinator(method: str) -> Any:
-    import ray
+async def _ask_coordinator(method: Callable[[CoordinatorHandle], RemoteMethod[[], T]]) -> T:
     from ray.exceptions import RayError
 
     try:
-        handle = await asyncio.to_thread(ray.get_actor, COORDINATOR_ACTOR, RAY_NAMESPACE)
+        handle: CoordinatorHandle = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
     except ValueError as error:
         raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
     try:
         async with asyncio.timeout(LOCATE_TIMEOUT_S):
-            return await getattr(handle, method).remote()
+            return await method(handle).remote()
     except (TimeoutError, RayError) as error:
         raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
 

@@ -2,7 +2,10 @@
 
 import sys
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 class ReadProgress:
@@ -13,8 +16,8 @@ class ReadProgress:
         self._description = description
         self._entries = entries
         self._shown = sys.stderr.isatty() if shown is None else shown
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         if self._shown:
@@ -35,7 +38,7 @@ class ReadProgress:
     def advance(self, entries: int, rows: int) -> None:
         """So many more entries were read, and gave so many rows."""
         self.rows += rows
-        if self._bar is not None:
+        if self._bar is not None and self._task is not None:
             self._bar.update(self._task, advance=entries, rows=self.rows)
 
     def __exit__(

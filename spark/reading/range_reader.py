@@ -10,16 +10,17 @@ a checksum. Either it returns all entries of the split or it raises; blocks of a
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...protocol.names import ROLE_READER
 from ...runtime.environment import Environment
+from ...runtime.ray_calls import put
 from ...runtime.rpc.keys import Identity, NodeKeys
 from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_client import BookieClient
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.ledger.reader import LedgerReader
-from .arrow_decoding import EntryDecoder, encode_block
+from .arrow_decoding import EntryDecoder
 from .read_plan import LedgerRange, ReadSplit
 
 BLOCK_SIZE_BYTES = 16 << 20
@@ -47,7 +48,7 @@ class ClusterAccess(NamedTuple):
 class Block(NamedTuple):
     """Rows as an Arrow IPC stream, in Ray's object store."""
 
-    ref: Any
+    ref: object
     rows: int
     size_bytes: int
 
@@ -55,7 +56,7 @@ class Block(NamedTuple):
 class RangeReader:
     """Reads splits for one cluster. `put` stores a block's bytes and returns a reference to it."""
 
-    def __init__(self, env: Environment, access: ClusterAccess, put: Callable[[bytes], Any]) -> None:
+    def __init__(self, env: Environment, access: ClusterAccess, put: Callable[[bytes], object]) -> None:
         self._put = put
         self._directory = BookieDirectory()
         self._settings = dataclasses.replace(
@@ -109,7 +110,7 @@ class RangeReader:
 
     def _block(self, decoder: EntryDecoder) -> Block:
         rows = decoder.rows
-        data = encode_block(decoder.take())
+        data = decoder.take_block()
         return Block(self._put(data), rows, len(data))
 
 
@@ -124,7 +125,5 @@ class RangeReaderActor:
     async def read(self, split: ReadSplit, bookies: Sequence[BookieInfo]) -> list[Block]:
         """See `RangeReader.read`."""
         if self._reader is None:
-            import ray
-
-            self._reader = RangeReader(self._env, self._access, ray.put)
+            self._reader = RangeReader(self._env, self._access, put)
         return await self._reader.read(split, bookies)

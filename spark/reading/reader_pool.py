@@ -14,11 +14,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Protocol
 
 from ...protocol.errors import ClusterError, MagnetarError, is_retriable
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
+from ...runtime.ray_calls import RemoteMethod, kill_actor, ray_nodes, remote
 from ...storage.ledger.bookie_directory import BookieInfo
 from .progress import ReadProgress
 from .range_reader import Block, ClusterAccess, RangeReaderActor
@@ -38,10 +39,17 @@ LocateBookies = Callable[[], Awaitable[Sequence[BookieInfo]]]
 """Where the bookies listen now; the last known addresses if the coordinator does not answer."""
 
 
+class ReaderHandle(Protocol):
+    """A `RangeReaderActor`, as Ray calls it."""
+
+    @property
+    def read(self) -> RemoteMethod[[ReadSplit, Sequence[BookieInfo]], list[Block]]: ...
+
+
 class PlacedReader:
     """One actor and the address of its node."""
 
-    def __init__(self, handle: Any, host: str) -> None:
+    def __init__(self, handle: ReaderHandle, host: str) -> None:
         self.handle = handle
         self.host = host
 
@@ -68,21 +76,20 @@ class ReaderPool:
     @classmethod
     def start(cls, access: ClusterAccess, readers_per_node: int | None = None) -> "ReaderPool":
         """Start the actors: on every node as many as it has CPUs, at most 8, or `readers_per_node`."""
-        import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         readers: list[PlacedReader] = []
-        for node in ray.nodes():
+        for node in ray_nodes():
             cpus = int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
             count = min(cpus, READERS_PER_NODE_MAX) if readers_per_node is None else min(cpus, 1) * readers_per_node
             for _ in range(count):
-                options = {
+                options: dict[str, object] = {
                     "num_cpus": 0,
                     "max_restarts": 0,
                     "max_concurrency": SPLITS_PER_READER_UNDER_WAY,
                     "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
                 }
-                handle = ray.remote(RangeReaderActor).options(**options).remote(access)
+                handle: ReaderHandle = remote(RangeReaderActor, **options).remote(access)
                 readers.append(PlacedReader(handle, node["NodeManagerAddress"]))
         if not readers:
             raise ClusterError("no node of Ray has a free CPU for a reader: add CPUs")
@@ -135,7 +142,7 @@ class ReaderPool:
 
         if ray.is_initialized():
             for reader in self.readers:
-                ray.kill(reader.handle)
+                kill_actor(reader.handle)
         self.readers.clear()
 
 

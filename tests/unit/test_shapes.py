@@ -59,7 +59,7 @@ PARAMETERS: dict[str, int] = {
     "spark/reading/frame.py:read_topic": 9,
     "storage/bookie/journal.py:__init__": 12,
 }
-ANY_USES = 57
+ANY_USES = 48
 
 PUBLIC_FACES = ("client/aio/", "client/blocking/", "cluster/starting.py", "cluster/command_line.py")
 """Their calls keep the official client's parameters, and the command line's options are its parameters."""

@@ -78,14 +78,15 @@ def ledger(ledger_id: int, entries: int) -> LedgerMetadata:
 
 class Harness:
     def __init__(self, env: Environment) -> None:
-        self.blocks: list[bytes] = []
+        self.blocks: dict[object, bytes] = {}
         self.bookies = [Bookie(env, "bookie-1"), Bookie(env, "bookie-2")]
         self.reader = RangeReader(env, ACCESS, self.put)
         self.directory: list[BookieInfo] = []
 
     def put(self, data: bytes) -> int:
-        self.blocks.append(data)
-        return len(self.blocks) - 1
+        reference = len(self.blocks)
+        self.blocks[reference] = data
+        return reference
 
     def store(self, ledger_id: int, entries: int) -> None:
         for entry_id in range(entries):
