@@ -63,7 +63,7 @@ MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
 """What a broker says that has just lost the topic; the next owner knows more."""
 
 
-class CoordinatorHandle(Protocol):
+class ReadingCoordinator(Protocol):
     """What a bulk read asks of the coordinator's actor."""
 
     @property
@@ -87,11 +87,11 @@ async def locate_coordinator() -> tuple[str, int]:
     return await _ask_coordinator(lambda actor: actor.address)
 
 
-async def _ask_coordinator(method: Callable[[CoordinatorHandle], RemoteMethod[[], T]]) -> T:
+async def _ask_coordinator(method: Callable[[ReadingCoordinator], RemoteMethod[[], T]]) -> T:
     from ray.exceptions import RayError
 
     try:
-        handle: CoordinatorHandle = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
+        handle: ReadingCoordinator = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
     except ValueError as error:
         raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
     try:
