@@ -26,7 +26,7 @@ def test_a_producer_of_ours_is_told_that_the_disks_are_full(cluster):
         with pytest.raises(magnetar.Timeout) as caught:
             producer.send(b"hello")
         assert CAUSE in str(caught.value)
-        assert "only 0 can be used" in str(caught.value)
+        assert "but 0 are usable" in str(caught.value)
 
 
 # In a process of its own: the official client keeps the first logger that a process gives it.
