@@ -1,8 +1,8 @@
 """`read_topic`: a topic as a Spark DataFrame. Here the parts meet: planning, readers, blocks, RayDP.
 
 When `read_topic` returns, everything is read. The rows lie in Ray's object store, on the nodes that read them; the
-store spills to disk when it is full. Brokers and bookies are no longer needed. So the ledgers of a read are pinned only
-while `read_topic` runs, and actions on the DataFrame may be repeated at will.
+store spills to disk when it is full. Brokers and bookies are no longer needed. So the pins of a read are removed then,
+while the program already goes on, and actions on the DataFrame may be repeated at will.
 
 The rows stay until one of these, whichever comes first:
 
@@ -103,21 +103,28 @@ def read_topic(
         raise InvalidConfiguration("this Spark does not run on Ray: use magnetar.spark.session() or raydp.init_spark()")
     env = Environment.real(threads_max=1)
 
+    planners: list[Planner] = []
+
     async def read() -> tuple[_Application, list[Block]]:
         access = await cluster_access()
         planner = Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s)
+        planners.append(planner)
         application = await asyncio.to_thread(_application, spark, access, readers_per_node)
-        async with planner:
-            splits = split(await planner.plan(start, end), len(application.pool.readers))
-            if on_planned is not None:
-                await asyncio.to_thread(on_planned)
-            with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:
-                return application, await application.pool.read(env, splits, planner.bookies, shown)
+        splits = split(await planner.plan(start, end), len(application.pool.readers))
+        if on_planned is not None:
+            await asyncio.to_thread(on_planned)
+        with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:
+            return application, await application.pool.read(env, splits, planner.bookies, shown)
 
-    try:
-        application, blocks = run_apart(read())
-    finally:
-        env.close()
+    async def close() -> None:
+        try:
+            for planner in planners:
+                await planner.close()
+        finally:
+            env.close()
+
+    # The rows are complete when `read` ends. A broker that hangs would hold up whoever waits for the pins' removal.
+    application, blocks = run_apart(read(), close)
     frame = to_dataframe(spark, blocks)
     with _lock:
         number = next(_frame_numbers)

@@ -1,47 +1,59 @@
 """A coroutine run to its end from blocking code, even if the calling thread runs a loop of its own (notebooks do)."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 T = TypeVar("T")
 
+Afterwards = Callable[[], Coroutine[object, object, None]]
 
-def run_apart(coroutine: Coroutine[object, object, T]) -> T:
-    """Run `coroutine` on a loop in a thread that lives as long, and return what it returns.
 
-    If the wait is interrupted (Ctrl-C), the coroutine is cancelled and its clean-up awaited.
+def run_apart(coroutine: Coroutine[object, object, T], afterwards: Afterwards | None = None) -> T:
+    """Run `coroutine` on a loop in a thread of its own, and return what it returns.
+
+    `afterwards` runs on the same loop when the coroutine has ended, also by an error. The caller does not wait for it;
+    the end of the process does. If the wait for the coroutine is interrupted (Ctrl-C), the coroutine is cancelled, and
+    its clean-up and `afterwards` are awaited.
     """
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="magnetar-read", daemon=True)
-    thread.start()
+    task = loop.create_task(coroutine)
     ended = threading.Event()
-
-    async def begin() -> asyncio.Task[T]:
-        task = loop.create_task(coroutine)
-        task.add_done_callback(lambda _: ended.set())
-        return task
-
-    task = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+    task.add_done_callback(lambda _: ended.set())
+    thread = threading.Thread(target=_run, args=(loop, task, afterwards), name="magnetar-read")
+    thread.start()
     try:
         ended.wait()
-    finally:
-        asyncio.run_coroutine_threadsafe(_end(task), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # the coroutine has just ended by itself, and the loop is closed
+            loop.call_soon_threadsafe(task.cancel)
         thread.join()
-        loop.close()
+        raise
+    if afterwards is None:
+        thread.join()
     return task.result()
 
 
-async def _end(task: asyncio.Task[object]) -> None:
-    """Cancel the task if it still runs and wait for it; then what it left behind, which no caller needs."""
-    task.cancel()
+def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[object], afterwards: Afterwards | None) -> None:
+    try:
+        loop.run_until_complete(_to_the_end(task, afterwards))
+    finally:
+        loop.close()
+
+
+async def _to_the_end(task: asyncio.Task[object], afterwards: Afterwards | None) -> None:
+    """Wait for the task; then end what it left behind, which no caller needs."""
     await asyncio.wait([task])
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for other in others:
-        other.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    loop = asyncio.get_running_loop()
-    await loop.shutdown_asyncgens()
-    await loop.shutdown_default_executor()
+    try:
+        if afterwards is not None:
+            await afterwards()
+    finally:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        await loop.shutdown_asyncgens()
+        await loop.shutdown_default_executor()

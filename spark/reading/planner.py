@@ -74,10 +74,6 @@ class ReadingCoordinator(Protocol):
 
 async def cluster_access() -> ClusterAccess:
     """What the cluster on this process's Ray gives to bulk readers. Raises ClusterError when there is none."""
-    import ray
-
-    if not ray.is_initialized():
-        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
     given = await _ask_coordinator(lambda actor: actor.read_credentials)
     return ClusterAccess(given["cluster_id"], given["keys"], given["coordinator"])
 
@@ -88,8 +84,11 @@ async def locate_coordinator() -> tuple[str, int]:
 
 
 async def _ask_coordinator(method: Callable[[ReadingCoordinator], RemoteMethod[[], T]]) -> T:
+    import ray
     from ray.exceptions import RayError
 
+    if not ray.is_initialized():  # else Ray would start one: also at the end of a program, when a pin is removed
+        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
     try:
         handle: ReadingCoordinator = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
     except ValueError as error:
@@ -136,6 +135,10 @@ class Planner:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Remove the pins, for `UNPIN_TIMEOUT_S` at most, and end the connections. Raises nothing."""
         await self._tasks.close()
         await self._unpin()
         if self._coordinator is not None:

@@ -1,5 +1,7 @@
 """How long rows and readers live, without Spark and Ray: applications, frames, release, failures."""
 
+import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from magnetar.spark.reading.reader_pool import LocateBookies, PlacedReader, Read
 
 ACCESS = ClusterAccess("cluster", b"", ("127.0.0.1", 1))
 events: list[str] = []
+unpinning = threading.Event()
+"""Not set: a broker hangs, and pins cannot be removed."""
 
 
 class Frame:
@@ -38,11 +42,8 @@ class FakePlanner:
         if topic.startswith("non-persistent"):
             raise NotAllowedError(topic)
 
-    async def __aenter__(self) -> "FakePlanner":
-        events.append("open")
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
+    async def close(self) -> None:
+        assert await asyncio.to_thread(unpinning.wait, 10)
         events.append("unpinned")
 
     async def plan(self, start: Any, end: Any) -> list[PartitionPlan]:
@@ -86,8 +87,17 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakePool]]:
     monkeypatch.setattr(frame, "Planner", FakePlanner)
     monkeypatch.setattr(frame, "to_dataframe", lambda spark, blocks: Frame(blocks))
     events.clear()
+    unpinning.set()
     yield started
+    unpinning.set()
+    wait_for_readings()
     frame.release_all()
+
+
+def wait_for_readings() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "magnetar-read":
+            thread.join(10)
 
 
 def read(spark: Spark, topic: str = "t", **options: Any) -> Any:
@@ -97,7 +107,14 @@ def read(spark: Spark, topic: str = "t", **options: Any) -> Any:
 def test_pins_last_until_everything_is_read_and_no_longer() -> None:
     made = read(Spark(), start=5, on_planned=lambda: events.append("told"))
     assert made.blocks == [Block("ref", 5, 100)]
-    assert events == ["open", "planned 5 latest", "told", "read", "unpinned"]
+    wait_for_readings()
+    assert events == ["planned 5 latest", "told", "read", "unpinned"]
+
+
+def test_a_read_does_not_wait_for_a_broker_that_does_not_unpin() -> None:
+    unpinning.clear()
+    assert read(Spark()).blocks == [Block("ref", 5, 100)]
+    assert events[-1] == "read"
 
 
 def test_readers_serve_all_reads_of_an_application(pools: list[FakePool]) -> None:
@@ -138,6 +155,7 @@ def test_a_read_that_failed_leaves_no_rows_and_no_pins(pools: list[FakePool]) ->
     with pytest.raises(EntryCorrupt):
         read(Spark())
     assert len(next(iter(frame._applications.values())).frames) == 1
+    wait_for_readings()
     assert events[-1] == "unpinned"
 
 

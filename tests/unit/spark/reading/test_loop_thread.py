@@ -75,3 +75,41 @@ def test_what_was_left_running_is_ended() -> None:
     tasks: list[asyncio.Task[None]] = []
     run_apart(work())
     assert ended == ["straggler"]
+
+
+def test_the_caller_goes_on_while_afterwards_runs() -> None:
+    returned = threading.Event()
+    seen: list[object] = []
+
+    async def work() -> int:
+        return 7
+
+    async def afterwards() -> None:
+        seen.append(await asyncio.to_thread(returned.wait, 10))
+
+    assert run_apart(work(), afterwards) == 7
+    assert seen == []
+    returned.set()
+    _join()
+    assert seen == [True]
+
+
+def test_afterwards_runs_when_the_coroutine_fails() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        raise KeyError("inside")
+
+    async def afterwards() -> None:
+        seen.append("closed")
+
+    with pytest.raises(KeyError, match="inside"):
+        run_apart(work(), afterwards)
+    _join()
+    assert seen == ["closed"]
+
+
+def _join() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "magnetar-read":
+            thread.join(10)
