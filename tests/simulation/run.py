@@ -1,7 +1,7 @@
 """Runs simulations: `python tests/simulation/run.py --seeds 1000`, or `--seed 7` for one transcript.
 
 There are two scenarios: a whole cluster (`scenarios.cluster`), and ledgers without brokers (`scenarios.ledgers`),
-which costs a sixth of it. An even seed is one of the first, an odd one of the second, unless `--scenario` says which.
+which costs much less. An even seed is one of the first, an odd one of the second, unless `--scenario` says which.
 
 A run prints an *unseed*, drawn from all that happened: two runs of a seed that differ in it were not deterministic.
 """

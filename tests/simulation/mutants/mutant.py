@@ -13,7 +13,7 @@ Patch = Callable[[ExitStack], None]
 class Mutant:
     """A bug: what it is, the invariant that breaks, how to switch it on, and the scenario that looks for it.
 
-    `scenario` is a name in `run.SCENARIOS`. "ledgers" is a sixth as expensive as "cluster" and is right for whatever
+    `scenario` is a name in `run.SCENARIOS`. "ledgers" costs much less than "cluster" and is right for whatever
     shows in ledgers alone; "cluster" has brokers, subscriptions, clients and deletions too.
     """
 
