@@ -123,7 +123,7 @@ def read_topic(
         finally:
             env.close()
 
-    # The rows are complete when `read` ends. A broker that hangs would hold up whoever waits for the pins' removal.
+    # The rows are complete when `read` ends. `close` may have to wait for a broker that hangs; the program need not.
     application, blocks = run_apart(read(), close)
     frame = to_dataframe(spark, blocks)
     with _lock:
