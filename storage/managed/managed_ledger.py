@@ -48,11 +48,9 @@ from .cursor import Cursor
 from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
-from .pins import Pins
-from .read_plan import BulkReadPlan
+from .pins import BulkReadPlan, Pins
 from .record import ManagedLedgerRecord, OwnedRecord, holding
-from .trim_timer import TrimTimer
-from .trimming import trimmable
+from .trimming import TrimTimer, trimmable
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
+from ...protocol.message_id import Position
 from ...runtime.environment import Environment
 from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import delete_certain, put_certain
+from ..metadata.ledger_metadata import LedgerMetadata
 from ..metadata.record_kinds import RecordKind
 from ..metadata.store import Guard, MetadataStore, list_all, pack, unpack
+
+
+class BulkReadPlan(NamedTuple):
+    """What a bulk read is told: acknowledged entries `first`…`last` (inclusive), their ledgers, and their pin.
+
+    `first` > `last` when there is nothing; then `ledgers` is empty and there is no pin.
+    """
+
+    first: Position
+    last: Position
+    ledgers: tuple[LedgerMetadata, ...]
+    pin: str | None
 
 
 class PinRecord(NamedTuple):

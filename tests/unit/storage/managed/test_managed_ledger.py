@@ -14,7 +14,7 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
-from magnetar.storage.managed import trim_timer
+from magnetar.storage.managed import trimming
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.metadata import keys as metadata_keys
@@ -294,7 +294,7 @@ async def test_positions_never_go_back_even_when_everything_was_trimmed(cluster)
 
 
 async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_owner(cluster, monkeypatch):
-    monkeypatch.setattr(trim_timer, "OPEN_SPREAD_S", 0.0)
+    monkeypatch.setattr(trimming, "OPEN_SPREAD_S", 0.0)
     managed = await open_(cluster)
     await managed.open_cursor("s", "earliest")
     await append(managed, bodies(10))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from magnetar.protocol.errors import MetadataUnavailable
-from magnetar.storage.managed import managed_ledger, trim_timer
+from magnetar.storage.managed import managed_ledger, trimming
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
@@ -34,7 +34,7 @@ def is_stored(cluster: FakeCluster, ledger_id: int) -> bool:
 async def test_a_closed_ledger_that_all_acknowledged_goes_after_the_next_load(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trim_timer, "OPEN_SPREAD_S", 0.0)
+    monkeypatch.setattr(trimming, "OPEN_SPREAD_S", 0.0)
     managed = await two_ledgers(cluster)
     old = managed.ledger_infos[0].ledger_id
     managed.cursors["s"].acknowledge_cumulative(managed.last_confirmed)
@@ -83,7 +83,7 @@ async def test_a_pin_that_is_written_again_lasts_by_the_owners_clock_alone(
 async def test_a_trim_that_failed_is_repeated_by_itself(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    monkeypatch.setattr(trim_timer, "RETRY_INITIAL_S", 0.02)
+    monkeypatch.setattr(trimming, "RETRY_INITIAL_S", 0.02)
     managed = await two_ledgers(cluster)
     old = managed.ledger_infos[0].ledger_id
     managed.cursors["s"].acknowledge_cumulative(managed.last_confirmed)
