@@ -272,8 +272,8 @@ class ManagedLedger:
             if (found := self._cursor_of(name, kind)) is not None:
                 return found
             state.reset(max(self._initial(initial), self._chain.first_position))
-            cursor = Cursor(self._home, name, state, kind, durable=True)
-            await self._created_beside(cursor.create(self._owned.guard))
+            creation = Cursor.create(self._home, name, state, kind, self._owned.guard)
+            cursor = await self._created_beside(creation)
             cursor.on_fenced = self._writer.fence
             self.cursors[name] = cursor
         return cursor
@@ -282,7 +282,7 @@ class ManagedLedger:
         """A cursor that lives in memory only and keeps nothing from being trimmed."""
         state = CursorState(self._chain, EARLIEST_POSITION)
         state.reset(self._initial(position))
-        return Cursor(self._home, "", state, CursorKind.SUBSCRIPTION, durable=False)
+        return Cursor(self._home, state)
 
     async def delete_cursor(self, name: str, kind: CursorKind = CursorKind.SUBSCRIPTION) -> None:
         """Remove a durable cursor. Raises SubscriptionNotFound, StaleEpoch, MetadataUnavailable."""

@@ -30,7 +30,6 @@ METHODS: dict[str, int] = {
     "storage/bookie/entry_store.py:EntryStore": 31,
     "storage/ledger/writer.py:LedgerWriter": 26,
     "storage/managed/chain_writer.py:ChainWriter": 29,
-    "storage/managed/cursor.py:Cursor": 41,
     "storage/managed/managed_ledger.py:ManagedLedger": 44,
 }
 ATTRIBUTES: dict[str, int] = {

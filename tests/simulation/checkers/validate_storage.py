@@ -16,6 +16,7 @@ from magnetar.storage.managed.chain_reader import PLACES_MAX, READERS_MAX
 from magnetar.storage.managed.chain_writer import ChainWriterState
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_writer import CursorWriterState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
@@ -134,20 +135,23 @@ def validate_cursor_state(state: CursorState, chain: LedgerChain, highest_ledger
 
 def validate_cursor(cursor: Cursor, chain: LedgerChain, highest_ledger_id: int) -> Iterator[str]:
     yield from validate_cursor_state(cursor._state, chain, highest_ledger_id)
-    if not cursor.durable or cursor._closed or cursor._ended is not None:
+    writer = cursor._writer
+    if writer.storage is None or writer.state is CursorWriterState.CLOSED or writer.error is not None:
         return
-    idle = cursor._writing is None
-    if idle and cursor._dirty and cursor._timer is None:
+    idle = writer._rounds is None
+    if idle is (writer.state is CursorWriterState.WRITING):
+        yield f"its writer is {writer.state}, with {writer._rounds}"
+    if idle and writer.dirty and writer._timer is None:
         yield "it has moved, and nothing will write it"
-    if idle and cursor._waiters:
+    if idle and writer._waiters:
         yield "somebody waits for a write that is not under way"
     written, mark = cursor.durable_mark_delete, cursor.mark_delete_position
     # Ledgers without entries may lie between the two: then nothing is delivered again after a crash.
     behind = [chain.ceiling((position[0], position[1] + 1)) for position in (written, mark)]
-    if idle and not cursor._dirty and behind[0] != behind[1]:
+    if idle and not writer.dirty and behind[0] != behind[1]:
         yield f"written is {written}, and nothing else since: {mark}"
-    if idle and cursor._writer is not None:
-        yield from validate_writer(cursor._writer)
+    if idle and writer.storage.ledger_writer is not None:
+        yield from validate_writer(writer.storage.ledger_writer)
 
 
 def validate_store(store: BookieStore) -> Iterator[str]:

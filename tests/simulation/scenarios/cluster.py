@@ -242,7 +242,7 @@ class Scenario:
         for consumer in self._consumers:
             for place in await consumer.run(partial(consumer.look_again, LOOK_AGAIN_S)):
                 cursor = cursors.get((place[0], consumer.name))
-                if cursor is not None and not cursor._dirty and cursor._ended is None:
+                if cursor is not None and not cursor._writer.dirty and cursor._writer.error is None:
                     if cursor.is_acknowledged((place[1], place[2])):
                         self._history.violated(f"I7: {consumer.name} is given {place} again, acknowledged and written")
 

@@ -13,7 +13,7 @@ from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import journal_batch, journal_files, segment
 from magnetar.storage.ledger import bookie_client, writer_state
-from magnetar.storage.managed import chain_writer
+from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "sessions of members": membership.TRANSITIONS,
@@ -25,6 +25,8 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "channels to bookies": bookie_client.TRANSITIONS,
     "writers of ledgers": writer_state.TRANSITIONS,
     "writers of chains": chain_writer.TRANSITIONS,
+    "writers of cursors": cursor_writer.TRANSITIONS,
+    "storage of cursors": cursor_storage.TRANSITIONS,
     "connections of clients": connection.TRANSITIONS,
     "registered producers and consumers": registration.TRANSITIONS,
 }  # type: ignore[dict-item]

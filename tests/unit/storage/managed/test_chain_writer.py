@@ -209,12 +209,13 @@ async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypa
     await append(managed, bodies(2))
     cursor.acknowledge([(managed.last_confirmed[0], 0)])
     await cursor.flush()
-    before = cursor._writer
+    storage = cursor._writer.storage
+    before = storage.ledger_writer
     assert before is not None and "bookie-3" in before.metadata.bookies
     cluster.list_all(without=["bookie-3"])
     await until(lambda: len(managed.ledger_infos) == 2 and managed.ledger_infos[0].closed)
-    await until(lambda: cursor._writer is not before)
-    assert cursor._writer is not None and "bookie-3" not in cursor._writer.metadata.bookies
+    await until(lambda: storage.ledger_writer is not before)
+    assert storage.ledger_writer is not None and "bookie-3" not in storage.ledger_writer.metadata.bookies
     assert cursor.mark_delete_position >= (managed.last_confirmed[0], 0)
     await append(managed, bodies(2, 2))
     metadata = (await cluster.ledgers.records.get(managed.last_confirmed[0])).metadata
@@ -231,12 +232,13 @@ async def test_a_bookie_in_limbo_ends_the_ledgers_of_an_idle_topic_without_a_spa
     await append(managed, bodies(2))
     cursor.acknowledge([(managed.last_confirmed[0], 0)])
     await cursor.flush()
-    before, infos = cursor._writer, list(cluster.directory.bookies.values())
+    storage = cursor._writer.storage
+    before, infos = storage.ledger_writer, list(cluster.directory.bookies.values())
     cluster.directory.update([one._replace(writable=one.id != "bookie-3", limbo=one.id == "bookie-3") for one in infos])
     await until(lambda: len(managed.ledger_infos) == 2 and managed.ledger_infos[0].closed)
-    await until(lambda: cursor._writer is not before)
+    await until(lambda: storage.ledger_writer is not before)
     current = managed._writer.current_metadata
-    assert set(current.bookies) == set(cursor._writer.metadata.bookies) == {"bookie-1", "bookie-2"}
+    assert set(current.bookies) == set(storage.ledger_writer.metadata.bookies) == {"bookie-1", "bookie-2"}
     cluster.list_all()
     await until(lambda: len(managed.ledger_infos) == 3)
     assert not managed._writer.current_metadata.under_replicated

@@ -20,7 +20,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.storage.managed import cursor_ledger
 from magnetar.storage.managed.chain import LedgerChain
-from magnetar.storage.managed.cursor import CursorRecord
+from magnetar.storage.managed.cursor_record import CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
@@ -183,7 +183,7 @@ async def test_the_cursor_ledger_is_replaced_when_it_is_full(cluster):
 
 
 async def test_no_ack_hole_is_ever_dropped_however_many_entries_a_snapshot_needs(cluster, monkeypatch):
-    monkeypatch.setattr("magnetar.storage.managed.cursor.INLINE_STATE_MAX_BYTES", 100)
+    monkeypatch.setattr("magnetar.storage.managed.cursor_storage.INLINE_STATE_MAX_BYTES", 100)
     monkeypatch.setattr(cursor_ledger, "PART_SIZE_MAX_BYTES", 64)
     monkeypatch.setattr(cursor_ledger.append, "__defaults__", (64,))
     managed, cursor, positions = await filled(cluster, 400)
@@ -248,7 +248,7 @@ async def test_an_old_owner_without_a_cursor_ledger_cannot_write_either(cluster)
 
 async def test_a_cursor_ledger_that_the_next_owner_has_taken_over_is_not_deleted(cluster, monkeypatch):
     """Its compare-and-set landed, the answer was lost, and another owner wrote on top before that was known."""
-    monkeypatch.setattr("magnetar.storage.managed.cursor.INLINE_STATE_MAX_BYTES", 0)
+    monkeypatch.setattr("magnetar.storage.managed.cursor_storage.INLINE_STATE_MAX_BYTES", 0)
     _managed, cursor, positions = await filled(cluster)
     write_many = cluster.metadata.write_many
     taken = []

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.bookie_wire import ENTRY_HEADER_SIZE_BYTES
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataError, OutcomeUnknown, StaleEpoch
-from magnetar.storage.managed import cursor, cursor_ledger
+from magnetar.storage.managed import cursor_ledger, cursor_storage
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
-from magnetar.storage.managed.cursor import CursorRecord
 from magnetar.storage.managed.cursor_changes import CHANGES_MAX
 from magnetar.storage.managed.cursor_ledger import CursorLog, read_last
+from magnetar.storage.managed.cursor_record import CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
@@ -68,17 +68,17 @@ async def end(managed):
 async def test_a_flush_after_one_more_acknowledgement_writes_little_whatever_the_holes(cluster):
     managed, made, positions = await filled(cluster, 10)
     one = chain(2 * HOLES + 10)
-    state = made._state = CursorState(one, (3, -1))
+    state = made._state = made._writer.cursor_state = CursorState(one, (3, -1))
     state.acknowledge([(3, index) for index in range(1, 2 * HOLES, 2)])
-    made._moved()
+    made._writer.moved()
     await made.flush()
-    writer = made._writer
+    writer = made._writer.storage.ledger_writer
     whole, entries = writer.length, writer.last_added
     assert state.range_count == HOLES and whole > 1_000_000
     for number in range(5):
         made.acknowledge([(3, 2 * number)])
         await made.flush()
-    assert made._writer is writer and writer.last_added == entries + 5
+    assert made._writer.storage.ledger_writer is writer and writer.last_added == entries + 5
     assert writer.length - whole < 5 * 200
     assert len(positions) == 10
     await end(managed)
@@ -86,7 +86,7 @@ async def test_a_flush_after_one_more_acknowledgement_writes_little_whatever_the
 
 async def test_a_large_state_is_packed_off_the_loop_and_changes_meanwhile_are_not_lost(cluster, monkeypatch):
     managed, made, positions = await filled(cluster, 200)
-    monkeypatch.setattr(cursor, "SMALL_STATE_RANGES_MAX", 10)
+    monkeypatch.setattr(cursor_storage, "SMALL_STATE_RANGES_MAX", 10)
     run, began, go_on = cluster.env.offload.run, asyncio.Event(), asyncio.Event()
     packed = []
 
@@ -221,20 +221,20 @@ async def test_nothing_goes_to_the_old_ledger_once_the_record_may_name_another(c
     managed, made, positions = await filled(cluster, 40)
     made.acknowledge(positions[1:2])
     await made.flush()
-    old = made._writer
+    old = made._writer.storage.ledger_writer
     before = old.last_added
 
     async def unknown(*arguments, **options):
         raise OutcomeUnknown("the record may name the new ledger")
 
     with monkeypatch.context() as patched:
-        patched.setattr(made, "_put", unknown)
+        patched.setattr(made._writer.storage, "_put", unknown)
         patched.setattr(type(old), "should_move", True)
         made.acknowledge(positions[3:4])
         with pytest.raises(OutcomeUnknown):
             await made.flush()
     await made.flush()
-    assert made._writer is not old and old.last_added == before
+    assert made._writer.storage.ledger_writer is not old and old.last_added == before
     await end(managed)
 
 
