@@ -254,7 +254,7 @@ class CursorStorage:
 
     async def _switch_ledger(self, state: bytes) -> None:
         """A new ledger with this state, then the compare-and-set, then the old one goes."""
-        old, old_ledger = self.ledger_writer, self._record.ledger_id
+        old, old_ledger, before = self.ledger_writer, self._record.ledger_id, self.state
         writer = await self._home.ledgers.create()
         log = CursorLog(writer)
         try:
@@ -266,8 +266,8 @@ class CursorStorage:
             await writer.abandon()
             # After an unknown outcome the record may name it: the next owner of the cursor settles it.
             if isinstance(error, MagnetarError) and not isinstance(error, OutcomeUnknown):
-                if self.state is StorageState.IN_DOUBT:
-                    self._become(StorageState.NO_LEDGER if old is None else StorageState.LEDGER)
+                if self.state is not before:  # a doubt of an earlier try stays: this failure does not settle it
+                    self._become(before)
                 await self._delete_unused(writer.ledger_id)
             raise
         self._log = log

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from magnetar.protocol.errors import AlreadyClosed, MetadataUnavailable, StaleEpoch
+from magnetar.protocol.errors import AlreadyClosed, MetadataUnavailable, NotEnoughBookies, OutcomeUnknown, StaleEpoch
 from magnetar.runtime.transitions import ForbiddenTransition
+from magnetar.storage.managed import cursor_ledger
 from magnetar.storage.managed.cursor_storage import StorageState
 from magnetar.storage.managed.cursor_writer import CursorWriterState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
@@ -107,4 +108,35 @@ async def test_a_switch_that_certainly_failed_leaves_the_old_ledger(cluster, mon
         assert storage.state is StorageState.LEDGER and storage.ledger_writer is old
     await cursor.flush()
     assert storage.ledger_writer is old
+    await managed.close()
+
+
+async def test_a_doubt_about_the_record_outlives_a_failed_snapshot(cluster, monkeypatch):
+    """The record may name the new ledger of the first try, whatever became of the second."""
+    managed, cursor, positions = await filled(cluster)
+    storage = cursor._writer.storage
+    cursor.acknowledge(positions[:1])
+    await cursor.flush()
+    old = storage.ledger_writer
+    before = old.last_added
+
+    async def unknown(*arguments, **options):
+        raise OutcomeUnknown("the answer was lost")
+
+    async def failing(writer, state):
+        raise NotEnoughBookies("no copies")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(old), "should_move", True)
+        cursor.acknowledge(positions[1:2])
+        with monkeypatch.context() as lost:
+            lost.setattr(storage, "_put", unknown)
+            with pytest.raises(OutcomeUnknown):
+                await cursor.flush()
+        patched.setattr(cursor_ledger, "append", failing)
+        with pytest.raises(NotEnoughBookies):
+            await cursor.flush()
+        assert storage.state is StorageState.IN_DOUBT
+    await cursor.flush()
+    assert storage.ledger_writer is not old and old.last_added == before
     await managed.close()
