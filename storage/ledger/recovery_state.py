@@ -3,16 +3,13 @@
 Pure, like the writer's state machine. `LedgerRecovery` drives the two machines here one after the other, then writes
 the recovered entries back with a `LedgerWriterState` of its own.
 
-FencingState: all bookies of the last fragment are asked to fence.
-
-    WAITING ── in every write set, fewer than Qa replies are unknown ──→ FENCED
-    WAITING ── all replied or failed, and that does not hold ─────────→ GIVEN_UP
+FencingState: all bookies of the last fragment are asked to fence. `FENCING_TRANSITIONS` has its phases.
 
 A reply is *known* when it is OK, NoSuchEntry or NoSuchLedger; not having replied, time-outs, limbo and errors are
 unknown. With FENCED no set of Qa bookies is left that could acknowledge another entry of the old writer.
 
 ReadingState: entries from `start` on are asked of their write set, with the fence flag, until one is decided to be
-beyond the end. For each entry in order:
+beyond the end. `READING_TRANSITIONS` has its phases. For each entry in order:
 
     one answer with a valid digest ────────────────────→ recoverable, go on with the next
     (Qw − Qa) + 1 answers NoSuchEntry / NoSuchLedger ──→ the ledger ends before it     (ENDED)
@@ -36,19 +33,30 @@ to the LAC may lie elsewhere than the record says, too.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ...protocol.bookie_wire import LedgerEntry
+from ...runtime.transitions import check_transition
 from ..metadata.ledger_metadata import LedgerMetadata, write_slots
 
 
 class FencingPhase(enum.Enum):
-    """See the module."""
+    """See `FENCING_TRANSITIONS`."""
 
     WAITING = enum.auto()
     FENCED = enum.auto()
     GIVEN_UP = enum.auto()
+
+
+FENCING_TRANSITIONS: Mapping[FencingPhase, Collection[FencingPhase]] = {
+    FencingPhase.WAITING: (
+        FencingPhase.FENCED,  # in every write set, fewer than Qa replies are unknown
+        FencingPhase.GIVEN_UP,  # all replied or failed, and that does not hold
+    ),
+    FencingPhase.FENCED: (),
+    FencingPhase.GIVEN_UP: (),
+}
 
 
 class FencingState:
@@ -95,18 +103,32 @@ class FencingState:
                 sum(not self._replies.get(self.bookies[slot], False) for slot in window) < self._ack_quorum
                 for window in self._windows
             ):
-                self.phase = FencingPhase.FENCED
+                self._become(FencingPhase.FENCED)
             elif len(self._replies) == len(self.bookies):
-                self.phase = FencingPhase.GIVEN_UP
+                self._become(FencingPhase.GIVEN_UP)
         return self.phase
+
+    def _become(self, phase: FencingPhase) -> None:
+        check_transition(FENCING_TRANSITIONS, "the fencing of a ledger", self.phase, phase)
+        self.phase = phase
 
 
 class ReadingPhase(enum.Enum):
-    """See the module."""
+    """See `READING_TRANSITIONS`."""
 
     READING = enum.auto()
     ENDED = enum.auto()
     GIVEN_UP = enum.auto()
+
+
+READING_TRANSITIONS: Mapping[ReadingPhase, Collection[ReadingPhase]] = {
+    ReadingPhase.READING: (
+        ReadingPhase.ENDED,  # the next entry was denied often enough
+        ReadingPhase.GIVEN_UP,  # all of its write set answered, and nothing can be said about it
+    ),
+    ReadingPhase.ENDED: (),
+    ReadingPhase.GIVEN_UP: (),
+}
 
 
 class _EntryVerdicts(NamedTuple):
@@ -176,9 +198,9 @@ class ReadingState:
                 self._verdicts.pop(self.next_entry)
                 self.next_entry += 1
             elif len(verdicts.denied) >= self._denials_needed:
-                self.phase = ReadingPhase.ENDED
+                self._become(ReadingPhase.ENDED)
             elif len({**verdicts.denied, **verdicts.failed}) == self._asked:  # no bookie is left to ask
-                self.phase = ReadingPhase.GIVEN_UP
+                self._become(ReadingPhase.GIVEN_UP)
             else:
                 break
         return self.phase
@@ -187,6 +209,10 @@ class ReadingState:
         """The entries that became recoverable since the last call; those passed over are missing among them."""
         recoverable, self._recoverable = self._recoverable, []
         return recoverable
+
+    def _become(self, phase: ReadingPhase) -> None:
+        check_transition(READING_TRANSITIONS, f"the reading at entry {self.next_entry}", self.phase, phase)
+        self.phase = phase
 
     def _of(self, entry_id: int) -> _EntryVerdicts:
         verdicts = self._verdicts.get(entry_id)

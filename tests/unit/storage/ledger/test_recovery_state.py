@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from magnetar.protocol.bookie_wire import LedgerEntry
+from magnetar.runtime.transitions import ForbiddenTransition
 from magnetar.storage.ledger.recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
@@ -135,3 +136,16 @@ def test_entries_below_the_decided_ones_are_ignored():
     state = ReadingState(metadata(), 5)
     state.found(entry(4))
     assert state.judge() is ReadingPhase.READING and state.take() == []
+
+
+def test_what_was_decided_about_a_ledger_stays_decided():
+    fencing, reading = FencingState(metadata()), ReadingState(metadata(), 0)
+    for bookie in ("a", "b"):
+        fencing.known(bookie)
+        reading.denied(0, bookie)
+    assert fencing.phase is FencingPhase.FENCED and reading.judge() is ReadingPhase.ENDED
+    assert fencing.unknown("c") is FencingPhase.FENCED
+    with pytest.raises(ForbiddenTransition, match="the fencing of a ledger cannot go from fenced to given_up"):
+        fencing._become(FencingPhase.GIVEN_UP)
+    with pytest.raises(ForbiddenTransition, match="the reading at entry 0 cannot go from ended to reading"):
+        reading._become(ReadingPhase.READING)
