@@ -1,16 +1,17 @@
 """A broker: the socket that Pulsar's clients speak to, the topics it owns, and its place in the cluster.
 
-States: *stopped* → *listening* (no session: lookups and creations get ServiceNotReady) ⇄ *serving* (registered; the
-topics that the coordinator assigns are loaded) → *closed*. When a broker's session is lost, other brokers may own its
-topics. The broker closes all its topics, ends its incarnation and registers as a new one. Its sockets stay open
-meanwhile. Losing the connection to the coordinator alone changes nothing: it serves on with what it has.
+`TRANSITIONS` has the states. Without a session, lookups and creations get ServiceNotReady. In SERVING the topics that
+the coordinator assigns are loaded. When a broker's session is lost, other brokers may own its topics. The broker closes
+all its topics, ends its incarnation and registers as a new one. Its sockets stay open meanwhile. Losing the connection
+to the coordinator alone changes nothing: it serves on with what it has.
 
 It keeps nothing that cannot be rebuilt from ledgers and metadata.
 """
 
 import asyncio
+import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from ...protocol.cluster_status import MemberData
 from ...protocol.errors import MagnetarError, ServiceUnitNotReady
@@ -22,6 +23,7 @@ from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata.keys import PRODUCER_COUNTER
 from ..connections.connection import ServerConnection
@@ -47,6 +49,39 @@ COMMAND_FAMILIES: tuple[MakeFamily, ...] = (ProducerCommands, ConsumerCommands, 
 """What clients may say on a connection, beside CONNECT, PING and PONG."""
 
 
+class BrokerState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    STOPPED = enum.auto()
+    LISTENING = enum.auto()
+    SERVING = enum.auto()
+    RENEWING = enum.auto()
+    CLOSED = enum.auto()
+
+
+TRANSITIONS: Mapping[BrokerState, Collection[BrokerState]] = {
+    BrokerState.STOPPED: (
+        BrokerState.LISTENING,  # `start`
+        BrokerState.CLOSED,  # `close`
+    ),
+    BrokerState.LISTENING: (  # the sockets open, and nothing keeps a session
+        BrokerState.SERVING,  # the first incarnation is registered
+        BrokerState.RENEWING,  # the coordinator refused it or declared it over before that
+        BrokerState.CLOSED,
+    ),
+    BrokerState.SERVING: (
+        BrokerState.RENEWING,  # the session was lost
+        BrokerState.CLOSED,
+    ),
+    BrokerState.RENEWING: (  # topics are closed, then a new incarnation registers, tried again with back-off
+        BrokerState.SERVING,  # it is registered
+        BrokerState.LISTENING,  # an unexpected error ended the attempts; a loss of the last session begins them again
+        BrokerState.CLOSED,
+    ),
+    BrokerState.CLOSED: (),
+}
+
+
 class BrokerService:
     """See the module. `locate_coordinator` says where the coordinator is now.
 
@@ -67,6 +102,7 @@ class BrokerService:
     ) -> None:
         self.env = env
         self.broker_id = broker_id
+        self.state = BrokerState.STOPPED
         self.settings = settings
         self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim)
         self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max)
@@ -87,13 +123,12 @@ class BrokerService:
         self._tick: asyncio.TimerHandle | None = None
         self._name_prefix = ""
         self._names = 0
-        self._renewing = False
-        self._closed = False
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen, then register, however long the coordinator takes. Raises OSError when the address is taken."""
+        self._become(BrokerState.LISTENING)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: ServerConnection(self, COMMAND_FAMILIES), self._host, self._port, backlog=1024
@@ -109,13 +144,15 @@ class BrokerService:
         )
         await self._rpc.start(self._advertised_host, 0)
         await self._begin_session(identity)
+        if self.state is BrokerState.LISTENING:
+            self._become(BrokerState.SERVING)
         self._tick = loop.call_later(self.settings.keep_alive_interval_s, self._keep_alive)
 
     async def close(self) -> None:
         """Send all clients away, write all cursors, leave the cluster."""
-        if self._closed:
+        if self.state is BrokerState.CLOSED:
             return
-        self._closed = True
+        self._become(BrokerState.CLOSED)
         if self._tick is not None:
             self._tick.cancel()
         await self._tasks.close()
@@ -136,6 +173,10 @@ class BrokerService:
             await self._rpc.close()
         if self._server is not None:
             await self._server.wait_closed()
+
+    def _become(self, state: BrokerState) -> None:
+        check_transition(TRANSITIONS, self.broker_id, self.state, state)
+        self.state = state
 
     @property
     def address(self) -> tuple[str, int]:
@@ -170,8 +211,8 @@ class BrokerService:
             self._name_prefix = f"magnetar-{number}"
 
     def _session_lost(self) -> None:
-        if not self._renewing and not self._closed:
-            self._renewing = True
+        if self.state in (BrokerState.LISTENING, BrokerState.SERVING):
+            self._become(BrokerState.RENEWING)
             self._tasks.spawn(self._renew(), "renew-session")
 
     async def _renew(self) -> None:
@@ -187,12 +228,15 @@ class BrokerService:
                     await self._begin_session(
                         Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))
                     )
+                    if self.state is BrokerState.RENEWING:
+                        self._become(BrokerState.SERVING)
                     return
                 except MagnetarError as error:
                     logger.warning("%s could not register at the coordinator: %s", self.broker_id, error)
                     await asyncio.sleep(backoff.next_delay_s())
         finally:
-            self._renewing = False
+            if self.state is BrokerState.RENEWING:
+                self._become(BrokerState.LISTENING)
 
     def _coordinator(self) -> CoordinatorClient:
         if self._session is None:

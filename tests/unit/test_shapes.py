@@ -35,7 +35,7 @@ METHODS: dict[str, int] = {
 ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 22,
     "actors/bookie/service.py:BookieService": 22,
-    "actors/broker/service.py:BrokerService": 24,
+    "actors/broker/service.py:BrokerService": 23,
     "actors/connections/connection.py:ServerConnection": 25,
     "actors/members/coordinator_link.py:CoordinatorClient": 27,
     "client/consuming/partition_consumer.py:PartitionConsumer": 26,

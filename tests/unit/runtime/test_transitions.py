@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from magnetar.actors.broker import service as broker_service
 from magnetar.actors.coordinator import membership
 from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
@@ -17,6 +18,7 @@ from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "sessions of members": membership.TRANSITIONS,
+    "brokers": broker_service.TRANSITIONS,
     "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
     "segments": segment.TRANSITIONS,
@@ -58,6 +60,20 @@ def test_every_state_has_a_row_and_all_but_the_first_can_be_reached(name: str) -
     for state in reached:
         reached += [following for following in table[state] if following not in reached]
     assert sorted(reached, key=states.index) == states
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "following"),
+    [
+        ("brokers", "CLOSED", "SERVING"),
+        ("brokers", "STOPPED", "SERVING"),
+    ],
+)
+def test_a_step_that_no_owner_may_take_is_in_no_table(name: str, state: str, following: str) -> None:
+    table = TABLES[name]
+    states = type(next(iter(table)))
+    with pytest.raises(ForbiddenTransition):
+        check_transition(table, name, states[state], states[following])
 
 
 def test_a_step_of_the_table_passes() -> None:
