@@ -4,17 +4,17 @@ Start, in this order: lock the directory for life → reach the coordinator (its
 the directory by its cookie → replay → listen → register. So no request is served before the answers are right, and two
 processes never serve one directory.
 
-States: CLOSED → STARTING → SERVING → CLOSED (`close`), or SERVING → FAILED when the disk fails. It then stops listening
-at once and drops every connection, so that writers treat the outcome of pending adds as unknown. It tells `on_fatal`
-and waits to be closed; the supervisor starts a new process. A lost coordinator changes nothing: adds and reads go on,
-and garbage collection waits.
+`TRANSITIONS` has the states. In FAILED the bookie stops listening at once and drops every connection, so that writers
+treat the outcome of pending adds as unknown. It tells `on_fatal` and waits to be closed; the supervisor starts a new
+process. Losing the connection to the coordinator changes nothing: adds and reads go on, and garbage collection waits.
 
 Entries are data requests straight into the store, without a coroutine each. Control methods: see the `rpc_` ones.
 """
 
 import asyncio
+import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
 from ...protocol.bookie_wire import BookieOp, decode_read
@@ -28,6 +28,7 @@ from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from ...storage.bookie.compaction import Compactor
 from ...storage.bookie.cookie import Cookie, claim_directory
 from ...storage.bookie.garbage_collection import collect_garbage
@@ -56,6 +57,35 @@ class Coordinator(Protocol):
     async def register(self, host: str, port: int, data: Callable[[], MemberData]) -> None: ...
     async def renew_ledger(self, ledger_id: int, version: int) -> None: ...
     async def close(self) -> None: ...
+
+
+class BookieState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    STOPPED = enum.auto()
+    STARTING = enum.auto()
+    SERVING = enum.auto()
+    FAILED = enum.auto()
+    CLOSED = enum.auto()
+
+
+TRANSITIONS: Mapping[BookieState, Collection[BookieState]] = {
+    BookieState.STOPPED: (
+        BookieState.STARTING,  # `start`
+        BookieState.CLOSED,  # `close`
+    ),
+    BookieState.STARTING: (  # from the lock of the directory to the registration
+        BookieState.SERVING,  # the coordinator has registered it
+        BookieState.FAILED,  # the disk failed, or the coordinator declared the session over
+        BookieState.CLOSED,  # the start failed
+    ),
+    BookieState.SERVING: (
+        BookieState.FAILED,  # as above
+        BookieState.CLOSED,
+    ),
+    BookieState.FAILED: (BookieState.CLOSED,),
+    BookieState.CLOSED: (),
+}
 
 
 class BookieService(RpcService):
@@ -87,7 +117,9 @@ class BookieService(RpcService):
         self.identity = Identity(cluster_id, ROLE_BOOKIE, bookie_id, env.random.hex(8))
         self.on_fatal: Callable[[BaseException], None] | None = None
         """Called once when the disk has failed and the bookie has stopped serving."""
+        self.state = BookieState.STOPPED
         self.failure: BaseException | None = None
+        """Why it is FAILED, or was before it was closed."""
         self._env = env
         self._directory = directory
         self._settings = settings
@@ -109,7 +141,6 @@ class BookieService(RpcService):
         self._usage = DiskUsage(0, 0, 0)
         self._unknown_ledgers = 0
         self._tasks = Tasks()
-        self._closed = False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -128,6 +159,7 @@ class BookieService(RpcService):
 
         Raises DirectoryLocked, CookieMismatch, CoordinatorUnavailable, HandshakeRefused, DiskFull, OSError.
         """
+        self._become(BookieState.STARTING)
         try:
             await self._start()
         except BaseException:
@@ -168,13 +200,15 @@ class BookieService(RpcService):
         self._tasks.spawn(self._collect_regularly(), "collect-garbage")
         if self._settings.scrub_interval_s:
             self._tasks.spawn(self._scrubber.run(), "scrub")
+        if self.state is BookieState.STARTING:
+            self._become(BookieState.SERVING)
         logger.info("bookie %s serves %s on %s:%d", self.identity.node_id, self._directory, host, port)
 
     async def close(self) -> None:
         """Leave in good order: everything accepted is durable, the directory is unlocked. May be called twice."""
-        if self._closed:
+        if self.state is BookieState.CLOSED:
             return
-        self._closed = True
+        self._become(BookieState.CLOSED)
         await self._tasks.close()
         await self._coordinator.close()
         await self._server.close()
@@ -289,23 +323,23 @@ class BookieService(RpcService):
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    @property
-    def _accepts_new_ledgers(self) -> bool:
-        return self.store.writable and not self.store.limbo
+    def _become(self, state: BookieState) -> None:
+        check_transition(TRANSITIONS, f"bookie {self.identity.node_id}", self.state, state)
+        self.state = state
 
     def _describe(self) -> MemberData:
         """What each registration says."""
         assert self._cookie is not None
         return {
             "instance": self._cookie.instance,
-            "writable": self._accepts_new_ledgers,
+            "writable": _accepts_new_ledgers(self.store),
             "ledgers_end": self.store.entries.ledgers_end,
         }
 
     def _report(self) -> None:
         """What the next heartbeat carries."""
         self._coordinator.report = {
-            "writable": self._accepts_new_ledgers,
+            "writable": _accepts_new_ledgers(self.store),
             "limbo": self.store.limbo,
             "scrub": self._scrub_report(),
             "unknown_ledgers": self._unknown_ledgers,
@@ -396,7 +430,8 @@ class BookieService(RpcService):
         )
 
     def _failed(self, error: BaseException) -> None:
-        if self.failure is None and not self._closed:
+        if self.state in (BookieState.STARTING, BookieState.SERVING):
+            self._become(BookieState.FAILED)
             self.failure = error
             self._tasks.spawn(self._stop_serving(error), "stop-serving")
 
@@ -405,3 +440,7 @@ class BookieService(RpcService):
         await self._coordinator.close()
         if self.on_fatal is not None:
             self.on_fatal(error)
+
+
+def _accepts_new_ledgers(store: BookieStore) -> bool:
+    return store.writable and not store.limbo

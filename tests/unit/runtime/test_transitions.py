@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from magnetar.actors.bookie import service as bookie_service
 from magnetar.actors.broker import service as broker_service
 from magnetar.actors.coordinator import membership
 from magnetar.actors.policies import watch
@@ -18,6 +19,7 @@ from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "sessions of members": membership.TRANSITIONS,
+    "bookies": bookie_service.TRANSITIONS,
     "brokers": broker_service.TRANSITIONS,
     "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
@@ -65,6 +67,8 @@ def test_every_state_has_a_row_and_all_but_the_first_can_be_reached(name: str) -
 @pytest.mark.parametrize(
     ("name", "state", "following"),
     [
+        ("bookies", "FAILED", "SERVING"),
+        ("bookies", "CLOSED", "STARTING"),
         ("brokers", "CLOSED", "SERVING"),
         ("brokers", "STOPPED", "SERVING"),
     ],
