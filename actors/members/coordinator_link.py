@@ -3,18 +3,19 @@
 What it holds is the coordinator's last word: live bookies and brokers, who owns which topic. Pushes replace it, and a
 reconnect replaces it as a whole. Without a connection it stays as it is, and members continue to use it.
 
-States: CONNECTING → CONNECTED (metadata and questions work) → REGISTERED, after `register` was called (again after each
-reconnect, by itself). → CONNECTING when the connection ends or the coordinator leaves heartbeats unanswered for
-`session_timeout_s`. From anywhere → ENDED by `close`, or because the coordinator declared this session over
-(`on_session_lost`: brokers only; they then start again with another incarnation and another client).
+`TRANSITIONS` has the states. From CONNECTED on, metadata and questions work. After `register` was called once, the link
+registers again after each reconnect, by itself. When the coordinator declares the session over or finally refuses the
+member, the listeners of `on_session_lost` are called. A broker then starts again with another incarnation and another
+client.
 
 A coordinator's epoch never goes back: one with a lower epoch than seen before was superseded, and is left at once.
 Assignments are taken over only with a greater epoch of their own, so pushes and pages of the first listing can mix.
 """
 
 import asyncio
+import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ...protocol.cluster_status import MemberData, MemberReport
@@ -37,6 +38,7 @@ from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.messages import pack
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.remote import RemoteMetadataStore
 from .contracts_coordinator import AssignmentChange, BrokerInfo, CoordinatorContract, MemberContract
@@ -56,6 +58,33 @@ the coordinator stops reading from a connection, so that metadata and heartbeats
 
 Description = MemberData | Callable[[], MemberData]
 """What a member says of itself as it registers, or what gives it."""
+
+
+class LinkState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    CONNECTING = enum.auto()
+    CONNECTED = enum.auto()
+    REGISTERED = enum.auto()
+    ENDED = enum.auto()
+
+
+TRANSITIONS: Mapping[LinkState, Collection[LinkState]] = {
+    LinkState.CONNECTING: (
+        LinkState.CONNECTED,  # the coordinator has said its epoch, and registered this member if it has to
+        LinkState.ENDED,  # the coordinator declared this session over or finally refuses this member; or `close`
+    ),
+    LinkState.CONNECTED: (
+        LinkState.REGISTERED,  # the coordinator has registered this member, and the lists are here
+        LinkState.CONNECTING,  # the connection ended, or heartbeats stayed unanswered for `session_timeout_s`
+        LinkState.ENDED,  # as above
+    ),
+    LinkState.REGISTERED: (
+        LinkState.CONNECTING,  # as above
+        LinkState.ENDED,
+    ),
+    LinkState.ENDED: (),
+}
 
 
 class Assigned(NamedTuple):
@@ -99,6 +128,7 @@ class CoordinatorClient:
         policies: PolicyFeed | None = None,
     ) -> None:
         self.identity = identity
+        self.state = LinkState.CONNECTING
         self.epoch = 0
         self.bookies = BookieDirectory()
         self.ask = CoordinatorContract(self.call)
@@ -128,7 +158,7 @@ class CoordinatorClient:
         self._registered = asyncio.Event()
         self._connected = asyncio.Event()
         self._fatal: MagnetarError | None = None
-        self._unanswered = 0
+        """Why it is ENDED, if not by `close`."""
         self._permits = asyncio.Semaphore(CALLS_UNDER_WAY_MAX)
         self._tasks = Tasks()
 
@@ -165,6 +195,8 @@ class CoordinatorClient:
         if connection is not None:
             try:
                 await self._register(connection)
+                if connection is self._connection and self.state is LinkState.CONNECTED:
+                    self._become(LinkState.REGISTERED)
             except (RpcDisconnected, RpcTimeout):
                 logger.info("the connection to the coordinator ended during the registration, which is tried again")
         await self._wait(self._registered, timeout_s)
@@ -199,17 +231,23 @@ class CoordinatorClient:
     async def close(self) -> None:
         """End the session and the connection."""
         await self._tasks.close()
+        if self.state is not LinkState.ENDED:
+            self._become(LinkState.ENDED)
         await self.metadata.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
             await connection.wait_closed()
 
+    def _become(self, state: LinkState) -> None:
+        check_transition(TRANSITIONS, f"the link of {self.identity.node_id}", self.state, state)
+        self.state = state
+
     # -- the connection ------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         backoff = Backoff(self._env.random, RECONNECT_INITIAL_S, RECONNECT_MAX_S)
-        while self._fatal is None:
+        while self.state is not LinkState.ENDED:
             try:
                 await self._connect()
                 backoff.reset()
@@ -233,6 +271,7 @@ class CoordinatorClient:
         return not (isinstance(error, HandshakeRefused) and self._connected.is_set() and self.epoch)
 
     def _end(self, error: MagnetarError) -> None:
+        self._become(LinkState.ENDED)
         self._fatal = error
         self._connected.set()
         self._registered.set()
@@ -255,13 +294,16 @@ class CoordinatorClient:
         )
         try:
             await self._greet(connection)
-            if self._registration is not None:
+            registers = self._registration is not None
+            if registers:
                 await self._register(connection)
         except BaseException:
             connection.close()
             raise
-        self._unanswered = 0
         self._connection = connection
+        self._become(LinkState.CONNECTED)
+        if registers:
+            self._become(LinkState.REGISTERED)
         self._connected.set()
 
     async def _greet(self, connection: RpcConnection) -> None:
@@ -316,19 +358,21 @@ class CoordinatorClient:
         connection.on_close.append(lambda closed: ended.set())
         payload = b""
         report: MemberReport | None = None
+        unanswered = 0
 
         def answered(status: int, answer: bytes) -> None:
-            self._unanswered = 0
+            nonlocal unanswered
+            unanswered = 0
 
         while not ended.is_set() and not connection.closed:
             if report != self.report:
                 report = self.report.copy()
                 payload = pack(report)
             # Counted in heartbeats, not seconds: a process that was paused cannot blame the coordinator for it.
-            if self._unanswered >= unanswered_max:
+            if unanswered >= unanswered_max:
                 connection.close(RpcTimeout("the coordinator does not answer heartbeats"))
                 break
-            self._unanswered += 1
+            unanswered += 1
             connection.request(OP_HEARTBEAT, (payload,), answered)
             try:
                 async with asyncio.timeout(interval_s):
@@ -345,9 +389,10 @@ class CoordinatorClient:
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        self._registered.clear()
-        if self._fatal is not None:
-            self._registered.set()
+        if self.state in (LinkState.CONNECTED, LinkState.REGISTERED):
+            self._become(LinkState.CONNECTING)
+        if self.state is LinkState.CONNECTING:
+            self._registered.clear()
         if connection is not None and not connection.closed:
             connection.close()
 

@@ -8,6 +8,7 @@ import pytest
 from magnetar.actors.bookie import service as bookie_service
 from magnetar.actors.broker import service as broker_service
 from magnetar.actors.coordinator import membership
+from magnetar.actors.members import coordinator_link
 from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
 from magnetar.client.core import connection, registration
@@ -21,6 +22,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "sessions of members": membership.TRANSITIONS,
     "bookies": bookie_service.TRANSITIONS,
     "brokers": broker_service.TRANSITIONS,
+    "links to the coordinator": coordinator_link.TRANSITIONS,
     "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
     "segments": segment.TRANSITIONS,
@@ -71,6 +73,8 @@ def test_every_state_has_a_row_and_all_but_the_first_can_be_reached(name: str) -
         ("bookies", "CLOSED", "STARTING"),
         ("brokers", "CLOSED", "SERVING"),
         ("brokers", "STOPPED", "SERVING"),
+        ("links to the coordinator", "ENDED", "CONNECTING"),
+        ("links to the coordinator", "CONNECTING", "REGISTERED"),
     ],
 )
 def test_a_step_that_no_owner_may_take_is_in_no_table(name: str, state: str, following: str) -> None:
