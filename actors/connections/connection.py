@@ -1,9 +1,8 @@
 """One client's connection to a broker, in Pulsar's protocol.
 
-States: *new* (only CONNECT is accepted) → *connected* → *closed*. It closes on the peer's end, on malformed or
-out-of-order commands, and on a frame above the limit. It also closes when the peer sends no CONNECT, or is silent for
-two keep-alive periods. When the broker has its maximum of connections, it closes at once, with an ERROR that says so.
-Closing lets go of its producers and consumers at once; requests under way end unanswered.
+`TRANSITIONS` has the states. In NEW only CONNECT is accepted. When the broker has its maximum of connections, a new one
+closes at once, with an ERROR that says so. Closing lets go of its producers and consumers at once; requests under way
+end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
 are in flight. It also pauses while the peer does not read its answers. Dispatch to its consumers pauses with a full
@@ -16,7 +15,7 @@ SEND is not looked up among them: it has a path of its own.
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Protocol
 
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
@@ -40,6 +39,7 @@ from ...protocol.pulsar_pb2 import (
     FeatureFlags,
 )
 from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer
 from ..topics.producer import AttachedProducer
 from .limits import ConnectionLimits
@@ -63,6 +63,28 @@ class ConnectionHost(LinkHost, Protocol):
     connections: "dict[ServerConnection, None]"
 
 
+class ServerConnectionState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    NEW = enum.auto()
+    CONNECTED = enum.auto()
+    CLOSED = enum.auto()
+
+
+TRANSITIONS: Mapping[ServerConnectionState, Collection[ServerConnectionState]] = {
+    ServerConnectionState.NEW: (
+        ServerConnectionState.CONNECTED,  # CONNECT has come
+        ServerConnectionState.CLOSED,  # as below, or there are too many connections, or CONNECT does not come in time
+    ),
+    # The peer's end, malformed or out-of-order commands, a frame above the limit, silence for two keep-alive periods,
+    # a PING that was not answered in time, the end of the broker.
+    ServerConnectionState.CONNECTED: (ServerConnectionState.CLOSED,),
+    ServerConnectionState.CLOSED: (),
+}
+
+_CONNECTED = ServerConnectionState.CONNECTED
+
+
 class Pause(enum.Flag):
     """Why a connection is not read."""
 
@@ -77,9 +99,10 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, host: ConnectionHost, families: Sequence[MakeFamily]) -> None:
         self.host = host
+        self.state = ServerConnectionState.NEW
         self.closed = False
+        """Whether the state is CLOSED: reading and writing ask for this at each frame."""
         self.writable = True
-        self.connected = False
         self.remote_address = ""
         self.client_version = ""
         self._ip = ""
@@ -102,7 +125,7 @@ class ServerConnection(asyncio.Protocol):
         self._handlers: dict[int, CommandHandler] = {
             BaseCommand.CONNECT: self._connect,
             BaseCommand.PING: self._ping,
-            BaseCommand.PONG: self._pong,
+            BaseCommand.PONG: _nothing_follows,
         }
         self._send: EntryHandler = _nobody_sends
         for family in self._families:
@@ -121,7 +144,7 @@ class ServerConnection(asyncio.Protocol):
         if refused:
             self.error(BROKER_REQUEST_ID, NotAllowedError(refused))
             self._flush()
-            self.closed = True
+            self._become(ServerConnectionState.CLOSED)
             self._transport.close()  # type: ignore[union-attr]
             return
         self.host.connections[self] = None
@@ -135,7 +158,7 @@ class ServerConnection(asyncio.Protocol):
                 if self.closed:
                     return
                 kind = command.type
-                if kind == _SEND and entry is not None and self.connected:
+                if kind == _SEND and entry is not None and self.state is _CONNECTED:
                     self._send(command.send, entry)
                 else:
                     self._handle(command)
@@ -281,9 +304,14 @@ class ServerConnection(asyncio.Protocol):
 
     # -- life ----------------------------------------------------------------------------------------------------
 
+    def _become(self, state: ServerConnectionState) -> None:
+        check_transition(TRANSITIONS, f"the connection of {self.remote_address}", self.state, state)
+        self.state = state
+        self.closed = state is ServerConnectionState.CLOSED
+
     def tick(self) -> None:
         """Called once per keep-alive period: asks a silent peer for a sign of life, closes one that gives none."""
-        if not self.connected:
+        if self.state is ServerConnectionState.NEW:
             if self._silent_ticks:  # it had a whole period to say CONNECT
                 self.close()
             self._silent_ticks = 1
@@ -328,7 +356,7 @@ class ServerConnection(asyncio.Protocol):
     def _let_go(self) -> None:
         if self.closed:
             return
-        self.closed = True
+        self._become(ServerConnectionState.CLOSED)
         self.writable = False
         self._outgoing.clear()
         if self._alive is not None:
@@ -356,7 +384,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _handle(self, command: BaseCommand) -> None:
         kind = command.type
-        if not self.connected and kind != BaseCommand.CONNECT:
+        if self.state is not _CONNECTED and kind != BaseCommand.CONNECT:
             raise ProtocolError(f"the client sent {FIELD_OF_TYPE[kind]} before CONNECT")
         content = getattr(command, FIELD_OF_TYPE[kind])
         handler = self._handlers.get(kind)
@@ -369,11 +397,11 @@ class ServerConnection(asyncio.Protocol):
             raise ProtocolError(f"the client sent the unexpected command {FIELD_OF_TYPE[kind]}")
 
     def _connect(self, command: CommandConnect) -> None:
-        if self.connected:
+        if self.state is _CONNECTED:
             raise ProtocolError("the client sent CONNECT twice")
         if command.proxy_to_broker_url:
             raise ProtocolError("this broker is not a proxy: connect to the broker itself")
-        self.connected = True
+        self._become(ServerConnectionState.CONNECTED)
         self.client_version = command.client_version
         self.write(
             encode(
@@ -389,9 +417,6 @@ class ServerConnection(asyncio.Protocol):
     def _ping(self, command: CommandPing) -> None:
         self.write(pong())
 
-    def _pong(self, command: CommandPong) -> None:
-        pass  # that something came is what counts
-
 
 # What peers answer to questions of ours (CLOSE_PRODUCER, CLOSE_CONSUMER): of no consequence.
 _ANSWERS = frozenset({"success", "error"})
@@ -399,3 +424,7 @@ _ANSWERS = frozenset({"success", "error"})
 
 def _nobody_sends(command: CommandSend, entry: bytes) -> None:
     raise ProtocolError("the client sent a message, but this connection takes no producers")
+
+
+def _nothing_follows(command: CommandPong) -> None:
+    pass  # that something came is what counts

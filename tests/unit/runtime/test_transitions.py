@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.actors.bookie import service as bookie_service
 from magnetar.actors.broker import service as broker_service
+from magnetar.actors.connections import connection as server_connection
 from magnetar.actors.coordinator import membership
 from magnetar.actors.members import coordinator_link
 from magnetar.actors.policies import watch
@@ -22,6 +23,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "sessions of members": membership.TRANSITIONS,
     "bookies": bookie_service.TRANSITIONS,
     "brokers": broker_service.TRANSITIONS,
+    "connections of brokers": server_connection.TRANSITIONS,
     "links to the coordinator": coordinator_link.TRANSITIONS,
     "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
@@ -73,6 +75,7 @@ def test_every_state_has_a_row_and_all_but_the_first_can_be_reached(name: str) -
         ("bookies", "CLOSED", "STARTING"),
         ("brokers", "CLOSED", "SERVING"),
         ("brokers", "STOPPED", "SERVING"),
+        ("connections of brokers", "CLOSED", "CONNECTED"),
         ("links to the coordinator", "ENDED", "CONNECTING"),
         ("links to the coordinator", "CONNECTING", "REGISTERED"),
     ],
