@@ -1,9 +1,12 @@
 """The topics that one broker serves: owned ones, loaded ones, and the way from one to the other.
 
-A topic is *owned* while the coordinator's latest assignment names this broker's session, with an epoch. States of an
-owned topic: *not loaded* → *queued* → *loading* → *loaded* → *closing* → *not loaded*. A raised epoch, or a topic that
-ended by itself (its ledger was taken over), goes through *closing*. The next caller that needs it loads it again. What
-is no longer owned is closed at once.
+A topic is *owned* while the coordinator's latest assignment names this broker's session, with an epoch. A topic has no
+single state here: it may have an instance and a load at the same time. Each is where the dictionaries have it.
+
+- The instance is in `loaded`, then in `_closing`; `topic.TRANSITIONS` has its states. It is closed when the epoch is
+  raised, when it ended by itself (its ledger was taken over), and when the topic is released or no longer owned.
+- The load is in `_queue`, then in `_loading`, and ends with an instance or an error. It begins with the assignment, or
+  when a caller needs the topic. It waits until the old instance is closed.
 
 Guarantees: a topic has up to one instance in this process, and the old one is fully closed before the next is opened.
 Up to `topic_load_concurrency_max` loads run at a time; loads that a client waits for go first. A load whose ownership
