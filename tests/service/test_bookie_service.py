@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from magnetar.actors.bookie.service import BookieService
+from magnetar.actors.bookie.service import BookieService, BookieState
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
@@ -267,6 +267,7 @@ async def test_garbage_goes_when_its_ledger_is_deleted_and_only_then(cluster, tm
 
 async def test_a_failing_disk_ends_the_service_at_once(cluster, monkeypatch):
     service = await cluster.bookie()
+    assert service.state is BookieState.SERVING
     ended = asyncio.Event()
     service.on_fatal = lambda error: ended.set()
     client = await cluster.connect(service)
@@ -282,7 +283,9 @@ async def test_a_failing_disk_ends_the_service_at_once(cluster, monkeypatch):
         await ended.wait()
         await client.connection.wait_closed()
     monkeypatch.undo()
+    assert service.state is BookieState.FAILED
     await service.close()
+    assert service.state is BookieState.CLOSED
     client = await cluster.connect(await cluster.bookie())
     assert sorted(await client.read_all(1, 0, 9))[:3] == [0, 1, 2]
 

@@ -5,6 +5,7 @@ import time
 
 import pulsar
 
+from magnetar.actors.broker.service import BrokerState
 from magnetar.protocol.errors import CoordinatorUnavailable
 from support.servers.embedded_cluster import EmbeddedCluster
 
@@ -149,11 +150,20 @@ def test_a_broker_that_lost_its_session_registers_anew_and_serves_again(tmp_path
         publisher.start()
         publisher.wait_for(20)
 
+        broker = cluster.brokers[1]
+
         async def lose():
-            cluster.brokers[1]._session_lost()
+            assert broker.state is BrokerState.SERVING
+            broker._session_lost()
+            broker._session_lost()  # a second word of the same loss
+            assert broker.state is BrokerState.RENEWING
 
         cluster.run(lose())
         publisher.wait_for(len(publisher.acknowledged) + 50)
+        deadline = time.monotonic() + 10
+        while broker.state is not BrokerState.SERVING:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         acknowledged = publisher.stop()
         check(read_all(client, topic), acknowledged)
         client.close()

@@ -12,7 +12,7 @@ import pytest
 from magnetar.actors.coordinator.membership import Session
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
-from magnetar.actors.members.coordinator_link import CoordinatorClient
+from magnetar.actors.members.coordinator_link import CoordinatorClient, LinkState
 from magnetar.protocol.errors import (
     ClusterError,
     CoordinatorUnavailable,
@@ -83,7 +83,7 @@ async def test_a_write_in_doubt_is_not_waited_for_once_the_session_is_over(monke
         connection = one.client._connection
         assert connection is not None
         connection.close()
-        await eventually(lambda: one.lost == 1)
+        await eventually(lambda: one.lost == 1 and one.client.state is LinkState.ENDED)
         with pytest.raises(OutcomeUnknown):
             await asyncio.wait_for(write, 5)  # settling alone would go on for 30 s
 
@@ -354,11 +354,11 @@ async def test_a_client_leaves_a_coordinator_with_a_lower_epoch() -> None:
         one.client.epoch += 5
         one.client._connection.close()  # type: ignore[union-attr]
         await asyncio.sleep(0.3)
-        assert not one.client.connected
+        assert not one.client.connected and one.client.state is LinkState.CONNECTING
         for _ in range(6):
             await cluster.coordinator.close()
             await cluster.start_coordinator()
-        await eventually(lambda: one.client.connected)
+        await eventually(lambda: one.client.connected and one.client.state is LinkState.REGISTERED)
 
 
 async def test_it_starts_only_on_its_own_clusters_store() -> None:

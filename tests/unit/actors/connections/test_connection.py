@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
+from magnetar.actors.connections.connection import ServerConnectionState
 from magnetar.actors.connections.link import CommandFamily
 from magnetar.protocol.commands import encode, send_header
 from magnetar.protocol.errors import BrokerPersistenceError
@@ -128,6 +129,12 @@ async def test_a_client_that_never_says_connect_is_closed_and_a_silent_one_too()
         silent = await front.peer(answer_pings=False)
         lively = await front.peer()
         connections = list(front.connections)
+        new, connected, closed = (
+            ServerConnectionState.NEW,
+            ServerConnectionState.CONNECTED,
+            ServerConnectionState.CLOSED,
+        )
+        assert [connection.state for connection in connections] == [new, connected, connected]
         for _ in range(4):
             for connection in connections:
                 connection.tick()
@@ -135,6 +142,7 @@ async def test_a_client_that_never_says_connect_is_closed_and_a_silent_one_too()
         await stranger.wait_ended()
         await silent.wait_ended()
         await lively.settle()
+        assert [connection.state for connection in connections] == [closed, closed, connected]
         for peer in (stranger, silent, lively):
             await peer.close()
 
