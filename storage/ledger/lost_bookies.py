@@ -1,9 +1,6 @@
 """Which bookies have been away for so long that their copies must be made again elsewhere.
 
-    LISTED ── no longer listed, or in limbo ──────→ AWAY
-    AWAY ── listed again, not in limbo ───────────→ LISTED
-    AWAY ── `grace_s` later ──────────────────────→ LOST   (`on_lost` is called)
-    LOST ── listed again, not in limbo ───────────→ LISTED
+`TRANSITIONS` has the states of a bookie.
 
 A writer checks this because failed adds alone do not show it. An idle ledger has no adds, and an ensemble change
 repairs only later entries. A bookie that was never listed is not known here; who opens ledgers then has none on it.
@@ -13,10 +10,30 @@ Without this an idle ledger would stay open, and the bookie in limbo.
 """
 
 import asyncio
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Collection, Mapping
 
+from ...runtime.transitions import check_transition
 from ..metadata.ledger_metadata import LedgerMetadata
 from .bookie_directory import BookieDirectory
+
+
+class BookiePresence(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    LISTED = enum.auto()
+    AWAY = enum.auto()
+    LOST = enum.auto()
+
+
+TRANSITIONS: Mapping[BookiePresence, Collection[BookiePresence]] = {
+    BookiePresence.LISTED: (BookiePresence.AWAY,),  # no longer listed, or in limbo
+    BookiePresence.AWAY: (
+        BookiePresence.LISTED,  # listed again, not in limbo
+        BookiePresence.LOST,  # `grace_s` later: `on_lost` is called
+    ),
+    BookiePresence.LOST: (BookiePresence.LISTED,),  # listed again, not in limbo
+}
 
 
 class LostBookies:
@@ -26,9 +43,11 @@ class LostBookies:
         self.on_lost: dict[Callable[[], None], None] = {}  # every open topic has one here: O(1) to leave
         self._directory = directory
         self._grace_s = grace_s
-        self._listed = _present(directory)
-        self._away: dict[str, asyncio.TimerHandle] = {}
+        self._states = dict.fromkeys(_present(directory), BookiePresence.LISTED)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """Of those that are AWAY."""
         self._lost: set[str] = set()
+        """Those that are LOST: every writer asks for them at each run of acknowledged entries."""
         directory.on_change.append(self._directory_changed)
 
     def holds_part_of(self, metadata: LedgerMetadata) -> bool:
@@ -45,26 +64,37 @@ class LostBookies:
     def close(self) -> None:
         """No callback is called from now on."""
         self._directory.on_change.remove(self._directory_changed)
-        for timer in self._away.values():
+        for timer in self._timers.values():
             timer.cancel()
-        self._away.clear()
+        self._timers.clear()
+
+    def _become(self, bookie: str, state: BookiePresence) -> None:
+        check_transition(TRANSITIONS, bookie, self._states[bookie], state)
+        self._states[bookie] = state
+        if state is BookiePresence.LOST:
+            self._lost.add(bookie)
+        else:
+            self._lost.discard(bookie)
 
     def _directory_changed(self) -> None:
-        listed = _present(self._directory)
-        for bookie in listed:
-            if (timer := self._away.pop(bookie, None)) is not None:
-                timer.cancel()
-        self._lost -= listed
-        for bookie in sorted(self._listed - listed):
-            self._away[bookie] = asyncio.get_running_loop().call_later(self._grace_s, self._lose, bookie)
-        self._listed = listed
+        present = _present(self._directory)
+        for bookie in present:
+            if self._states.setdefault(bookie, BookiePresence.LISTED) is not BookiePresence.LISTED:
+                if (timer := self._timers.pop(bookie, None)) is not None:
+                    timer.cancel()
+                self._become(bookie, BookiePresence.LISTED)
+        listed = [bookie for bookie, state in self._states.items() if state is BookiePresence.LISTED]
+        for bookie in sorted(bookie for bookie in listed if bookie not in present):
+            self._become(bookie, BookiePresence.AWAY)
+            self._timers[bookie] = asyncio.get_running_loop().call_later(self._grace_s, self._lose, bookie)
 
     def _lose(self, bookie: str) -> None:
-        del self._away[bookie]
-        self._lost.add(bookie)
+        del self._timers[bookie]
+        self._become(bookie, BookiePresence.LOST)
         for listener in list(self.on_lost):
             listener()
 
 
-def _present(directory: BookieDirectory) -> set[str]:
-    return {bookie for bookie, info in directory.bookies.items() if not info.limbo}
+def _present(directory: BookieDirectory) -> dict[str, None]:
+    """In order, for the sake of repeatable runs."""
+    return {bookie: None for bookie, info in directory.bookies.items() if not info.limbo}

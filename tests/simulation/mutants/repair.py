@@ -17,7 +17,7 @@ def _forget_damage(stack: ExitStack) -> None:
 
 
 def _take_limbo_for_life(stack: ExitStack) -> None:
-    replace(stack, lost_bookies, "_present", lambda directory: set(directory.bookies))
+    replace(stack, lost_bookies, "_present", lambda directory: dict.fromkeys(directory.bookies))
     replace(stack, Auditor, "_limbo_since", property(lambda self: {}, lambda self, since: None), create=True)
 
 

@@ -16,7 +16,7 @@ from magnetar.client.core import connection, registration
 from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import journal_batch, journal_files, segment
-from magnetar.storage.ledger import bookie_client, recovery_state, writer_state
+from magnetar.storage.ledger import bookie_client, lost_bookies, recovery_state, writer_state
 from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
@@ -31,6 +31,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "batches of journals": journal_batch.TRANSITIONS,
     "journal files that are being made": journal_files.TRANSITIONS,
     "channels to bookies": bookie_client.TRANSITIONS,
+    "bookies that may be lost": lost_bookies.TRANSITIONS,
     "writers of ledgers": writer_state.TRANSITIONS,
     "fencing of ledgers": recovery_state.FENCING_TRANSITIONS,
     "reading of fenced ledgers": recovery_state.READING_TRANSITIONS,

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from magnetar.runtime.transitions import ForbiddenTransition
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ledger.lost_bookies import LostBookies
+from magnetar.storage.ledger.lost_bookies import BookiePresence, LostBookies
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
 GRACE_S = 0.03
@@ -76,4 +77,11 @@ async def test_who_is_in_limbo_for_long_counts_like_one_that_is_lost(directory: 
     assert not lost.holds_part_of(ledger(1, 3)) and not lost.keeps_in_limbo(ledger(1, 3))
     directory.update([info(1), info(2), info(3)])
     assert not lost.holds_part_of(ledger(1, 2)) and not lost.keeps_in_limbo(ledger(1, 2))
+    lost.close()
+
+
+async def test_a_bookie_that_is_listed_cannot_be_lost_at_once(directory: BookieDirectory) -> None:
+    lost = LostBookies(directory, GRACE_S)
+    with pytest.raises(ForbiddenTransition, match="bookie-1 cannot go from listed to lost"):
+        lost._become("bookie-1", BookiePresence.LOST)
     lost.close()
