@@ -8,8 +8,8 @@ Opening, under the epoch of the assignment:
    previous owner to the record fails;
 4. list the cursors and take each over, with a compare-and-set of its own and recovery of its ledger.
 
-States: OPEN → FENCED (another owner; `on_fenced` listeners are told; final) or CLOSED. A publish failure is not a state
-here: what was pending got the error, and the next append first settles the failed ledger (see `chain_writer`).
+`life.TRANSITIONS` has the states. A publish failure is not a state here: what was pending got the error, and the next
+append first settles the failed ledger (see `chain_writer`).
 
 Guarantees: acknowledged entries are readable, in order of append, until every durable cursor has durably passed their
 ledger and no pin holds it. The record never names a deleted ledger. A ledger leaves the record before it is deleted,
@@ -42,12 +42,12 @@ from ..metadata.store import MetadataStore, list_all
 from . import publish_times
 from .chain import LedgerChain, LedgerInfo
 from .chain_reader import ChainReads
-from .chain_recovery import settle
 from .chain_writer import ChainWriter
 from .cursor import Cursor
 from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
 from .entry_cache import EntryCache
+from .life import Life, ManagedLedgerState, settle
 from .pins import BulkReadPlan, Pins
 from .record import ManagedLedgerRecord, OwnedRecord, holding
 from .trimming import TrimTimer, trimmable
@@ -101,7 +101,7 @@ class ManagedLedger:
         self._trim_timer = TrimTimer(env, self._trim_soon)
         self._tasks = Tasks()
         self._notify_scheduled = False
-        self._ended: MagnetarError | None = None
+        self._life = Life(owned.name)
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class ManagedLedger:
         Durable when this returns. Raises NotAllowedError where the name has a cursor of another kind, StaleEpoch,
         MetadataUnavailable, OutcomeUnknown.
         """
-        self._check()
+        self._life.check()
         if (found := self._cursor_of(name, kind)) is not None:
             return found
         state = CursorState(self._chain, EARLIEST_POSITION, properties)
@@ -312,7 +312,7 @@ class ManagedLedger:
         Cursors whose place is not yet stored are written first. What fails is tried again later, by itself. Raises
         StaleEpoch, MetadataUnavailable.
         """
-        self._check()
+        self._life.check()
         try:
             gone = await self._trim()
         except MagnetarError:
@@ -388,7 +388,7 @@ class ManagedLedger:
             self._trim_soon()
 
     def _trim_soon(self) -> None:
-        if self._ended is None:
+        if self._life.state is ManagedLedgerState.OPEN:
             self._tasks.spawn(self._trim_quietly(), f"trim {self.name}")
 
     async def _trim_quietly(self) -> None:
@@ -399,7 +399,7 @@ class ManagedLedger:
 
     async def pin(self, ledger_ids: list[int], ttl_s: float) -> str:
         """Keep ledgers from being trimmed for `ttl_s` seconds or until `unpin`; returns the pin's id."""
-        self._check()
+        self._life.check()
         async with holding(self._owned, self._record_lock):
             return await self._created_beside(self._pins.add(ledger_ids, ttl_s, self._owned.guard))
 
@@ -419,7 +419,7 @@ class ManagedLedger:
 
         Raises StaleEpoch, MetadataUnavailable.
         """
-        self._check()
+        self._life.check()
         async with holding(self._owned, self._record_lock):
             last = self._chain.last_confirmed if end is None else min(end, self._chain.last_confirmed)
             first = self._chain.ceiling(start)
@@ -444,8 +444,8 @@ class ManagedLedger:
 
         Everything is tried; raises the first error of what could not be done (the next owner recovers it).
         """
-        if self._ended is None:
-            self._ended = AlreadyClosed(f"{self.name} is closed")
+        if self._life.state is ManagedLedgerState.OPEN:
+            self._life.become(ManagedLedgerState.CLOSED, AlreadyClosed(f"{self.name} is closed"))
         self._trim_timer.close()
         await self._tasks.close()
         await self._reads.close()
@@ -473,10 +473,6 @@ class ManagedLedger:
         for cursor in self.cursors.values():
             cursor.ledgers_trimmed()
 
-    def _check(self) -> None:
-        if self._ended is not None:
-            raise self._ended.with_traceback(None)
-
     async def _created_beside(self, creation: Coroutine[Any, Any, Created]) -> Created:
         """A record beside our own that needs ours as we know it. Raises StaleEpoch when the topic has moved on."""
         try:
@@ -488,9 +484,9 @@ class ManagedLedger:
 
     def _fenced(self, error: MagnetarError) -> None:
         """Another owner has the topic."""
-        if self._ended is not None:
+        if self._life.state is not ManagedLedgerState.OPEN:
             return
-        self._ended = error
+        self._life.become(ManagedLedgerState.FENCED, error)
         self._trim_timer.close()
         for cursor in self.cursors.values():
             cursor.fence(error)

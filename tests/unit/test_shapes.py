@@ -30,7 +30,7 @@ METHODS: dict[str, int] = {
     "storage/bookie/entry_store.py:EntryStore": 31,
     "storage/ledger/writer.py:LedgerWriter": 26,
     "storage/managed/chain_writer.py:ChainWriter": 29,
-    "storage/managed/managed_ledger.py:ManagedLedger": 44,
+    "storage/managed/managed_ledger.py:ManagedLedger": 43,
 }
 ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 22,

@@ -17,6 +17,7 @@ from magnetar.storage.managed.chain_writer import ChainWriterState
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.cursor_writer import CursorWriterState
+from magnetar.storage.managed.life import ManagedLedgerState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
@@ -76,7 +77,7 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
     chain, owned, writer = ledger._chain, ledger._owned, ledger._writer
     for problem in validate_chain(chain):
         yield f"{ledger.name}: {problem}"
-    if not ledger._record_lock.locked() and ledger._ended is None:
+    if not ledger._record_lock.locked() and ledger._life.state is ManagedLedgerState.OPEN:
         stored = [info.ledger_id for info in owned.record.ledgers]
         if strangers := [info.ledger_id for info in chain.infos if info.ledger_id not in stored]:
             yield f"{ledger.name}: ledgers {strangers} are not in its record {stored}"

@@ -17,7 +17,7 @@ from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import journal_batch, journal_files, segment
 from magnetar.storage.ledger import bookie_client, lost_bookies, recovery_state, writer_state
-from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer
+from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer, life
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "sessions of members": membership.TRANSITIONS,
@@ -35,6 +35,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "writers of ledgers": writer_state.TRANSITIONS,
     "fencing of ledgers": recovery_state.FENCING_TRANSITIONS,
     "reading of fenced ledgers": recovery_state.READING_TRANSITIONS,
+    "managed ledgers": life.TRANSITIONS,
     "writers of chains": chain_writer.TRANSITIONS,
     "writers of cursors": cursor_writer.TRANSITIONS,
     "storage of cursors": cursor_storage.TRANSITIONS,

@@ -6,6 +6,7 @@ import pytest
 
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import (
+    AlreadyClosed,
     LedgerFenced,
     MetadataError,
     MetadataUnavailable,
@@ -14,9 +15,11 @@ from magnetar.protocol.errors import (
     StaleEpoch,
 )
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.runtime.transitions import ForbiddenTransition
 from magnetar.storage.managed import trimming
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.deletion import delete_managed_ledger
+from magnetar.storage.managed.life import ManagedLedgerState
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerState
 from support.fakes.bookies import Adds, until
@@ -374,3 +377,13 @@ async def test_a_new_ledger_that_the_next_owner_has_taken_over_is_not_deleted(cl
     again = await open_(cluster, epoch=3)
     assert await read_all(again) == []
     await again.close()
+
+
+async def test_a_topic_that_is_closed_cannot_be_fenced_and_says_why_it_ended(cluster):
+    managed = await open_(cluster)
+    await managed.close()
+    managed._fenced(StaleEpoch("another owner"))
+    with pytest.raises(AlreadyClosed):
+        await managed.open_cursor("s")
+    with pytest.raises(ForbiddenTransition, match="cannot go from closed to fenced"):
+        managed._life.become(ManagedLedgerState.FENCED, StaleEpoch("another owner"))
