@@ -13,22 +13,44 @@ frame whose code is the step:
 The two HMACs differ by a label, so that neither can be reflected; the nonces are fresh, so that neither can be
 replayed.
 
-States of an initiator: *asked* (HELLO is sent) → *authenticated* (the acceptor's proof holds, ours is sent) → *done*
-(WELCOME came). Of an acceptor: *waiting* → *challenged* (CHALLENGE is sent) → *done* (the initiator's proof holds and
-WELCOME is sent). A message out of this order raises ProtocolError.
+`TRANSITIONS` has the states of either end. A message out of this order raises ProtocolError.
 """
 
+import enum
 import hashlib
 import hmac
+from collections.abc import Collection, Mapping
 
 from ...protocol.errors import HandshakeRefused, ProtocolError
 from ...protocol.plain_values import is_list
+from ..transitions import check_transition
 from .keys import Identity, Keys
 from .messages import pack, unpack
 
 HELLO, CHALLENGE, PROOF, WELCOME, REFUSED = 1, 2, 3, 4, 5
 NONCE_SIZE_BYTES = 16
 VERSION = 1
+
+
+class HandshakeState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    BEGUN = enum.auto()
+    CHALLENGED = enum.auto()
+    AUTHENTICATED = enum.auto()
+    DONE = enum.auto()
+
+
+_S = HandshakeState
+TRANSITIONS: Mapping[HandshakeState, Collection[HandshakeState]] = {
+    _S.BEGUN: (
+        _S.CHALLENGED,  # an acceptor: HELLO came, CHALLENGE is sent
+        _S.AUTHENTICATED,  # an initiator: the acceptor's proof holds, PROOF is sent
+    ),
+    _S.CHALLENGED: (_S.DONE,),  # the initiator's proof holds, WELCOME is sent
+    _S.AUTHENTICATED: (_S.DONE,),  # WELCOME came
+    _S.DONE: (),
+}
 
 
 class Handshake:
@@ -41,12 +63,21 @@ class Handshake:
         self.nonce = nonce
         self.peer = Identity("", "", "", "")
         """Who the other end says it is; proven once `authenticated`."""
-        self.authenticated = False
-        self.done = False
+        self.state = HandshakeState.BEGUN
         self._keys = keys
         self._initiator = initiator
         self._expected_node_id = expected_node_id
         self._expected_proof = b""
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the peer has proven who it is."""
+        return self.state in (HandshakeState.AUTHENTICATED, HandshakeState.DONE)
+
+    @property
+    def done(self) -> bool:
+        """Whether the peer knows, too, who this end is."""
+        return self.state is HandshakeState.DONE
 
     def hello(self) -> tuple[int, bytes]:
         """What the initiator begins with."""
@@ -58,26 +89,31 @@ class Handshake:
         Raises HandshakeRefused when the other end is not who it should be, ProtocolError when it makes no sense.
         """
         if self._initiator:
-            if step == CHALLENGE and not self.authenticated:
+            if step == CHALLENGE and self.state is HandshakeState.BEGUN:
                 return self._prove(payload)
-            if step == WELCOME and self.authenticated and not self.done:
-                self.done = True
+            if step == WELCOME and self.state is HandshakeState.AUTHENTICATED:
+                self._become(HandshakeState.DONE)
                 return None
             if step == REFUSED:
                 raise HandshakeRefused(payload.decode("utf-8", "replace"))
-        elif step == HELLO and not self._expected_proof:
+        elif step == HELLO and self.state is HandshakeState.BEGUN:
             return self._challenge(payload)
-        elif step == PROOF and self._expected_proof and not self.done:
+        elif step == PROOF and self.state is HandshakeState.CHALLENGED:
             check_peer(self.ours, self.peer, payload, self._expected_proof)
-            self.authenticated = self.done = True
+            self._become(HandshakeState.DONE)
             return WELCOME, b""
         raise ProtocolError("malformed handshake: a step came out of order")
+
+    def _become(self, state: HandshakeState) -> None:
+        check_transition(TRANSITIONS, f"the handshake of {self.ours.node_id}", self.state, state)
+        self.state = state
 
     def _challenge(self, payload: bytes) -> tuple[int, bytes]:
         self.peer, nonce = decode_hello(payload)
         key = self._keys.accepting(self.ours, self.peer)
         terms = (self.peer, nonce, self.ours, self.nonce)
         self._expected_proof = prove(key, "initiator", *terms)
+        self._become(HandshakeState.CHALLENGED)
         return CHALLENGE, encode_challenge(self.ours, self.nonce, prove(key, "acceptor", *terms))
 
     def _prove(self, payload: bytes) -> tuple[int, bytes]:
@@ -86,7 +122,7 @@ class Handshake:
         terms = (self.ours, self.nonce, peer, nonce)
         check_peer(self.ours, peer, proof, prove(key, "acceptor", *terms), self._expected_node_id)
         self.peer = peer
-        self.authenticated = True
+        self._become(HandshakeState.AUTHENTICATED)
         return PROOF, prove(key, "initiator", *terms)
 
 

@@ -4,10 +4,11 @@ import pickle
 
 import pytest
 
-from magnetar.protocol.errors import HandshakeRefused
+from magnetar.protocol.errors import HandshakeRefused, ProtocolError
 from magnetar.protocol.names import ROLES
-from magnetar.runtime.rpc.handshake import CHALLENGE, PROOF, Handshake
+from magnetar.runtime.rpc.handshake import CHALLENGE, PROOF, WELCOME, Handshake, HandshakeState
 from magnetar.runtime.rpc.keys import CALLS, Identity, Keys, RootKeys
+from magnetar.runtime.transitions import ForbiddenTransition
 
 ROOT = RootKeys(b"s" * 32)
 COORDINATOR = Identity("c", "coordinator", "coordinator", "1")
@@ -107,3 +108,31 @@ def test_no_two_nodes_have_a_key_in_common() -> None:
     assert len(set(calling)) == len(calling)
     assert not set(calling) & {node.accepting_key for node in nodes}
     assert all(set(node.calling_keys) == set(CALLS[node.role]) for node in nodes)
+
+
+def test_each_end_of_a_handshake_goes_through_its_states_and_no_step_twice() -> None:
+    ours = Handshake(BROKER, keys_of(BROKER), b"i" * 16, initiator=True)
+    theirs = Handshake(BOOKIE, keys_of(BOOKIE), b"a" * 16, initiator=False)
+    hello = ours.hello()
+    challenge = theirs.receive(*hello)
+    assert challenge is not None and theirs.state is HandshakeState.CHALLENGED and not theirs.authenticated
+    with pytest.raises(ProtocolError, match="out of order"):
+        theirs.receive(*hello)
+    with pytest.raises(ProtocolError, match="out of order"):
+        ours.receive(WELCOME, b"")
+    proof = ours.receive(*challenge)
+    assert proof is not None and ours.state is HandshakeState.AUTHENTICATED and not ours.done
+    with pytest.raises(ProtocolError, match="out of order"):
+        ours.receive(*challenge)
+    welcome = theirs.receive(*proof)
+    assert welcome is not None and theirs.done
+    assert ours.receive(*welcome) is None and ours.done
+    for step, end in ((PROOF, theirs), (WELCOME, ours)):
+        with pytest.raises(ProtocolError, match="out of order"):
+            end.receive(step, proof[1])
+
+
+def test_a_handshake_cannot_be_done_before_the_peer_is_proven() -> None:
+    ours = Handshake(BROKER, keys_of(BROKER), b"i" * 16, initiator=True)
+    with pytest.raises(ForbiddenTransition, match="the handshake of broker-1 cannot go from begun to done"):
+        ours._become(HandshakeState.DONE)
