@@ -4,10 +4,8 @@ Two kinds of traffic share a connection. *Data requests* (entries) are an op, ra
 future and no task each. *Calls* (control) name a coroutine method `rpc_<name>` of the other end's service, with msgpack
 arguments and typed errors. Both ends may ask.
 
-States of a connection: CONNECTING (handshake under way, nothing else accepted) → READY → CLOSED. It closes by `close`,
-on the peer's end of file, on a malformed frame, on a refused handshake, or when unsent bytes exceed
-`write_buffer_max_bytes`. Closing answers every pending request with STATUS_DISCONNECTED exactly once; whether the peer
-carried it out is then unknown.
+`connection_state.TRANSITIONS` has the states. Closing answers every pending request with STATUS_DISCONNECTED exactly
+once; whether the peer carried it out is then unknown.
 
 Until the peer has proven itself, its frames may have `HANDSHAKE_FRAME_SIZE_MAX` bytes: an unknown peer makes this
 process keep no more. A correct peer sends nothing behind its proof before the answer to it. So the larger limit, which
@@ -41,7 +39,9 @@ from ...protocol.rpc_frames import (
 )
 from ..environment import Environment
 from ..tasks import Tasks
+from ..transitions import check_transition
 from . import handshake
+from .connection_state import TRANSITIONS, RpcConnectionState
 from .contract import HANDLER_PREFIX, Contract, Method
 from .handshake import Handshake
 from .keys import Identity, Keys
@@ -59,6 +59,9 @@ CALL_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 5.0
 HANDSHAKE_FRAME_SIZE_MAX = 4096
 CALLS_UNDER_WAY_MAX = 1024
+
+_READY = RpcConnectionState.READY
+"""Asked for at every frame: a global is found faster than a member of an enum."""
 
 Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where a server listens now: (host, port)."""
@@ -125,8 +128,9 @@ class RpcConnection(asyncio.Protocol):
         write_buffer_max_bytes: int = WRITE_BUFFER_MAX_BYTES,
     ) -> None:
         self.identity = identity
+        self.state = RpcConnectionState.CONNECTING
         self.closed = False
-        self.ready = False
+        """Whether the state is CLOSED: answering asks for this at each frame."""
         self.close_reason: BaseException | None = None
         self.on_close: list[Callable[[RpcConnection], None]] = []
         self._loop = asyncio.get_running_loop()
@@ -157,7 +161,7 @@ class RpcConnection(asyncio.Protocol):
 
         On a closed connection it gets STATUS_DISCONNECTED.
         """
-        if self.closed or not self.ready:
+        if self.state is not _READY:
             self._loop.call_soon(callback, STATUS_DISCONNECTED, b"")
             return
         request_id = self._next_request_id
@@ -195,7 +199,7 @@ class RpcConnection(asyncio.Protocol):
 
     def notify(self, method: str, /, **arguments: object) -> None:
         """Call a method of the other end without an answer. It is lost with the connection, without an error."""
-        if self.ready and not self.closed:
+        if self.state is _READY:
             self._send(KIND_NOTIFY, OP_CALL, 0, (pack([method, arguments]),))
 
     # -- answering -----------------------------------------------------------------------------------------------
@@ -218,7 +222,7 @@ class RpcConnection(asyncio.Protocol):
 
     @property
     def peer(self) -> Identity:
-        """Who is at the other end, proven once the connection is `ready`."""
+        """Who is at the other end, proven once the connection is READY."""
         return self._handshake.peer
 
     @property
@@ -261,9 +265,9 @@ class RpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for kind, code, request_id, payload in self._decoder.feed(data):
-                if self.closed:
-                    return
-                if not self.ready:
+                if self.state is not _READY:
+                    if self.closed:
+                        return
                     self._shake(kind, code, payload)
                 elif kind == KIND_RESPONSE:
                     callback = self._pending.pop(request_id, None)
@@ -296,7 +300,8 @@ class RpcConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
+        was_ready = self.state is _READY
+        self._become(RpcConnectionState.CLOSED)
         self.close_reason = self.close_reason or exc
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
@@ -309,7 +314,7 @@ class RpcConnection(asyncio.Protocol):
                 callback(STATUS_DISCONNECTED, b"")
             except Exception:
                 logger.exception("a callback of a lost connection failed")
-        if self.ready:
+        if was_ready:
             self._service.disconnected(self)
         elif self._on_ready is not None:
             self._on_ready(self)
@@ -317,6 +322,12 @@ class RpcConnection(asyncio.Protocol):
             listener(self)
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _become(self, state: RpcConnectionState) -> None:
+        what = f"the connection of {self.identity.node_id} with {self.peer.node_id or 'an unknown peer'}"
+        check_transition(TRANSITIONS, what, self.state, state)
+        self.state = state
+        self.closed = state is RpcConnectionState.CLOSED
 
     def _free_request_id(self) -> int:
         """Only after 2^32 requests, with one still unanswered."""
@@ -360,16 +371,13 @@ class RpcConnection(asyncio.Protocol):
         if answer is not None:
             self._send_step(*answer)
         if self._handshake.done:
-            self._become_ready()
-
-    def _become_ready(self) -> None:
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
-        self.ready = True
-        self._operations = self._service.operations_of(self.peer.role)
-        self._service.connected(self)
-        if self._on_ready is not None:
-            self._on_ready(self)
+            if self._handshake_timer is not None:
+                self._handshake_timer.cancel()
+            self._become(_READY)
+            self._operations = self._service.operations_of(self.peer.role)
+            self._service.connected(self)
+            if self._on_ready is not None:
+                self._on_ready(self)
 
     def _refusal(self, what: str) -> AuthorizationError:
         return AuthorizationError(
@@ -449,7 +457,7 @@ async def rpc_connect(
     def on_ready(connection: RpcConnection) -> None:
         if shaken.done():
             return
-        if connection.ready:
+        if connection.state is _READY:
             shaken.set_result(None)
         elif isinstance(connection.close_reason, MagnetarError):
             shaken.set_exception(connection.close_reason)

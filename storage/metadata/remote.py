@@ -20,6 +20,7 @@ from ...protocol.errors import (
     error_to_wire,
 )
 from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.connection_state import RpcConnectionState
 from . import keys as metadata_keys
 from .contract import FailedWrite, ListedPage, ListedRecord, MetadataContract
 from .keys import counter as counter_key
@@ -91,7 +92,7 @@ class RemoteMetadataStore:
 
     def _ready_connection(self) -> RpcConnection:
         connection = None if self._closed else self._connection()
-        if connection is None or connection.closed or not connection.ready:
+        if connection is None or connection.state is not RpcConnectionState.READY:
             raise MetadataUnavailable("the coordinator is not connected: try again")
         return connection
 

@@ -22,6 +22,7 @@ from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONS
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcService
+from magnetar.runtime.rpc.connection_state import RpcConnectionState
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.runtime.settings.declarations import Settings
@@ -89,7 +90,7 @@ def shake(
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.HELLO, 0, rpc_handshake.encode_hello(theirs, _NONCE)))
         proof = rpc_handshake.prove(KEYS.accepting(ours, theirs), "initiator", theirs, _NONCE, ours, nonce)
         transport.feed(frame(KIND_NOTIFY, rpc_handshake.PROOF, 0, proof))
-    if not connection.ready:
+    if connection.state is not RpcConnectionState.READY:
         raise Wrong("a good handshake was refused")
 
 
@@ -104,7 +105,7 @@ async def _both_ends(data: bytes) -> None:
     for chunk in _chunks(stream, 1 + mode % 61 if mode & 64 else len(stream) or 1):
         transport.feed(chunk)
         await turns(2)
-    if connection.ready and not proven:
+    if connection._handshake.done and not proven:
         raise Wrong("a stranger was let in")
     await asyncio.sleep(2)
     transport.close()

@@ -14,13 +14,14 @@ from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
 from magnetar.client.core import connection, registration
 from magnetar.protocol.errors import MagnetarError
-from magnetar.runtime.rpc import handshake
+from magnetar.runtime.rpc import connection_state, handshake
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import journal_batch, journal_files, segment
 from magnetar.storage.ledger import bookie_client, lost_bookies, recovery_state, writer_state
 from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer, life
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
+    "connections of the internal RPC": connection_state.TRANSITIONS,
     "handshakes of the internal RPC": handshake.TRANSITIONS,
     "sessions of members": membership.TRANSITIONS,
     "bookies": bookie_service.TRANSITIONS,

@@ -13,8 +13,10 @@ from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, STATUS_OK, Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc.connection_state import RpcConnectionState
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.server import RpcServer
+from magnetar.runtime.transitions import ForbiddenTransition
 from support.servers.open_rpc import OpenService
 
 KEYS = RootKeys(b"s" * 32)
@@ -158,6 +160,9 @@ async def test_a_lost_connection_answers_every_pending_request_once():
             with pytest.raises(RpcDisconnected):
                 await task
         assert closed == [connection] and connection.closed
+        assert connection.state is RpcConnectionState.CLOSED
+        with pytest.raises(ForbiddenTransition, match="the connection of k1 with b1 cannot go from closed to ready"):
+            connection._become(RpcConnectionState.READY)
         assert await request(connection, 7, b"xx") == (STATUS_DISCONNECTED, b"")
         assert await asyncio.wait_for(service.heard.get(), 5) == "lost"
         service.release.set()
