@@ -1,13 +1,8 @@
 """What the metadata store knows about one ledger: its quorums, where its entries lie, whether it is still written.
 
-States and who may make them change, each by a compare-and-set on the record's version:
-
-    OPEN ──────────── a recoverer begins ────────────→ IN_RECOVERY
-    OPEN ──────────── its writer closes it ──────────→ CLOSED
-    IN_RECOVERY ───── a recoverer settled the end ───→ CLOSED
-
-There is no way back, and CLOSED never changes its last entry. While OPEN only the writer appends or replaces the last
-fragment; the auditor may replace lost bookies in fragments that are complete, whatever the state.
+`TRANSITIONS` has the states and who may make them change, each by a compare-and-set on the record's version. CLOSED
+never changes its last entry. While OPEN only the writer appends or replaces the last fragment; the auditor may replace
+lost bookies in fragments that are complete, whatever the state.
 
 Invariants: ensemble size ≥ write quorum ≥ ack quorum ≥ 1. Fragments start at entry 0 and ascend. Every fragment names
 `ensemble_size` different bookies. `last_entry` and `length` are valid only when CLOSED. The nonce never changes.
@@ -17,20 +12,31 @@ ledger may get the same id. The nonce tells the entries of the two apart.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from ...protocol.errors import MetadataError, ProtocolError
+from ...runtime.transitions import check_transition
 from .store import pack, unpack
 
 
 class LedgerState(enum.StrEnum):
-    """See the module's table of transitions."""
+    """See `TRANSITIONS`."""
 
     OPEN = "OPEN"
     IN_RECOVERY = "IN_RECOVERY"
     CLOSED = "CLOSED"
+
+
+TRANSITIONS: Mapping[LedgerState, Collection[LedgerState]] = {
+    LedgerState.OPEN: (
+        LedgerState.IN_RECOVERY,  # a recoverer begins
+        LedgerState.CLOSED,  # its writer closes it
+    ),
+    LedgerState.IN_RECOVERY: (LedgerState.CLOSED,),  # a recoverer settled the end
+    LedgerState.CLOSED: (),
+}
 
 
 class Fragment(NamedTuple):
@@ -108,12 +114,13 @@ class LedgerMetadata:
 
     def in_recovery(self) -> "LedgerMetadata":
         """The record as a recoverer claims it."""
-        return replace(self, state=LedgerState.IN_RECOVERY)
+        return replace(self, state=self._following(LedgerState.IN_RECOVERY))
 
     def close(self, last_entry: int, length: int) -> "LedgerMetadata":
         """The closed record. Fragments that would start behind the last entry hold nothing and go."""
         kept = tuple(fragment for fragment in self.fragments if fragment.first_entry <= max(last_entry, 0))
-        return replace(self, state=LedgerState.CLOSED, last_entry=last_entry, length=length, fragments=kept)
+        state = self._following(LedgerState.CLOSED)
+        return replace(self, state=state, last_entry=last_entry, length=length, fragments=kept)
 
     def with_ensemble(self, first_entry: int, bookies: tuple[str, ...]) -> "LedgerMetadata":
         """A new last fragment from `first_entry` on; it replaces the last one when both start at the same entry.
@@ -161,6 +168,10 @@ class LedgerMetadata:
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a ledger cannot be decoded: {error!r}") from error
+
+    def _following(self, state: LedgerState) -> LedgerState:
+        check_transition(TRANSITIONS, f"ledger {self.ledger_id}", self.state, state)
+        return state
 
     def _index_of(self, entry_id: int) -> int:
         if entry_id < 0:

@@ -19,6 +19,7 @@ from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import journal_batch, journal_files, segment
 from magnetar.storage.ledger import bookie_client, lost_bookies, recovery_state, writer_state
 from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer, life
+from magnetar.storage.metadata import ledger_metadata
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "connections of the internal RPC": connection_state.TRANSITIONS,
@@ -35,6 +36,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "journal files that are being made": journal_files.TRANSITIONS,
     "channels to bookies": bookie_client.TRANSITIONS,
     "bookies that may be lost": lost_bookies.TRANSITIONS,
+    "records of ledgers": ledger_metadata.TRANSITIONS,
     "writers of ledgers": writer_state.TRANSITIONS,
     "fencing of ledgers": recovery_state.FENCING_TRANSITIONS,
     "reading of fenced ledgers": recovery_state.READING_TRANSITIONS,

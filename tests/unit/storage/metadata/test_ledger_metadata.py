@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.errors import MetadataError, NotEnoughBookies
 from magnetar.runtime.environment import SeededChance
+from magnetar.runtime.transitions import ForbiddenTransition
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ensemble import place, replace_slots
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -99,3 +100,11 @@ def test_the_directory_tells_of_changes_only():
     directory.update([first, second])
     directory.update([first._replace(writable=False)])
     assert changes == [["a", "b"], ["a"]] and directory.get("b") is None
+
+
+def test_a_closed_ledger_is_neither_closed_again_nor_recovered() -> None:
+    closed = ledger((0, "abc")).in_recovery().close(4, 100)
+    with pytest.raises(ForbiddenTransition, match=f"ledger {closed.ledger_id} cannot go from closed to closed"):
+        closed.close(5, 100)
+    with pytest.raises(ForbiddenTransition, match=f"ledger {closed.ledger_id} cannot go from closed to in_recovery"):
+        closed.in_recovery()
