@@ -5,9 +5,9 @@ answer. Pins are prolonged and removed by the partition's owner at that time. Wh
 with the time that the pins still have. Bookies are found through the coordinator; if that is away, too, by the last
 known addresses.
 
-States of a `Planner`: *open* (`async with`) → *planned*, with pins that it keeps prolonging → *closed*, without pins. A
-driver that dies leaves pins behind. They expire when the topic's owner has not seen them prolonged for `pin_ttl_s`, by
-its own clock: the driver's clock is asked for nothing.
+A `Planner` has pins from `plan` to `close`, and prolongs them until then. A driver that dies leaves pins behind. They
+expire when the topic's owner has not seen them prolonged for `pin_ttl_s`, by its own clock: the driver's clock is asked
+for nothing.
 """
 
 import asyncio
