@@ -1,5 +1,6 @@
 """TCP ports of a new cluster: which are free, and a clear word when one is not."""
 
+import random
 import socket
 
 from ..protocol.errors import ClusterError
@@ -18,15 +19,31 @@ def check_free(host: str, port: int, purpose: str, option: str) -> None:
             ) from error
 
 
+PORTS = range(20_000, 32_768)
+"""Above those that Ray gives to its workers, and below those that Linux gives to connections and to listeners that ask
+for any port. One of these could be taken before the process that shall listen on it has started, or while it restarts.
+"""
+TRIES_MAX = 1_000
+
+
 def free_ports(host: str, count: int) -> list[int]:
-    """`count` different ports on which no process listens now."""
+    """`count` different ports of `PORTS` on which no process listens now. Raises ClusterError when none is found."""
     sockets: list[socket.socket] = []
+    chance = random.SystemRandom()
     try:
-        for _ in range(count):
+        for _ in range(TRIES_MAX):
+            if len(sockets) == count:
+                return [probe.getsockname()[1] for probe in sockets]
             probe = socket.socket(_family(host), socket.SOCK_STREAM)
-            sockets.append(probe)
-            probe.bind((host, 0))
-        return [probe.getsockname()[1] for probe in sockets]
+            try:
+                probe.bind((host, chance.choice(PORTS)))
+            except OSError:
+                probe.close()
+            else:
+                sockets.append(probe)
+        raise ClusterError(
+            f"{host} has too few free ports from {PORTS.start} to {PORTS.stop - 1}: free some, or choose ports"
+        )
     finally:
         for probe in sockets:
             probe.close()

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from magnetar.cluster.ports import check_free, free_ports
+from magnetar.cluster import ports as ports_module
+from magnetar.cluster.ports import PORTS, check_free, free_ports
 from magnetar.protocol.errors import ClusterError
 
 
@@ -20,3 +21,11 @@ def test_free_ports_are_different_and_free() -> None:
     assert len(set(ports)) == 5
     for port in ports:
         check_free("127.0.0.1", port, "a test", "--port")
+        assert port in PORTS
+
+
+def test_too_few_free_ports_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports("127.0.0.1", 1)
+    monkeypatch.setattr(ports_module, "PORTS", range(port, port + 1))
+    with pytest.raises(ClusterError, match="too few free ports"):
+        free_ports("127.0.0.1", 2)
