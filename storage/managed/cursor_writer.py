@@ -1,4 +1,4 @@
-"""When a cursor's state is written, who waits for it, and when nothing is written any more.
+"""When the state of a cursor is written, which callers wait for it, and when writing has ended.
 
 Writing: at most once in `cursor_flush_interval_s` by itself; at once for `flush`, whose concurrent callers share one
 write. A write that fails is repeated with the next, as a whole; callers of `flush` get its error. `TRANSITIONS` has the
