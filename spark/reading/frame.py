@@ -21,6 +21,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.errors import InvalidConfiguration
@@ -103,28 +104,22 @@ def read_topic(
         raise InvalidConfiguration("this Spark does not run on Ray: use magnetar.spark.session() or raydp.init_spark()")
     env = Environment.real(threads_max=1)
 
-    planners: list[Planner] = []
+    ending = AsyncExitStack()
+    ending.callback(env.close)
 
     async def read() -> tuple[_Application, list[Block]]:
         access = await cluster_access()
         planner = Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s)
-        planners.append(planner)
         application = await asyncio.to_thread(_application, spark, access, readers_per_node)
+        await ending.enter_async_context(planner)
         splits = split(await planner.plan(start, end), len(application.pool.readers))
         if on_planned is not None:
             await asyncio.to_thread(on_planned)
         with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:
             return application, await application.pool.read(env, splits, planner.bookies, shown)
 
-    async def close() -> None:
-        try:
-            for planner in planners:
-                await planner.close()
-        finally:
-            env.close()
-
-    # The rows are complete when `read` ends. `close` may have to wait for a broker that hangs; the program need not.
-    application, blocks = run_apart(read(), close)
+    # The rows are complete when `read` ends. Removing pins may wait for a broker that hangs; the program need not.
+    application, blocks = run_apart(read(), ending.aclose)
     frame = to_dataframe(spark, blocks)
     with _lock:
         number = next(_frame_numbers)

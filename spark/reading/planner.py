@@ -135,10 +135,6 @@ class Planner:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Remove the pins, for `UNPIN_TIMEOUT_S` at most, and end the connections. Raises nothing."""
         await self._tasks.close()
         await self._unpin()
         if self._coordinator is not None:

@@ -14,6 +14,7 @@ from magnetar.spark.reading.progress import ReadProgress
 from magnetar.spark.reading.range_reader import Block, ClusterAccess
 from magnetar.spark.reading.read_plan import PartitionPlan, ReadSplit
 from magnetar.spark.reading.reader_pool import LocateBookies, PlacedReader, ReaderPool
+from support.checks.reading_threads import wait_for_readings
 
 ACCESS = ClusterAccess("cluster", b"", ("127.0.0.1", 1))
 events: list[str] = []
@@ -42,7 +43,11 @@ class FakePlanner:
         if topic.startswith("non-persistent"):
             raise NotAllowedError(topic)
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> "FakePlanner":
+        events.append("open")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
         assert await asyncio.to_thread(unpinning.wait, 10)
         events.append("unpinned")
 
@@ -94,12 +99,6 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakePool]]:
     frame.release_all()
 
 
-def wait_for_readings() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "magnetar-read":
-            thread.join(10)
-
-
 def read(spark: Spark, topic: str = "t", **options: Any) -> Any:
     return frame.read_topic(spark, topic, progress=False, **options)  # type: ignore[arg-type]
 
@@ -108,7 +107,7 @@ def test_pins_last_until_everything_is_read_and_no_longer() -> None:
     made = read(Spark(), start=5, on_planned=lambda: events.append("told"))
     assert made.blocks == [Block("ref", 5, 100)]
     wait_for_readings()
-    assert events == ["planned 5 latest", "told", "read", "unpinned"]
+    assert events == ["open", "planned 5 latest", "told", "read", "unpinned"]
 
 
 def test_a_read_does_not_wait_for_a_broker_that_does_not_unpin() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.spark.reading import loop_thread
 from magnetar.spark.reading.loop_thread import run_apart
+from support.checks.reading_threads import wait_for_readings
 
 
 def test_results_and_errors_come_back() -> None:
@@ -90,7 +91,7 @@ def test_the_caller_goes_on_while_afterwards_runs() -> None:
     assert run_apart(work(), afterwards) == 7
     assert seen == []
     returned.set()
-    _join()
+    wait_for_readings()
     assert seen == [True]
 
 
@@ -105,11 +106,5 @@ def test_afterwards_runs_when_the_coroutine_fails() -> None:
 
     with pytest.raises(KeyError, match="inside"):
         run_apart(work(), afterwards)
-    _join()
+    wait_for_readings()
     assert seen == ["closed"]
-
-
-def _join() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "magnetar-read":
-            thread.join(10)
