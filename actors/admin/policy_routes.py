@@ -7,11 +7,11 @@ is refused (400); Pulsar takes `"7"` for 7, 1.5 for 1, and null for 0 or false. 
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import cast
 
 from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration
+from ...protocol.plain_values import is_text_map
 from ..policies.effective import POLICIES
 from ..policies.kinds import Bound, Policy, PolicyValues
 from .requests import Owners, json_answer, json_body, namespace_of, no_content
@@ -99,10 +99,10 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
     """
     if body is None:
         return {}
-    if not isinstance(body, dict):
+    if not is_text_map(body):
         raise web.HTTPBadRequest(text="the body is an object with the namespace's policies")
     found: dict[str, object] = {}
-    for name, value in cast("dict[str, object]", body).items():
+    for name, value in body.items():
         policy = POLICIES.get(name)
         if policy is None:
             _check_unset(name, value, cluster)
@@ -132,6 +132,6 @@ def _check_unset(name: str, value: object, cluster: str) -> None:
 
 def _is_empty(value: object) -> bool:
     """Whether a value says nothing: null, an empty text or list, or an object that holds only such."""
-    if isinstance(value, dict):
-        return all(_is_empty(item) for item in cast("dict[str, object]", value).values())
+    if is_text_map(value):
+        return all(_is_empty(item) for item in value.values())
     return value is None or value in ("", [])
