@@ -17,9 +17,7 @@ and the next owner repeats an unfinished deletion.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from ...protocol.errors import (
@@ -33,7 +31,7 @@ from ...protocol.errors import (
 from ...protocol.message_id import EARLIEST_POSITION, Position
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
-from ...runtime.tasks import Tasks, together
+from ...runtime.tasks import together
 from ..ledger.ledgers import Ledgers
 from ..ledger.writer import AddCallback
 from ..ledger.writer_state import PendingEntry
@@ -49,14 +47,10 @@ from .cursor_state import CursorState
 from .entry_cache import EntryCache
 from .life import Life, ManagedLedgerState, settle
 from .pins import BulkReadPlan, Pins
-from .record import ManagedLedgerRecord, OwnedRecord, holding
-from .trimming import TrimTimer, trimmable
-
-logger = logging.getLogger(__name__)
+from .record import OwnedRecord, holding
+from .trimming import Trimmer
 
 OPEN_ATTEMPTS_MAX = 20
-PIN_LOOK_MIN_S = 0.1
-PIN_LOOK_MAX_S = 60.0
 
 Created = TypeVar("Created")
 
@@ -86,7 +80,6 @@ class ManagedLedger:
         self._ledgers = ledgers
         self._metadata = metadata
         self._owned = owned
-        owned.on_adopted = self._adopted
         self._chain = chain
         self._cache = cache
         self._record_lock = asyncio.Lock()
@@ -98,10 +91,9 @@ class ManagedLedger:
         self._reads = ChainReads(ledgers, chain, cache, lambda: self._writer.current_metadata)
         self._pins = Pins(env, metadata, owned.name)
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
-        self._trim_timer = TrimTimer(env, self._trim_soon)
-        self._tasks = Tasks()
-        self._notify_scheduled = False
         self._life = Life(owned.name)
+        self._trimmer = Trimmer(self._home, owned, self._life, self._pins, self._writer, self._reads, self.cursors)
+        self._notify_scheduled = False
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -143,8 +135,7 @@ class ManagedLedger:
         except BaseException:
             await managed._writer.abandon()
             raise
-        if owned.record.deleting or managed._would_trim(in_memory=True):
-            managed._trim_timer.after_open()
+        managed._trimmer.opened()
         return managed
 
     async def _open_cursors(self) -> None:
@@ -312,70 +303,7 @@ class ManagedLedger:
         Cursors whose place is not yet stored are written first. What fails is tried again later, by itself. Raises
         StaleEpoch, MetadataUnavailable.
         """
-        self._life.check()
-        try:
-            gone = await self._trim()
-        except MagnetarError:
-            self._trim_timer.after_failure()
-            raise
-        if not self._owned.record.deleting:
-            self._trim_timer.succeeded()
-        return gone
-
-    async def _trim(self) -> list[int]:
-        if not self._would_trim(in_memory=True):
-            if self._owned.record.deleting:
-                await self._finish_deleting()
-            return []
-        await asyncio.gather(
-            *(
-                cursor.flush()
-                for cursor in self.cursors.values()
-                if cursor.durable_mark_delete < cursor.mark_delete_position
-            )
-        )
-        async with holding(self._owned, self._record_lock):
-            pinned = await self._pins.pinned()
-            gone = self._would_trim(in_memory=False, pinned=pinned.ledger_ids)
-            if pinned.ends_in_s is not None and len(self._would_trim(in_memory=False)) > len(gone):
-                # Pins may be prolonged, or removed by others than us: look again, but not often.
-                self._trim_timer.within_s(min(max(pinned.ends_in_s, PIN_LOOK_MIN_S), PIN_LOOK_MAX_S))
-            if gone:
-                await self._owned.change(lambda record: self._without(record, gone))
-                self._forget(gone)
-        if gone:
-            await self._finish_deleting()
-        return gone
-
-    def _would_trim(self, *, in_memory: bool, pinned: frozenset[int] = frozenset()) -> list[int]:
-        marks = [cursor.mark_delete_position for cursor in self.cursors.values()]
-        if not in_memory:  # whichever is lower: a cursor may be on its way back
-            marks += [cursor.durable_mark_delete for cursor in self.cursors.values()]
-        return trimmable(self._chain.infos, marks, pinned, self._writer.current_ledger_id)
-
-    def _without(self, record: ManagedLedgerRecord, gone: list[int]) -> ManagedLedgerRecord:
-        kept = tuple(info for info in self._chain.as_known(record.ledgers) if info.ledger_id not in gone)
-        return replace(record, ledgers=kept, deleting=tuple(dict.fromkeys((*record.deleting, *gone))))
-
-    async def _finish_deleting(self) -> None:
-        """Delete the ledgers that left the chain, then forget them. What fails is left to the next trim or owner."""
-        deleting = self._owned.record.deleting
-        try:
-            for ledger_id in deleting:
-                await self._ledgers.delete(ledger_id)
-            async with holding(self._owned, self._record_lock):
-                await self._owned.change(
-                    lambda record: replace(
-                        record,
-                        ledgers=self._chain.as_known(record.ledgers),
-                        deleting=tuple(one for one in record.deleting if one not in deleting),
-                    )
-                )
-        except StaleEpoch as error:
-            self._writer.fence(error)
-        except MagnetarError as error:
-            logger.info("%s: ledgers %s could not be deleted and are tried again: %s", self.name, deleting, error)
-            self._trim_timer.after_failure()
+        return await self._trimmer.trim()
 
     def _bookies_changed(self) -> None:
         for cursor in self.cursors.values():
@@ -384,18 +312,7 @@ class ManagedLedger:
     def _rolled(self) -> None:
         """A ledger was closed behind a rollover or a failure."""
         self._notify()
-        if self._would_trim(in_memory=True):
-            self._trim_soon()
-
-    def _trim_soon(self) -> None:
-        if self._life.state is ManagedLedgerState.OPEN:
-            self._tasks.spawn(self._trim_quietly(), f"trim {self.name}")
-
-    async def _trim_quietly(self) -> None:
-        try:
-            await self.trim()
-        except MagnetarError as error:
-            logger.info("%s could not be trimmed and is tried again: %s", self.name, error)
+        self._trimmer.look()
 
     async def pin(self, ledger_ids: list[int], ttl_s: float) -> str:
         """Keep ledgers from being trimmed for `ttl_s` seconds or until `unpin`; returns the pin's id."""
@@ -410,8 +327,8 @@ class ManagedLedger:
     async def unpin(self, pin_id: str) -> bool:
         """Let go of pinned ledgers. Returns whether the pin was there."""
         found = await self._pins.remove(pin_id)
-        if found and self._would_trim(in_memory=True):
-            self._trim_soon()
+        if found:
+            self._trimmer.look()
         return found
 
     async def plan(self, start: Position, end: Position | None = None, ttl_s: float = 3600.0) -> BulkReadPlan:
@@ -446,8 +363,7 @@ class ManagedLedger:
         """
         if self._life.state is ManagedLedgerState.OPEN:
             self._life.become(ManagedLedgerState.CLOSED, AlreadyClosed(f"{self.name} is closed"))
-        self._trim_timer.close()
-        await self._tasks.close()
+        await self._trimmer.close()
         await self._reads.close()
         outcomes = await asyncio.gather(
             self._writer.close(),
@@ -459,19 +375,6 @@ class ManagedLedger:
                 raise outcome
 
     # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _adopted(self) -> None:
-        """A write of ours that was in doubt had happened: what it took from the chain is gone."""
-        named = {info.ledger_id for info in self._owned.record.ledgers}
-        gone = [info.ledger_id for info in self._chain.infos if info.ledger_id not in named]
-        if gone:
-            self._forget(gone)
-
-    def _forget(self, gone: list[int]) -> None:
-        self._chain.remove(gone)
-        self._reads.forget(gone)
-        for cursor in self.cursors.values():
-            cursor.ledgers_trimmed()
 
     async def _created_beside(self, creation: Coroutine[Any, Any, Created]) -> Created:
         """A record beside our own that needs ours as we know it. Raises StaleEpoch when the topic has moved on."""
@@ -487,7 +390,7 @@ class ManagedLedger:
         if self._life.state is not ManagedLedgerState.OPEN:
             return
         self._life.become(ManagedLedgerState.FENCED, error)
-        self._trim_timer.close()
+        self._trimmer.ended()
         for cursor in self.cursors.values():
             cursor.fence(error)
         for listener in list(self.on_fenced):

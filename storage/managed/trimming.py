@@ -1,17 +1,36 @@
-"""Which ledgers of a topic may go (`trimmable`), and when the owner looks for them (`TrimTimer`)."""
+"""How the owner of a topic trims it: which ledgers may go, when the owner looks for them, and what becomes of them.
+
+A ledger leaves the record before it is deleted. What cannot be deleted yet stays in the record as "deleting", so that a
+later trim or the next owner finishes it.
+"""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from ...protocol.errors import MagnetarError, StaleEpoch
 from ...protocol.message_id import Position
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
 from .chain import LedgerInfo
+from .chain_reader import ChainReads
+from .chain_writer import ChainWriter
+from .cursor import Cursor
+from .cursor_record import CursorHome
+from .life import Life, ManagedLedgerState
+from .pins import Pins
+from .record import ManagedLedgerRecord, OwnedRecord, holding
+
+logger = logging.getLogger(__name__)
 
 OPEN_SPREAD_S = 10.0
 """A broker that takes over a thousand topics trims them within this time, not all at once while they are loaded."""
 RETRY_INITIAL_S = 5.0
 RETRY_MAX_S = 600.0
+PIN_LOOK_MIN_S = 0.1
+PIN_LOOK_MAX_S = 60.0
 
 
 def trimmable(
@@ -85,3 +104,141 @@ class TrimTimer:
     def _fire(self) -> None:
         self._timer = None
         self._trim()
+
+
+class Trimmer:
+    """Trims one managed ledger, when it is asked to and by itself. `cursors` are its durable ones, by name."""
+
+    def __init__(
+        self,
+        home: CursorHome,
+        owned: OwnedRecord,
+        life: Life,
+        pins: Pins,
+        writer: ChainWriter,
+        reads: ChainReads,
+        cursors: Mapping[str, Cursor],
+    ) -> None:
+        self._home = home
+        self._chain = home.chain
+        self._record_lock = home.record_lock
+        self._owned = owned
+        owned.on_adopted = self._adopted
+        self._life = life
+        self._pins = pins
+        self._writer = writer
+        self._reads = reads
+        self._cursors = cursors
+        self._timer = TrimTimer(home.env, self._soon)
+        self._tasks = Tasks()
+
+    def opened(self) -> None:
+        """The topic was opened: what a previous owner left to trim or to delete goes soon."""
+        if self._owned.record.deleting or self._would_trim(in_memory=True):
+            self._timer.after_open()
+
+    def ended(self) -> None:
+        """The topic has another owner, or closes: nothing is trimmed by itself from now on."""
+        self._timer.close()
+
+    async def close(self) -> None:
+        """End what is under way."""
+        self._timer.close()
+        await self._tasks.close()
+
+    async def trim(self) -> list[int]:
+        """See `ManagedLedger.trim`."""
+        self._life.check()
+        try:
+            gone = await self._trim()
+        except MagnetarError:
+            self._timer.after_failure()
+            raise
+        if not self._owned.record.deleting:
+            self._timer.succeeded()
+        return gone
+
+    def look(self) -> None:
+        """Something may be free now: a ledger was closed, or a pin is gone."""
+        if self._would_trim(in_memory=True):
+            self._soon()
+
+    async def _trim(self) -> list[int]:
+        if not self._would_trim(in_memory=True):
+            if self._owned.record.deleting:
+                await self._finish_deleting()
+            return []
+        await asyncio.gather(
+            *(
+                cursor.flush()
+                for cursor in self._cursors.values()
+                if cursor.durable_mark_delete < cursor.mark_delete_position
+            )
+        )
+        async with holding(self._owned, self._record_lock):
+            pinned = await self._pins.pinned()
+            gone = self._would_trim(in_memory=False, pinned=pinned.ledger_ids)
+            if pinned.ends_in_s is not None and len(self._would_trim(in_memory=False)) > len(gone):
+                # Pins may be prolonged, or removed by others than us: look again, but not often.
+                self._timer.within_s(min(max(pinned.ends_in_s, PIN_LOOK_MIN_S), PIN_LOOK_MAX_S))
+            if gone:
+                await self._owned.change(lambda record: self._without(record, gone))
+                self._forget(gone)
+        if gone:
+            await self._finish_deleting()
+        return gone
+
+    def _would_trim(self, *, in_memory: bool, pinned: frozenset[int] = frozenset()) -> list[int]:
+        marks = [cursor.mark_delete_position for cursor in self._cursors.values()]
+        if not in_memory:  # whichever is lower: a cursor may be on its way back
+            marks += [cursor.durable_mark_delete for cursor in self._cursors.values()]
+        return trimmable(self._chain.infos, marks, pinned, self._writer.current_ledger_id)
+
+    def _without(self, record: ManagedLedgerRecord, gone: list[int]) -> ManagedLedgerRecord:
+        kept = tuple(info for info in self._chain.as_known(record.ledgers) if info.ledger_id not in gone)
+        return replace(record, ledgers=kept, deleting=tuple(dict.fromkeys((*record.deleting, *gone))))
+
+    async def _finish_deleting(self) -> None:
+        """Delete the ledgers that left the chain, then forget them. What fails is left to the next trim or owner."""
+        deleting = self._owned.record.deleting
+        try:
+            for ledger_id in deleting:
+                await self._home.ledgers.delete(ledger_id)
+            async with holding(self._owned, self._record_lock):
+                await self._owned.change(
+                    lambda record: replace(
+                        record,
+                        ledgers=self._chain.as_known(record.ledgers),
+                        deleting=tuple(one for one in record.deleting if one not in deleting),
+                    )
+                )
+        except StaleEpoch as error:
+            self._writer.fence(error)
+        except MagnetarError as error:
+            logger.info(
+                "%s: ledgers %s could not be deleted and are tried again: %s", self._owned.name, deleting, error
+            )
+            self._timer.after_failure()
+
+    def _soon(self) -> None:
+        if self._life.state is ManagedLedgerState.OPEN:
+            self._tasks.spawn(self._trim_quietly(), f"trim {self._owned.name}")
+
+    async def _trim_quietly(self) -> None:
+        try:
+            await self.trim()
+        except MagnetarError as error:
+            logger.info("%s could not be trimmed and is tried again: %s", self._owned.name, error)
+
+    def _adopted(self) -> None:
+        """A write of ours that was in doubt had happened: what it took from the chain is gone."""
+        named = {info.ledger_id for info in self._owned.record.ledgers}
+        gone = [info.ledger_id for info in self._chain.infos if info.ledger_id not in named]
+        if gone:
+            self._forget(gone)
+
+    def _forget(self, gone: list[int]) -> None:
+        self._chain.remove(gone)
+        self._reads.forget(gone)
+        for cursor in self._cursors.values():
+            cursor.ledgers_trimmed()

@@ -30,7 +30,7 @@ METHODS: dict[str, int] = {
     "storage/bookie/entry_store.py:EntryStore": 31,
     "storage/ledger/writer.py:LedgerWriter": 26,
     "storage/managed/chain_writer.py:ChainWriter": 29,
-    "storage/managed/managed_ledger.py:ManagedLedger": 43,
+    "storage/managed/managed_ledger.py:ManagedLedger": 35,
 }
 ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 22,
@@ -44,7 +44,6 @@ ATTRIBUTES: dict[str, int] = {
     "storage/bookie/entry_store.py:EntryStore": 26,
     "storage/bookie/journal.py:Journal": 28,
     "storage/managed/chain_writer.py:ChainWriter": 29,
-    "storage/managed/managed_ledger.py:ManagedLedger": 21,
 }
 PARAMETERS: dict[str, int] = {
     "actors/bookie/service.py:__init__": 12,

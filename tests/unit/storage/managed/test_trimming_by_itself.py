@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from magnetar.protocol.errors import MetadataUnavailable
-from magnetar.storage.managed import managed_ledger, trimming
+from magnetar.storage.managed import trimming
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
@@ -48,7 +48,7 @@ async def test_a_closed_ledger_that_all_acknowledged_goes_after_the_next_load(
 async def test_a_ledger_goes_when_the_pin_that_held_it_ends(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(managed_ledger, "PIN_LOOK_MIN_S", 0.01)
+    monkeypatch.setattr(trimming, "PIN_LOOK_MIN_S", 0.01)
     managed = await two_ledgers(cluster)
     old = managed.ledger_infos[0].ledger_id
     await managed.pin([old], ttl_s=0.3)
@@ -112,7 +112,7 @@ async def test_a_topic_with_nothing_to_trim_has_no_timer(cluster: FakeCluster) -
     managed = await two_ledgers(cluster)
     await managed.close()
     managed = await open_(cluster, epoch=2)
-    assert managed._trim_timer._timer is None
+    assert managed._trimmer._timer._timer is None
     await managed.trim()
-    assert managed._trim_timer._timer is None
+    assert managed._trimmer._timer._timer is None
     await managed.close()
