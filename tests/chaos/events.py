@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 PATTERNS = {
-    "sessions of brokers lost": re.compile(r"coordinator: broker-\d+ \(incarnation \w+\) lost its session"),
-    "sessions of bookies lost": re.compile(r"coordinator: bookie-\d+ \(incarnation \w+\) lost its session"),
+    "sessions of brokers lost": re.compile(r": broker-\d+ \(incarnation \w+\) lost its session: "),
+    "sessions of bookies lost": re.compile(r": bookie-\d+ \(incarnation \w+\) lost its session: "),
     "recoveries": re.compile(r"ledger \d+ is recovered: its last entry is"),
     "ensemble changes": re.compile(r"ledger \d+: ensemble change at entry"),
     "writes with too few bookies": re.compile(r"ledger \d+ has fewer bookies from entry"),
@@ -14,7 +14,7 @@ PATTERNS = {
 }
 MOVED = re.compile(r"rebalancing: (\d+) topics move")
 REFUSED = re.compile(r"ledger \d+: (\d+) writes were refused by the fence")
-REGISTERED = re.compile(r"coordinator: ((?:broker)-\d+) registered \(incarnation (\w+)")
+REGISTERED = re.compile(r": (broker-\d+) registered \(incarnation (\w+)")
 
 
 def count_events(directory: Path) -> Counter[str]:

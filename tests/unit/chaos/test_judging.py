@@ -216,18 +216,18 @@ def test_a_run_that_is_slow_and_unsafe_is_unsafe() -> None:
 
 def test_events_are_counted_from_the_logs_of_all_processes_that_there_were(tmp_path: Path) -> None:
     (tmp_path / "worker-1.err").write_text(
-        """x coordinator: broker-1 registered (incarnation aa, 127.0.0.1:1)
-x coordinator: broker-1 (incarnation aa) lost its session: it sent no heartbeat for 3.0 s
-x coordinator: broker-1 registered (incarnation bb, 127.0.0.1:1)
-x coordinator_topics: rebalancing: 3 topics move
+        """x session_methods: broker-1 registered (incarnation aa, 127.0.0.1:1)
+x session_methods: broker-1 (incarnation aa) lost its session: it sent no heartbeat for 3.0 s
+x session_methods: broker-1 registered (incarnation bb, 127.0.0.1:1)
+x rebalancing: rebalancing: 3 topics move
 x ledger 7 is recovered: its last entry is 3
 x ledger 8: 4 writes were refused by the fence
 Traceback (most recent call last):
 """
     )
     (tmp_path / "worker-2.err").write_text(
-        """x coordinator: broker-1 registered (incarnation bb, 127.0.0.1:1)
-x coordinator: broker-2 registered (incarnation cc, 127.0.0.1:1)
+        """x session_methods: broker-1 registered (incarnation bb, 127.0.0.1:1)
+x session_methods: broker-2 registered (incarnation cc, 127.0.0.1:1)
 x ledger 9: ensemble change at entry 4: b1 for b2
 x ledger 9 has fewer bookies from entry 5 on
 x ledger 9: 2 writes were refused by the fence
