@@ -143,18 +143,18 @@ class CoordinatorService(RpcService):
     @property
     def office(self) -> Office:
         """What it has since it took office. Raises ServiceUnitNotReady before."""
-        return self._in_office().office
+        return self._require_active().office
 
     @property
     def address(self) -> tuple[str, int]:
         """Where members reach it. Raises ServiceUnitNotReady before it took office."""
-        return self._in_office().server.address
+        return self._require_active().server.address
 
     async def status(self) -> ClusterView:
         """See `StatusMethods`. Raises ServiceUnitNotReady before it took office."""
-        return await self._in_office().status.status()
+        return await self._require_active().status.status()
 
-    def _in_office(self) -> _Active:
+    def _require_active(self) -> _Active:
         if self._active is None:
             raise ServiceUnitNotReady("this coordinator is not active")
         return self._active
@@ -188,7 +188,7 @@ class CoordinatorService(RpcService):
 
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         """A heartbeat, the only operation."""
-        self._in_office().sessions.heartbeat(connection, payload)
+        self._require_active().sessions.heartbeat(connection, payload)
         connection.respond(request_id, STATUS_OK)
 
     def check_metadata_writer(self, connection: RpcConnection, keys: Sequence[str]) -> None:

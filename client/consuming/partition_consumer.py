@@ -135,7 +135,7 @@ class PartitionConsumer:
         self._wake_waiters()
         connection = self.registration.let_go()
         if connection is not None:
-            await self.registration.say_goodbye(connection)
+            await self.registration.close_on_broker(connection)
 
     def abandon(self, reason: MagnetarError) -> None:
         """End without a word to the broker."""

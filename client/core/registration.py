@@ -192,7 +192,7 @@ class Registration(Generic[E]):
         self.failure = error
         self.connection = None
 
-    async def say_goodbye(self, connection: ClientConnection) -> None:
+    async def close_on_broker(self, connection: ClientConnection) -> None:
         """Have the broker close what was registered on `connection`. Never raises the broker's errors."""
         request_id = connection.next_request_id()
         command = self._kind.close_command(self.id, request_id)
@@ -204,5 +204,5 @@ class Registration(Generic[E]):
             )
 
     def leave_at_once(self, connection: ClientConnection) -> None:
-        """Tell the broker as `say_goodbye` does, and do not wait for the answer."""
+        """Tell the broker as `close_on_broker` does, and do not wait for the answer."""
         self._withdraw(connection, self.id)

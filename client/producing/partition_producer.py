@@ -157,7 +157,7 @@ class PartitionProducer:
             raise
         connection = self._leave()
         if connection is not None:
-            await self._registration.say_goodbye(connection)
+            await self._registration.close_on_broker(connection)
 
     def _leave(self) -> ClientConnection | None:
         """End here; returns the connection whose broker must still be told."""
@@ -342,7 +342,7 @@ class PartitionProducer:
 
     async def _start_over(self, connection: ClientConnection | None) -> None:
         if connection is not None:
-            await self._registration.say_goodbye(connection)
+            await self._registration.close_on_broker(connection)
         # A registration that succeeds says nothing about storing: while the topic cannot store, only receipts end
         # the growing of the pauses.
         if self._refusals is None:

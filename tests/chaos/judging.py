@@ -19,7 +19,7 @@ MINIMA = {"failovers": 20, "recoveries": 20, "ensemble changes or too few bookie
 
 @dataclass(frozen=True)
 class Fault:
-    """One that was done. `over`: when its process ran again or was gone for good (monotonic seconds)."""
+    """One that was done. `over`: when its process ran again or was gone forever (monotonic seconds)."""
 
     node_id: str
     kind: str
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def incarnations_max(self) -> int:
-        """How often a topic may have begun anew: with every other incarnation of a broker, and every move."""
+        """How often a topic may have begun again: with every other incarnation of a broker, and every move."""
         return self.events.get("failovers", 0) + self.events.get("topics moved", 0)
 
 

@@ -50,7 +50,7 @@ class BrokerStub(OpenService):
 
 
 class Cluster:
-    """A coordinator in office and a well-behaved broker, over connections in memory."""
+    """A active coordinator and a well-behaved broker, over connections in memory."""
 
     def __init__(self, stub: RpcService | None = None) -> None:
         self.env: Environment = make_env()
@@ -99,7 +99,7 @@ class _Peer:
     def __init__(self, coordinator: CoordinatorService, role: str) -> None:
         self.answers: Counter[int] = Counter()
         self._decoder = RpcFrameDecoder(1 << 26)
-        self.connection = coordinator._in_office().server._accept()
+        self.connection = coordinator._require_active().server._accept()
         self.transport = MemoryTransport(self.connection, self._heard)
         shake(self.connection, self.transport, initiator=False, theirs=Identity(CLUSTER, role, "bad", "1"))
 

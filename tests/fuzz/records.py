@@ -83,7 +83,7 @@ async def _take_cookie(data: bytes) -> None:
         await claim_directory(make_env(), "/b", "b1", "c", store)
     except (CookieMismatch, MetadataError):
         return
-    raise Wrong("a bookie began anew although it is known")
+    raise Wrong("a bookie began again although it is known")
 
 
 _RECORDS: list[tuple[Callable[[bytes], None], list[bytes]]] = [

@@ -243,7 +243,7 @@ async def _read_all(bookie: Bookie, image: Image) -> dict[tuple[int, int], Booki
         tries = 0
         status, _, entries = await bookie.read(*key, key[1])
         while status == S.IO_ERROR and tries < 12:
-            await asyncio.sleep(0.1)  # a damaged index is built anew in the meantime
+            await asyncio.sleep(0.1)  # a damaged index is built again in the meantime
             status, _, entries = await bookie.read(*key, key[1])
             tries += 1
         if status == S.OK and entries != {key[1]: body}:

@@ -143,7 +143,7 @@ def test_publishing_goes_on_without_one_bookie(tmp_path, topic):
         client.close()
 
 
-def test_a_broker_that_lost_its_session_registers_anew_and_serves_again(tmp_path, topic):
+def test_a_broker_that_lost_its_session_registers_again_and_serves(tmp_path, topic):
     with EmbeddedCluster(tmp_path) as cluster:
         client = connect(cluster)
         publisher = Publisher(client, topic)

@@ -1,4 +1,4 @@
-"""Producers, consumers and readers that nobody holds any more, also on the loop that a Ray process shares."""
+"""Producers, consumers and readers that nobody holds any longer, also on the loop that a Ray process shares."""
 
 import gc
 import time

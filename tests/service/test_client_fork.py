@@ -116,7 +116,7 @@ def test_every_blocking_call_of_what_was_inherited_raises_at_once(client: Client
     assert consumer.receive(2000).data() == b"still the parent"
 
 
-def test_an_inherited_client_begins_anew_in_the_child(client: Client) -> None:
+def test_an_inherited_client_connects_again_in_the_child(client: Client) -> None:
     producer = client.create_producer("t")
     producer.send(b"of the parent")
 

@@ -195,8 +195,8 @@ def test_subscription_types(client: magnetar.Client, topic: str) -> None:
     assert all(got)
     assert receive(exclusive, 100) == numbers(100)
     exclusive.unsubscribe()
-    with client.subscribe(topic, "one") as anew:
-        assert nothing_more(anew)
+    with client.subscribe(topic, "one") as again:
+        assert nothing_more(again)
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])

@@ -183,7 +183,7 @@ async def test_a_client_learns_of_its_lost_session_by_itself() -> None:
         one = await cluster.broker(1)
         session = cluster.coordinator.office.membership.find("broker", "broker-1")
         assert session is not None
-        cluster.coordinator._in_office().sessions.end(session, "the test says so")
+        cluster.coordinator._require_active().sessions.end(session, "the test says so")
         await eventually(lambda: one.lost == 1)
 
 
@@ -334,7 +334,7 @@ async def test_a_coordinator_that_slept_cannot_write_to_postgresql(
         # The old one wakes up with a broker that it believes to be dead: nothing of what it decides is stored.
         session = old.office.membership.find("broker", "broker-1")
         assert session is not None
-        old._in_office().sessions.end(session, "the test says so")
+        old._require_active().sessions.end(session, "the test says so")
         old.office.placement.force({f"{PREFIX}t-partition-0": None})
         replacement = Session("broker", "broker-9", "1", "127.0.0.1", 1, {}, session.connection)
         old.office.membership.register(replacement)

@@ -24,7 +24,7 @@ from support.servers.coordination import (
 
 
 class Scene(NamedTuple):
-    """Brokers 1 and 2 with two partitions each, under a coordinator that was in office long enough to judge."""
+    """Brokers 1 and 2 with two partitions each, under a coordinator that was active long enough to judge."""
 
     cluster: Coordination
     coordinator: CoordinatorThread
@@ -76,7 +76,7 @@ async def test_a_broker_that_died_during_the_pause_fails_over_within_one_time_ou
         assert two.lost == 0
 
 
-async def test_a_new_incarnation_frees_what_one_adrift_owned_at_once() -> None:
+async def test_a_new_incarnation_frees_at_once_what_a_detached_one_owned() -> None:
     async with scene() as (cluster, coordinator, one, two):
         with coordinator.paused():
             await eventually(lambda: not two.client.connected)

@@ -105,7 +105,7 @@ def test_the_bookies_of_another_cluster_are_refused(tmp_path: Path) -> None:
         start(tmp_path / "one")
 
 
-def test_a_bookie_whose_directory_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_bookie_whose_directory_is_gone_is_not_made_again(tmp_path: Path) -> None:
     start(tmp_path).stop()
     (tmp_path / "bookie-3").rename(tmp_path / "elsewhere")
     with start(tmp_path) as cluster, cluster.client() as client:
@@ -129,7 +129,7 @@ def test_one_more_bookie_gets_the_copies_of_one_whose_directory_is_gone(tmp_path
         assert client.subscribe("kept", "s").receive(timeout_millis=10_000).data() == b"x"
 
 
-def test_a_bookie_whose_lost_disk_is_accepted_begins_anew_and_is_filled(tmp_path: Path) -> None:
+def test_a_bookie_whose_lost_disk_is_accepted_starts_empty_and_is_filled(tmp_path: Path) -> None:
     with start(tmp_path) as cluster, cluster.client() as client:
         client.subscribe("kept", "s").close()
         client.create_producer("kept").send(b"x")

@@ -53,7 +53,7 @@ async def ended(reader):
 
 
 def connections(cluster):
-    return cluster.coordinator._in_office().server.connections
+    return cluster.coordinator._require_active().server.connections
 
 
 def held_bytes(cluster):
@@ -111,7 +111,7 @@ async def test_a_silent_connection_ends_after_the_handshake_time_out(cluster, mo
     async with stranger(cluster) as (reader, _):
         await ended(reader)
         await eventually(lambda: not connections(cluster))
-        assert not cluster.coordinator._in_office().server._admission.unauthenticated
+        assert not cluster.coordinator._require_active().server._admission.unauthenticated
 
 
 async def test_one_connection_too_many_is_refused_and_the_others_go_on(cluster, monkeypatch):

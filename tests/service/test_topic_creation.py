@@ -60,7 +60,7 @@ async def test_a_broker_that_asks_for_a_topic_of_another_hears_of_its_owner() ->
         assert await two.client.call("assign", topic=PREFIX + "t", here=True) == first
 
 
-async def test_partitions_stay_even_whoever_asks_for_them_first() -> None:
+async def test_partitions_stay_even_whichever_client_asks_for_them_first() -> None:
     async with coordination() as cluster:
         one, _ = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "p", 6)

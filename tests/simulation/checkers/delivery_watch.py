@@ -2,7 +2,7 @@
 
 A model of its own, fed by the calls that connections make (acknowledge, redeliver, detach) and by what goes out
 (`AttachedConsumer.deliver`); it never looks at the dispatcher's books. A `Subscription` object belongs to one epoch
-of its topic on one broker, so everything here begins anew with each incarnation.
+of its topic on one broker, so everything here begins again with each incarnation.
 
 - I6: an entry that a consumer holds goes out to nobody, not even to that consumer again, before it was acknowledged,
   asked for again, or its consumer left. (Keys belong to Key_Shared subscriptions, which the product does not have; what

@@ -187,7 +187,7 @@ class History:
             if old.fragments != new.fragments and not new.closed:
                 self.counts["ensemble changes"] += 1
             if old.fragments != new.fragments and old.closed:
-                self.counts["copied anew"] += 1
+                self.counts["copied again"] += 1
             if old.state != new.state and not new.closed:
                 self.counts["recoveries"] += 1
         if new.closed:

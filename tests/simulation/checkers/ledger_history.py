@@ -51,7 +51,7 @@ class CursorHistory:
         self.sought.append(place)
 
     def has_sought(self, place: Place, epoch: int) -> None:
-        """It took place, durably: what lies behind is not acknowledged any more."""
+        """It took place, durably: what lies behind is not acknowledged any longer."""
         if self.skipped[0] > place and self.skipped[1] <= epoch:
             self.skipped = (place, epoch)
         for known in (self.acknowledged, self.stored):

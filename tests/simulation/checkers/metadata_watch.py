@@ -41,7 +41,7 @@ class MetadataWatch:
         self._assigned: dict[str, int] = {}
         self.deleted: dict[int, None] = {}
         """Ledgers whose record was deleted once. A creation that is carried out late may bring the record back, but
-        nobody names it any more: the ledger is gone all the same."""
+        nobody names it any longer: the ledger is gone all the same."""
 
     def changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
         """A record was written, or (None) deleted."""

@@ -4,8 +4,8 @@
   acknowledges it, and once; a fenced ledger takes ordinary adds no more.
 - I1: what a writer acknowledges has been accepted by an ack quorum of the bookies that the *stored* record names for
   it, at that moment. (That it was durable there is what the simulated power loss finds out.)
-- I9: no bookie buries a ledger that the metadata knows, nor gives one up whose record at that moment is not CLOSED or
-  names it; a compaction leaves out no entry of a ledger that is alive; and at the end, after a collection on every
+- I9: no bookie tombstones a ledger that the metadata knows, nor gives one up whose record at that moment is not CLOSED
+  or names it; a compaction leaves out no entry of a ledger that is alive; and at the end, after a collection on every
   bookie, `missing_copies`.
 
 `install` puts wrappers around production methods for the time of one run; production code has no hooks for this.
@@ -55,7 +55,7 @@ def who() -> str:
 
 
 def is_dead() -> bool:
-    """Whether what runs now is what a killed process left: it reaches nobody any more."""
+    """Whether what runs now is what a killed process left: it reaches nobody any longer."""
     owner = PROCESS.get()
     return owner is not None and not owner.alive
 
@@ -82,7 +82,7 @@ class StoreWatch:
             self._accepts(state, entry_id, digest, recovery=bool(head[0]))
 
         async def adding_tombstones(store: BookieStore, ledger_ids: Sequence[int]) -> None:
-            self._buries(ledger_ids)
+            self._tombstones(ledger_ids)
             await add_tombstones(store, ledger_ids)
 
         def giving_up(store: EntryStore, state: HeldLedger) -> bool:
@@ -125,12 +125,12 @@ class StoreWatch:
         else:
             known.bookies[bookie] = None
 
-    def _buries(self, ledger_ids: Iterable[int]) -> None:
+    def _tombstones(self, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids if not is_dead() else ():
             if metadata_keys.ledger(ledger_id) in self._records.by_key and ledger_id not in self._deleted:
-                self._history.violated(f"I9: {who()} buries ledger {ledger_id}, which the metadata knows")
+                self._history.violated(f"I9: {who()} tombstones ledger {ledger_id}, which the metadata knows")
             if ledger_id in self._history.protected:
-                self._history.violated(f"I9: {who()} buries ledger {ledger_id}, newer than the restored metadata")
+                self._history.violated(f"I9: {who()} tombstones ledger {ledger_id}, newer than the restored metadata")
 
     def _gives_up(self, ledger_id: int) -> None:
         if is_dead():

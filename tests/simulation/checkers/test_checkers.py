@@ -235,12 +235,12 @@ def test_a_bookie_that_takes_what_it_must_not() -> None:
     state.fenced = True
     watch._accepts(state, 1, 13, recovery=False)
     assert broken(history) == ["I2", "I2"]
-    watch._buries([7])
+    watch._tombstones([7])
     assert broken(history) == ["I2", "I2"]
     records.store(metadata_keys.ledger(7), Versioned(LEDGER.pack(), 0))
-    watch._buries([7])
+    watch._tombstones([7])
     assert broken(history)[2:] == ["I9"]
-    StoreWatch(history, records, deleted={7: None})._buries([7])  # its creation was carried out again, too late
+    StoreWatch(history, records, deleted={7: None})._tombstones([7])  # it was created again, too late
     assert broken(history)[2:] == ["I9"]
 
 

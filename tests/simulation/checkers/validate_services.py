@@ -120,7 +120,7 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
 
 
 def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords) -> Iterator[str]:
-    """While it is in office and has nothing to write, what it remembers of assignments and topics is what is stored.
+    """While it is active and has nothing to write, what it remembers of assignments and topics is what is stored.
 
     What is not stored (any more) is left out: a deletion whose outcome nobody knows leaves such a thing behind.
     """

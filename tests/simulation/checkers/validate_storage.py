@@ -165,7 +165,7 @@ def validate_store(store: BookieStore) -> Iterator[str]:
     active = store._journal.active
     for ledger_id, state in entries.ledgers.items():
         if state.fence_durable and not state.fenced:
-            yield f"ledger {ledger_id} is fenced for good and takes entries"
+            yield f"ledger {ledger_id} is fenced permanently and takes entries"
         if ledger_id in entries.tombstones:
             yield f"ledger {ledger_id} has a tombstone and is known"
         if entries.limbo and not state.fenced:

@@ -15,7 +15,7 @@ from .nodes import bookie_step
 from .system import BOOKIE, CHANNEL, LATE, System
 
 Lacs = tuple[int, int, int]
-"""Of each client, up to which entry it waits for no answers any more."""
+"""Of each client, up to which entry it waits for no answers any longer."""
 Choice = tuple[Any, int]
 """(labels without the bookie, column)."""
 

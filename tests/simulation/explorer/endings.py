@@ -1,4 +1,4 @@
-"""Columns without what nobody can notice any more. See `reduced` for when, and why nothing is lost."""
+"""Columns without what nobody can notice any longer. See `reduced` for when, and why nothing is lost."""
 
 from typing import Any
 

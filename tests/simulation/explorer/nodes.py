@@ -1,6 +1,6 @@
 """The nodes of the exhaustive explorer: a writer, recoverers and bookies around the production decisions.
 
-Each node is frozen into small tuples between two events and thawed for one: that builds the production object anew
+Each node is frozen into small tuples between two events and thawed for one: that builds the production object again
 (`LedgerWriterState`, `FencingState`, `ReadingState`, `WriteBack`, `LedgerMetadata`, `admission`), lets it decide,
 and freezes what became of it. A frozen node is a *core* without names of bookies and one *info* per bookie, so that
 bookies can be renamed by permuting infos. What is mirrored here instead of driven is only the order of calls in the

@@ -72,7 +72,7 @@ class Recoverer:
 
     @staticmethod
     def retired(bookies: int) -> Frozen:
-        """One that does nothing any more."""
+        """One that does nothing any longer."""
         return (FAILED, False, None, None, None, -1), ((0, 0, None),) * bookies
 
     def freeze(self) -> Outcome:

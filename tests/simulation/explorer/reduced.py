@@ -48,7 +48,7 @@ bookies.
 - *Writing back alone.* From its write-back on, a recoverer is noticed only by its adds' arrival and by its closing.
   Either it closes the ledger: then whatever the other does from here is without effect, and that one stops. Or it does
   not: then only its adds remain, to be found by the other, in any order and at the bookies that the other asks.
-- *A writer after the claim* cannot change the record any more. Unless it has entries left to add, only its adds are
+- *A writer after the claim* cannot change the record any longer. Unless it has entries left to add, only its adds are
   noticed by others, so what it acknowledges is explored at the end, when no one will fence any more (`_alone`): all
   prefixes of it. One that cannot acknowledge anything more, even if nobody fences, has ended.
 - *Leftovers*: what nobody will ask for is forgotten (LACs after the fences; late adds and who is fenced after the
@@ -261,7 +261,7 @@ class Explorer(Search):
                 yield from self._adding(*way)
 
     def _alone(self, state: State) -> dict[int, Any]:
-        """What the writer can acknowledge by itself, if no bookie is fenced any more: last entry → how."""
+        """What the writer can acknowledge by itself, if no bookie is fenced any longer: last entry → how."""
         alone = (state[0], self._gone, self._gone, state[3], *map(self._endings.for_writer, state[4:]))
         found = self._futures.get(alone)
         if found is None:

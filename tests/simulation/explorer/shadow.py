@@ -34,7 +34,7 @@ from .nodes import thaw_metadata as thaw
 from .system import CHANNEL, INFO, RECORD_BITS, State, System
 
 TURNS = 30
-"""Turns of the event loop after which nothing moves any more without an answer."""
+"""Turns of the event loop after which nothing moves any longer without an answer."""
 
 Reply = tuple[Any, ...]
 

@@ -227,7 +227,7 @@ class System:
         return self.tidy((column[BOOKIE], late, *channels, *infos, record_bits))
 
     def may_matter_late(self, request: tuple[Any, ...]) -> bool:
-        """Whether a request is kept when nobody waits for its answer any more."""
+        """Whether a request is kept when nobody waits for its answer any longer."""
         return True
 
     def _stale(self, client: int, core_id: int) -> int:

@@ -1,5 +1,5 @@
 """What goes wrong in a whole cluster, besides what `common` has: zombies, races of restarts, orders of administrators,
-crashes at a compare-and-set, disks wiped without a word, a bookie that is gone for good, clients that crash."""
+crashes at a compare-and-set, disks wiped without a word, a bookie that is gone forever, clients that crash."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from .common import Faults
 
 logger = logging.getLogger("magnetar.simulation")
 
-HARM = ("bit-flip", "misread", "disk-loss", "lost for good")
+HARM = ("bit-flip", "misread", "disk-loss", "lost forever")
 """What is counted when a bookie's copies suffer."""
 TRAPPED_PREFIXES = (
     "",
@@ -52,7 +52,7 @@ class ClusterFaults(Faults):
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.crash, self.pause, self.partition, self.isolate, self.reset, self.slow, self.metadata, self.full_disk,
             self.failing_sync, self.power_loss, self.usurp, self.damage, self.strike, self.zombie, self.restart_race,
-            self.close_in_order, self.unload, self.rebalance, self.crash_at_write, self.wipe, self.lose_for_good,
+            self.close_in_order, self.unload, self.rebalance, self.crash_at_write, self.wipe, self.lose_forever,
             self.crash_client, self.pause_client, self.delay, self.crash_amid_writes, self.misread, self.stutter,
             self.fade, self.change_policy,
         ]  # fmt: skip
@@ -99,7 +99,7 @@ class ClusterFaults(Faults):
             await asyncio.sleep(self._random.random() ** 2 * 0.5)
 
     async def close_in_order(self) -> None:
-        """A node is told to end, and is killed when it is done, or before that; then it begins anew."""
+        """A node is told to end, and is killed when it is done, or before that; then it begins again."""
         node = self._node()
         process = node.process
         if process is None or not process.alive or not node.ready:
@@ -117,7 +117,7 @@ class ClusterFaults(Faults):
         await self._until(end, f"close of {node.name}", begin, lambda: closing.done())
 
     async def crash_client(self) -> None:
-        """A client is killed, and begun anew under the same names."""
+        """A client is killed, and begun again under the same names."""
         candidates = [one for one in self.workloads if one.may_crash and one.process.alive and not one.stopping]
         if candidates:
             workload = self._random.choice(candidates)
@@ -210,13 +210,13 @@ class ClusterFaults(Faults):
 
         await self._for_a_while(f"wipe of {node.name}", self.down_max_s, give_back)
 
-    async def lose_for_good(self) -> None:
-        """A bookie goes and never comes back: its copies have to be made anew elsewhere."""
+    async def lose_forever(self) -> None:
+        """A bookie goes and never comes back: its copies have to be made again elsewhere."""
         node = self._damaged
         if len(self._cluster.bookies) < 4 or node.gone or node.disk_was_lost:
             return
-        self._history.counts["lost for good"] += 1
-        logger.info("fault: %s is lost for good", node.name)
+        self._history.counts["lost forever"] += 1
+        logger.info("fault: %s is lost forever", node.name)
         self._cluster.stop(node)
         node.gone = True
 

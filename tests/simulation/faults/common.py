@@ -98,7 +98,7 @@ class Faults:
         await self._for_a_while(f"crash of {node.name}", self.down_max_s, lambda: self._cluster.begin(node))
 
     async def strike(self) -> None:
-        """A process dies between two of its next handles, that is at any await; the supervisor begins it anew."""
+        """A process dies between two of its next handles, that is at any await; the supervisor begins it again."""
         node = self._node()
         if node.process is not None and node.process.alive:
             self._history.counts["strike"] += 1
@@ -261,7 +261,7 @@ class Faults:
             logger.info("bits of %s fade at %s", path, self._damaged.name)
 
     async def crash_amid_writes(self) -> None:
-        """A bookie dies inside what a thread of it does to the disk; the supervisor begins it anew."""
+        """A bookie dies inside what a thread of it does to the disk; the supervisor begins it again."""
         node = self._node(BOOKIE)
         if node.process is not None and node.process.alive:
             changes = self._random.choice((1, 4, 30))

@@ -48,7 +48,7 @@ from ..world.transcript import Transcript
 
 SAFETY_S = 8.0
 REPAIR_LIMIT_S = 90.0
-"""I8: a bookie lost for good is in no record any more so long after its grace."""
+"""I8: a bookie lost forever is in no record, so long after its grace."""
 COLLECT_LIMIT_S = 30.0
 POLICIES_LIMIT_S = 30.0
 LOOK_AGAIN_S = 1.0
@@ -266,7 +266,7 @@ class Scenario:
             self._history.violated(sentence)
 
     async def _collect(self, node: Node) -> None:
-        """Let a bookie collect its garbage; the coordinator may just be changing, or an index be built anew."""
+        """Let a bookie collect its garbage; the coordinator may just be changing, or an index be built again."""
         assert node.process is not None
         end = self._cluster.loop.now + COLLECT_LIMIT_S
         while True:
@@ -292,7 +292,7 @@ class Scenario:
 
         while names := names_it():
             if cluster.loop.now > end:
-                self._history.violated(f"I8: {gone} is gone for good, and {names[:5]} name it after {limit_s:.0f} s")
+                self._history.violated(f"I8: {gone} is gone forever, and {names[:5]} name it after {limit_s:.0f} s")
                 return
             if cluster.coordinator.ready:
                 cluster.coordinator.service.office.auditor.wake()

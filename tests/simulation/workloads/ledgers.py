@@ -1,6 +1,6 @@
 """Who uses the ledgers of a `LedgerWorld`: `LedgerLife` writes one after the other, `TopicLife` owns a topic in turns.
 
-The drivers are outside every process; what they begin runs in a host and is paused, killed and begun anew with it. A
+The drivers are outside every process; what they begin runs in a host and is paused, killed and begun again with it. A
 driver takes a ledger or topic away from its writer without asking it, which is what a broker that missed its session's
 end looks like: so there are zombies whenever the seed makes a pause or a partition.
 """

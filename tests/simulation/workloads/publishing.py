@@ -84,7 +84,7 @@ class Publishing(Workload):
             self.history.failed[payload] = str(result)
             self.history.counts[f"publishing failed: {result}"] += 1
             if result not in (magnetar.Result.Timeout, magnetar.Result.ProducerQueueIsFull):
-                self.history.violated(f"I8: {show(payload)} was refused for good: {result}")
+                self.history.violated(f"I8: {show(payload)} was refused permanently: {result}")
 
     async def stop(self) -> None:
         """Everything outstanding is answered, and one more message can be published."""

@@ -3,7 +3,7 @@
 What was told to be deleted must never be seen again: the payloads name their generation, and only the last one may be
 in the log in the end (I2: a phantom otherwise). Nothing of it may be left in the metadata either.
 
-A straggler, in some runs, goes on publishing while the topic is deleted, and may be the one that makes it anew. The
+A straggler, in some runs, goes on publishing while the topic is deleted, and may be the one that makes it again. The
 topic's record in the metadata says what must become of its messages, and of all others: what was acknowledged before
 the record was last removed must not be there (I2); what was sent after the record was last created and acknowledged has
 to be there (I1), unless the record was marked for deletion since. Only a durable subscription keeps messages: in the
@@ -115,7 +115,7 @@ class Recreating(Workload):
         self._kept_since = self.cluster.loop.now
 
     async def _consume(self) -> None:
-        """A few messages. Now and then the consumer stays, and makes the topic anew when it comes back."""
+        """A few messages. Now and then the consumer stays, and makes the topic again when it comes back."""
         try:
             consumer = await self.client.subscribe(
                 self.topic,
@@ -195,7 +195,7 @@ class Recreating(Workload):
         records, topic = self.cluster.records, f"/{self.topic}"
 
         def consistent() -> bool:
-            """It is gone with all that belongs to it, or somebody who was under way has made it anew."""
+            """It is gone with all that belongs to it, or somebody who was under way has made it again."""
             found = [key for key in records.by_key if topic in key]
             return not found or any(key.startswith(metadata_keys.TOPICS_PREFIX) for key in found)
 

@@ -18,7 +18,7 @@ What has to hold:
 
 - I2: no ledger id is given out that a bookie had heard of before the restore, and no topic delivers the message of
   another one.
-- I9: no bookie buries a ledger that existed when the records were replaced, unless it was deleted since.
+- I9: no bookie tombstones a ledger that existed when the records were replaced, unless it was deleted since.
 - I8: a new topic takes messages and gives them back.
 """
 
@@ -164,7 +164,7 @@ class Restoring(Workload):
         by_key, records_floor = self._backup
         cookies = [key for key in records.keys if key.startswith(metadata_keys.BOOKIES_PREFIX)]
         if any(records.by_key[key] != by_key.get(key) for key in cookies):
-            # A bookie began anew on another disk since, and would be refused with the record of the lost one.
+            # A bookie began again on another disk since, and would be refused with the record of the lost one.
             self.history.counts["restores left out"] += 1
             return
         self._ids_end = max(self._ids_end, self._ids_known())

@@ -157,7 +157,7 @@ class Unopenable(Workload):
         def answered(result: magnetar.Result, message_id: magnetar.MessageId) -> None:
             self._pending -= 1
             if result != magnetar.Result.Ok:
-                self.history.violated(f"I8: {payload!r} was refused for good: {result}")
+                self.history.violated(f"I8: {payload!r} was refused permanently: {result}")
             elif bad:
                 self._bad[message_id.position] = None
             else:

@@ -1,6 +1,6 @@
 """What clients do to a simulated cluster, as setup / start / stop / close, each client in a process of its own.
 
-Here is what all workloads share. A workload that `may_crash` can be killed at any moment while it runs, and begun anew
+Here is what all workloads share. A workload that `may_crash` can be killed at any moment while it runs, and begun again
 under the same names.
 """
 
@@ -71,18 +71,18 @@ class Workload:
         self._reviving = None
 
     def revive(self) -> None:
-        """Begin anew in another process, unless one runs or everything is being stopped."""
+        """Begin again in another process, unless one runs or everything is being stopped."""
         if self.process.alive or self.stopping:
             return
         self.process = self.cluster.client_process(self.name)
-        self._reviving = self.process.spawn(self._begin_anew(), "begin anew")
+        self._reviving = self.process.spawn(self._begin_again(), "begin again")
 
     async def revived(self) -> None:
         """Wait until it is as far as before."""
         if self._reviving is not None:
             await self._reviving
 
-    async def _begin_anew(self) -> None:
+    async def _begin_again(self) -> None:
         await self.setup()
         await self.start()
 

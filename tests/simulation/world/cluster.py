@@ -1,6 +1,6 @@
 """A simulated cluster from one seed: a coordinator, bookies, brokers, and processes for clients.
 
-Nodes are kept running, as the supervisor would: one that ends by itself or cannot start begins anew half a second
+Nodes are kept running, as the supervisor would: one that ends by itself or cannot start begins again half a second
 later, on the same disk. A fault may keep a node down (`stop`) until it says `begin`.
 """
 
@@ -158,7 +158,7 @@ class SimCluster:
             node.disk.crash()
 
     def replace(self, node: Node) -> None:
-        """Take a process that does not answer for dead, and begin anew; the old one may wake up."""
+        """Take a process that does not answer for dead, and begin again; the old one may wake up."""
         if node.process is not None:
             self.zombies.append(node.process)
         node.process = None
@@ -264,7 +264,7 @@ class SimCluster:
     # -- good order --------------------------------------------------------------------------------------------------
 
     async def restart_in_order(self, node: Node) -> None:
-        """Close a node as its operator would, and begin it anew."""
+        """Close a node as its operator would, and begin it again."""
         process = node.process
         assert process is not None and node.ready, f"I8: {node.name} is not there to be restarted"
         node.wanted = False

@@ -263,7 +263,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.extend(stalled)
 
     def abandon(self) -> None:
-        """Nothing is run any more, whatever finalizers may still schedule."""
+        """Nothing is run any longer, whatever finalizers may still schedule."""
         never = SimHandle(None, (), copy_context(), READY, 0.0)
         self.call_soon = self.call_at = self.call_later = lambda *_, **__: never  # type: ignore[method-assign]
         self._ready.clear()

@@ -99,7 +99,7 @@ class Network:
         return bool(self.cuts) and (source, target) in self.cuts
 
     def partition(self, source: str, target: str) -> None:
-        """Nothing gets from `source` to `target` any more. Counted: as many `heal`s undo it."""
+        """Nothing gets from `source` to `target` any longer. Counted: as many `heal`s undo it."""
         self.cuts[source, target] = self.cuts.get((source, target), 0) + 1
 
     def heal(self, source: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""Simulated processes: their world (clock, chance, threads, files), and how they are paused, killed and begun anew.
+"""Simulated processes: their world (clock, chance, threads, files), and how they are paused, killed and begun again.
 
 A `Process` is one incarnation. What it does reaches the outside only through its files and the network, and both are
 taken from it at the moment it is killed; then its tasks are cancelled, and what they still do has no effect.
@@ -70,7 +70,7 @@ class Process:
         """`kill` before this process runs its `handles`-th handle from now (at least 1).
 
         A handle ends at an await: with a drawn count it dies at any of them, also amid what happens without time
-        passing, which a kill from a timer never meets. Its node, if it is wanted, begins anew as after any end.
+        passing, which a kill from a timer never meets. Its node, if it is wanted, begins again as after any end.
         """
         self.strike_in = handles
         self.hindered = True

@@ -197,7 +197,7 @@ class Coordination:
 async def coordination(
     settings: Settings = FAST, store: MetadataStore | None = None, records: MemoryRecords | None = None
 ) -> AsyncIterator[Coordination]:
-    """A fresh cluster with its coordinator in office, past its first moments."""
+    """A fresh cluster with its active coordinator, past its first moments."""
     env = Environment.real()
     metadata = store or MemoryMetadataStore(records)
     await create_cluster(metadata, CLUSTER, 0)
@@ -211,7 +211,7 @@ async def coordination(
 
 
 class CoordinatorThread:
-    """A coordinator in office on a loop and a thread of its own, which can be stopped and go on: as SIGSTOP does it,
+    """A active coordinator on a loop and a thread of its own, which can be stopped and go on: as SIGSTOP does it,
     the kernel goes on taking its connections and bytes, and nobody reads them.
     """
 

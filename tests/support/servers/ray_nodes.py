@@ -11,7 +11,7 @@ from magnetar.protocol.names import RAY_NAMESPACE, actor_name
 
 
 def process_id(node_id, timeout_s=30.0):
-    """The process of a node; waits while Ray is starting it anew."""
+    """The process of a node; waits while Ray is starting it again."""
 
     def ask():
         try:

@@ -38,7 +38,7 @@ def test_bookies_start_where_their_cookies_lie() -> None:
     assert lost == []
 
 
-def test_a_registered_bookie_without_a_cookie_is_never_created_anew() -> None:
+def test_a_registered_bookie_without_a_cookie_is_never_created_again() -> None:
     a = Machine("a", "10.0.0.1", {"bookie-1": "c"})
     placed, lost = place_bookies(3, [a], ["bookie-1", "bookie-2", "bookie-3"], "c")
     assert names(placed) == {"bookie-1": "a"}
@@ -48,7 +48,7 @@ def test_a_registered_bookie_without_a_cookie_is_never_created_anew() -> None:
     assert lost == ["bookie-2", "bookie-3"]
 
 
-def test_bookies_whose_loss_is_accepted_begin_anew_where_the_fewest_are() -> None:
+def test_bookies_whose_loss_is_accepted_start_empty_where_the_fewest_are() -> None:
     a = Machine("a", "10.0.0.1", {"bookie-1": "c", "bookie-2": "c"})
     registered = ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
     placed, lost = place_bookies(3, [a, B], registered, "c", ["bookie-3"])

@@ -138,7 +138,7 @@ async def test_a_ledger_that_its_broker_never_named_keeps_no_bookie_in_limbo(mad
 
 
 async def test_an_error_that_nobody_expected_does_not_end_the_auditor(made, monkeypatch):
-    """Found by `tests/fuzz` (target coordinator): a spoilt counter ended it for good, and repair with it."""
+    """Found by `tests/fuzz` (target coordinator): a spoilt counter ended it forever, and repair with it."""
     auditor, checks, limbo = made
     for name in ("FIRST_ROUND_DELAY_S", "CHANGE_DELAY_S"):
         monkeypatch.setattr(auditor_module, name, 0.01)

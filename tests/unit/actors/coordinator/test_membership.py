@@ -133,7 +133,7 @@ def test_a_connection_that_closes_while_all_is_well_ends_its_session_at_once() -
 
 
 @pytest.mark.parametrize("tick_first", [False, True], ids=["sockets first", "timers first"])
-def test_after_a_pause_a_closed_connection_leaves_its_session_adrift(tick_first: bool) -> None:
+def test_after_a_pause_a_closed_connection_leaves_its_session_detached(tick_first: bool) -> None:
     membership = members()
     one, two = session("broker-1"), session("broker-2")
     membership.register(one)
@@ -158,7 +158,7 @@ def test_after_a_pause_a_closed_connection_leaves_its_session_adrift(tick_first:
     assert membership.end(two) and membership.has_ended("broker-2", "1")
 
 
-def test_another_incarnation_ends_one_that_is_adrift_at_once() -> None:
+def test_another_incarnation_ends_a_detached_one_at_once() -> None:
     membership = members()
     one, two = session(), session(incarnation="2")
     membership.register(one)

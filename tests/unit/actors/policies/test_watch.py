@@ -103,7 +103,7 @@ def test_a_listing_that_breaks_off_forgets_nothing() -> None:
     assert bench.watch.state is WatchState.KNOWN and bench.bound() == 7
 
 
-def test_a_namespace_that_was_deleted_and_created_again_begins_anew() -> None:
+def test_a_namespace_that_was_deleted_and_created_again_has_no_policies() -> None:
     bench = Bench()
     bench.list(("a/b", 5, {BOUND: 7}))
     bench.watch.take([("a/b", 6, None)])

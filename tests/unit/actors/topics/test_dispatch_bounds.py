@@ -84,7 +84,7 @@ async def test_an_exclusive_consumer_is_stopped_by_holes_until_it_fills_half_of_
         await peer.close()
 
 
-async def test_a_consumer_that_connects_anew_gets_what_lies_in_the_holes():
+async def test_a_consumer_that_connects_again_gets_what_lies_in_the_holes():
     async with broker_front(unacked_messages_max_per_subscription=2) as front:
         peer, again = await filled(front, 12), await front.peer()
         await peer.subscribe(TOPIC, "s")

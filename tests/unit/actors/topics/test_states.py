@@ -27,7 +27,7 @@ def test_a_closed_topic_cannot_be_opened_again():
         check_transition(topic.TRANSITIONS, "t", TopicState.CLOSED, TopicState.OPEN)
 
 
-def test_a_failed_session_cannot_be_refused_any_more():
+def test_a_failed_session_can_no_longer_be_refused():
     session = producer.AttachedProducer(None, None, 1, "p", user_provided_name=True)  # type: ignore[arg-type]
     session.fail()
     with pytest.raises(RuntimeError, match="the session of producer p cannot go from failed to refused"):

@@ -75,7 +75,7 @@ async def test_a_ping_after_a_silent_interval_and_the_end_after_another() -> Non
     assert isinstance(scene.producer.lost[0], ConnectionClosed)
 
 
-async def test_an_answer_in_time_begins_the_count_anew() -> None:
+async def test_an_answer_in_time_resets_the_count() -> None:
     scene = Scene()
     scene.interval()
     for _ in range(3):

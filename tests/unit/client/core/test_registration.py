@@ -239,7 +239,7 @@ async def test_a_second_attempt_while_it_is_ready_is_a_forbidden_step() -> None:
         await asyncio.gather(endpoint.register(), endpoint.core.broker.accept())
 
 
-async def test_a_failed_one_still_says_goodbye_on_its_connection() -> None:
+async def test_a_failed_one_is_still_closed_on_its_connection() -> None:
     endpoint = Endpoint()
     broker = await endpoint.open()
     endpoint.fail(TopicTerminated("terminated"))

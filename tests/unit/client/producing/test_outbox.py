@@ -116,7 +116,7 @@ def test_no_more_than_may_be_pending() -> None:
     assert outbox.extend([b"a"] * 5, 3, ignore) == 0
 
 
-def test_refused_for_good() -> None:
+def test_refused_permanently() -> None:
     outbox = make()
     outbox.refuse(AlreadyClosed("closed"))
     assert not outbox.add(b"x", ignore)

@@ -192,7 +192,7 @@ def test_nothing_is_an_empty_batch_of_the_schema() -> None:
     assert pa.ipc.open_stream(encode_block(batch)).read_all().schema == SCHEMA
 
 
-def test_a_decoder_begins_anew_after_take() -> None:
+def test_a_decoder_is_empty_after_take() -> None:
     decoder = EntryDecoder(TOPIC, 3)
     decoder.add(1, 0, batch_entry([encode_single(b"a", partition_key="k")]))
     assert decoder.take().num_rows == decoder.size_bytes + 1 == 1

@@ -64,7 +64,7 @@ async def read(env: Environment, readers: Sequence[PlacedReader], wanted: Sequen
     return blocks
 
 
-async def test_blocks_come_in_the_order_of_splits_whoever_reads_them(env: Environment) -> None:
+async def test_blocks_come_in_the_order_of_splits_whichever_reader_reads_them(env: Environment) -> None:
     readers = [FakeReader(), FakeReader()]
     blocks = await read(env, readers, splits(30))
     assert [block.ref for block in blocks] == list(range(30))

@@ -100,7 +100,7 @@ async def test_reads_and_adds_go_on_meanwhile(made):
 
 
 async def test_a_damaged_index_is_built_anew_and_then_compacted(made):
-    """Found by seed 1710: nothing was compacted any more, unless somebody came to read the very ledger."""
+    """Found by seed 1710: nothing was compacted any longer, unless somebody came to read the very ledger."""
     files, bookie, compactor = made
     index = f"{DIRECTORY}/{names(files, '.index')[0]}"
     files.flip_bit(index, len(files.read_bytes(index)) - 8)  # in the columns of the last ledger

@@ -46,7 +46,7 @@ async def test_a_foreign_directory_is_refused(files, metadata, other):
         await claim(files, metadata, **other)
 
 
-async def test_a_lost_disk_is_refused_and_on_request_begun_anew_in_limbo(files, metadata):
+async def test_a_lost_disk_is_refused_and_on_request_started_empty_in_limbo(files, metadata):
     cookie = await claim(files, metadata)
     empty = FaultyFiles()
     with pytest.raises(CookieMismatch, match="lost its disk"):
@@ -89,7 +89,7 @@ async def test_an_interrupted_first_start_is_finished(files, metadata):
 
 
 async def test_a_first_start_may_be_cut_off_anywhere_and_is_repeated():
-    """Between the store and its cookie the directory used to be refused for good."""
+    """Between the store and its cookie the directory used to be refused permanently."""
     cut_off = 0
     for step in range(1, 40):
         disk, records = FaultyFiles(step), MemoryMetadataStore()

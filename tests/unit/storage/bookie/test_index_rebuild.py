@@ -1,4 +1,4 @@
-"""A damaged segment whose index is damaged too: the index that is built anew lacks what was lost, and must not make it
+"""A damaged segment whose index is damaged too: the index that is built again lacks what was lost, and must not make it
 pass for something that never was. Found by `tests/fuzz` (target storage)."""
 
 import asyncio

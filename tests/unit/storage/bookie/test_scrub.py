@@ -127,7 +127,7 @@ async def test_damage_in_the_active_journal_is_found_and_repaired_there(files):
     await scrubber_of(bookie).run_pass()
     assert noted(bookie) == [(1, 203)]
     assert await bookie.add(1, 203, body_of(1, 204), recovery=True) == S.CONFLICT
-    assert await bookie.add(1, 203, recovery=True) == S.OK, "stored anew, although its digest is in memory"
+    assert await bookie.add(1, 203, recovery=True) == S.OK, "stored again, although its digest is in memory"
     assert noted(bookie) == [] and await bookie.read_all(1, 0, 209) == bodies(1, range(210))
     await bookie.store.close()
 

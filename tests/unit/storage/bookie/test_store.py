@@ -395,7 +395,7 @@ async def test_waiting_bytes_are_bounded(files):
 
 
 async def test_an_add_that_is_looked_up_while_the_store_closes_is_refused(files):
-    """Its entry would stand in the index of a journal that nobody writes any more, as if it had been stored."""
+    """Its entry would stand in the index of a journal that nobody writes any longer, as if it had been stored."""
     bookie = await Bookie.started(files)
     await bookie.add_many(1, [*range(3), *range(4, 10)])
     bookie = await bookie.restarted()

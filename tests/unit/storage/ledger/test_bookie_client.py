@@ -163,7 +163,7 @@ class Lossy:
         if step == "away":
             raise MetadataUnavailable("away")
         if step == "refused":
-            raise ServiceUnitNotReady("not in office")
+            raise ServiceUnitNotReady("not active")
         if step == "ended":
             raise StaleEpoch("the session has ended")
         if step == "dropped":

@@ -321,7 +321,7 @@ async def test_an_overloaded_bookie_is_asked_again_and_keeps_its_slot(cluster):
     await writer.close()
 
 
-async def test_a_read_only_bookie_is_replaced_for_good(five):
+async def test_a_read_only_bookie_is_replaced_permanently(five):
     writer = await five.ledgers.create()
     refusing = writer.metadata.last_fragment.bookies[0]
     five.bookies[refusing].forced[BookieOp.ADD] = BookieStatus.READ_ONLY
@@ -377,7 +377,7 @@ async def test_lost_answers_lead_to_a_change_and_to_no_second_entry(five):
     await writer.close()
 
 
-async def test_ledger_ids_grow_along_a_chain_whoever_allocates(cluster):
+async def test_ledger_ids_grow_along_a_chain_whichever_node_allocates(cluster):
     other = cluster.new_ledgers()
     mine = await cluster.ledgers.create()
     theirs = await other.create(above=mine.ledger_id)

@@ -1,4 +1,4 @@
-"""How a topic's chain of ledgers is written when things fail: new ledgers, rollover, too few bookies, starting anew."""
+"""How a topic's chain of ledgers is written when things fail: new ledgers, rollover, too few bookies, restarts."""
 
 import asyncio
 import itertools
@@ -155,7 +155,7 @@ async def test_a_topic_that_cannot_store_begins_anew_ever_more_slowly_until_a_su
     await managed.close()
 
 
-async def test_a_topic_that_waits_to_begin_anew_can_be_closed(cluster, monkeypatch):
+async def test_a_topic_that_waits_for_its_next_start_can_be_closed(cluster, monkeypatch):
     monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_INITIAL_S", 1000.0)
     monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_MAX_S", 1000.0)
     cluster.list_all(without=["bookie-1", "bookie-2"])
@@ -168,7 +168,7 @@ async def test_a_topic_that_waits_to_begin_anew_can_be_closed(cluster, monkeypat
     assert isinstance(adds.outcomes[0], AlreadyClosed)
 
 
-async def test_a_topic_that_is_taken_over_while_it_waits_to_begin_anew_touches_no_ledger(cluster, monkeypatch):
+async def test_a_topic_taken_over_while_it_waits_for_its_next_start_touches_no_ledger(cluster, monkeypatch):
     monkeypatch.setattr("magnetar.storage.managed.chain_writer.START_DELAY_INITIAL_S", 0.05)
     managed = await open_(cluster)
     await append(managed, bodies(1))

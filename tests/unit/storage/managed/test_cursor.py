@@ -216,7 +216,7 @@ async def test_a_snapshot_that_was_cut_off_leaves_the_one_before_it(cluster, mon
     assert await cursor_ledger.read_last(reader, 1) is None
 
 
-async def test_an_old_owner_cannot_write_a_cursor_any_more(cluster):
+async def test_an_old_owner_can_no_longer_write_a_cursor(cluster):
     managed, cursor, positions = await filled(cluster)
     fenced = []
     managed.on_fenced.append(fenced.append)

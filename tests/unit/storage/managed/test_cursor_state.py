@@ -173,7 +173,7 @@ def test_ack_set_words_are_pulsars(size, data):
     assert words_to_bits(words) == bits
 
 
-def test_reset_starts_anew():
+def test_reset_starts_again():
     one = chain(5)
     state = at_start(one)
     state.acknowledge([(3, 0), (3, 3)])

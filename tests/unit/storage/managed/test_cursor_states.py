@@ -55,7 +55,7 @@ async def test_a_cursor_that_moves_while_it_is_written_is_due_again(cluster):
     await managed.close()
 
 
-async def test_a_fence_ends_a_cursor_and_nothing_is_written_any_more(cluster):
+async def test_a_fence_ends_a_cursor_and_nothing_more_is_written(cluster):
     _managed, cursor, positions = await filled(cluster)
     cursor.acknowledge(positions[:1])
     cursor.fence(StaleEpoch("another owner"))

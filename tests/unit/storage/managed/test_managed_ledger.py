@@ -325,7 +325,7 @@ async def test_deleting_a_topic_leaves_nothing(cluster):
     await delete_managed_ledger(cluster.env, cluster.new_ledgers(), cluster.metadata, NAME, 2)
     left = [key for key in cluster.metadata.records.by_key if not key.startswith("counters/")]
     assert left == []
-    # Who had it open gets no acknowledgement any more.
+    # Who had it open gets no acknowledgement any longer.
     adds = Adds()
     managed.append(b"x", adds.callback)
     await adds.wait(1)

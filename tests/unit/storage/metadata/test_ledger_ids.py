@@ -92,7 +92,7 @@ async def test_the_mark_is_stored_before_the_counter_is_raised(store):
     assert await ids.allocate(1) >= 500 + GAP
 
 
-async def test_a_counter_that_goes_back_under_a_coordinator_in_office_gives_no_id_twice(store):
+async def test_a_counter_that_goes_back_under_an_active_coordinator_gives_no_id_twice(store):
     ids = LedgerIds(ENV, store)
     await ids.known(0, "bookie-1")
     given = [await ids.allocate(10) for _ in range(3)]
@@ -104,7 +104,7 @@ async def test_a_counter_that_goes_back_under_a_coordinator_in_office_gives_no_i
     assert (await marked(store)).ranges == ((0, 31 + GAP),)
 
 
-async def test_accepting_the_loss_ends_the_marks_and_later_ones_begin_anew(store):
+async def test_accepting_the_loss_ends_the_marks_and_later_ones_begin_again(store):
     ids = LedgerIds(ENV, store)
     await ids.known(500, "bookie-1")
     assert (await ids.accept()).ranges == ((0, 500 + GAP),)
@@ -113,7 +113,7 @@ async def test_accepting_the_loss_ends_the_marks_and_later_ones_begin_anew(store
     assert (await marked(store)).ranges == ((500, 3 * GAP),) and ids.restored.accepted_end == 500 + GAP
 
 
-async def test_what_the_operator_says_puts_older_ledgers_in_doubt_for_good(store):
+async def test_what_the_operator_says_puts_older_ledgers_in_doubt_permanently(store):
     await LedgerIds(ENV, store).known(0, "bookie-1")
     assert await store.allocate("ledger", 40) == 1
     restored = await mark_restored(ENV, store)
