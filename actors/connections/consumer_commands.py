@@ -45,7 +45,7 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer
-from ..topics.subscription import DISPATCHERS, Subscription
+from ..topics.subscription import Subscription
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily, CommandHandler
 
@@ -354,10 +354,8 @@ def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
         )
     if not command.subscription:
         raise NotAllowedError("the name of the subscription is empty: give one")
-    if command.subType not in DISPATCHERS:
-        raise NotAllowedError(
-            f"the subscription type {CommandSubscribe.SubType.Name(command.subType)} is not supported"
-        )
+    if command.subType == CommandSubscribe.Key_Shared:
+        raise NotAllowedError("the subscription type Key_Shared is not supported")
     if command.read_compacted:
         raise NotAllowedError("compacted topics are not supported: subscribe without read_compacted")
 

@@ -8,8 +8,9 @@ of the others: a blocked consumer goes on when half of the bound is acknowledged
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from ...protocol.commands import message_header
+from ...protocol.commands import encode, message_header
 from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import CommandActiveConsumerChange
 from ...protocol.topic_figures import ConsumerFigures
 from ...runtime.meter import Meter
 
@@ -127,6 +128,10 @@ class AttachedConsumer:
         self.out.add(delivery.messages, size, len(delivery.entries))
         self.last_consumed_ms = now_ms
         self.connection.write_all(parts, size)
+
+    def tell_active(self, active: bool) -> None:
+        """Tell the client whether its consumer is the active one of a Failover subscription."""
+        self.connection.write(encode(CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)))
 
     def figures(self, now_s: float) -> ConsumerFigures:
         out = self.out

@@ -96,6 +96,10 @@ class Dispatcher:
         """Take a consumer in. Raises ConsumerBusy if the type allows no further one."""
         raise NotImplementedError
 
+    def obstacle(self, consumer: AttachedConsumer) -> AttachedConsumer | None:
+        """A consumer that is there already, because of which `add` would refuse this one."""
+        return None
+
     def remove(self, consumer: AttachedConsumer) -> None:
         """A consumer left: what it had and did not acknowledge goes to the others, in order."""
         raise NotImplementedError

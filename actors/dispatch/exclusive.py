@@ -1,4 +1,7 @@
-"""Dispatch to one consumer: everything in order, redelivery by starting again at the first unacknowledged entry."""
+"""Dispatch to one consumer: everything in order, redelivery by starting again at the first unacknowledged entry.
+
+Exclusive and Failover subscriptions share it. They differ in who the one consumer is: the active one.
+"""
 
 from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
@@ -7,26 +10,15 @@ from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import Dispatcher, Entry, ReadPlan
 
 
-class ExclusiveDispatcher(Dispatcher):
-    """Exactly one consumer. It is not tracked what that consumer holds: a redelivery of anything is one of everything
-    that is not acknowledged, which keeps the order."""
+class SingleActiveDispatcher(Dispatcher):
+    """One consumer at a time gets everything. It is not tracked what that consumer holds: a redelivery of anything is
+    one of everything that is not acknowledged, which keeps the order."""
 
-    subscription_type = CommandSubscribe.Exclusive
-
-    def add(self, consumer: AttachedConsumer) -> None:
-        """Raises ConsumerBusy while there is one already."""
-        if self.consumers:
-            raise ConsumerBusy("Exclusive consumer is already connected")
-        self.consumers.append(consumer)
-        self.rewind()
-
-    def remove(self, consumer: AttachedConsumer) -> None:
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
-            self.rewind()
+    active: AttachedConsumer | None = None
+    """The consumer that gets the entries. A method that changes it rewinds, too."""
 
     def next_read(self, tail: Position) -> ReadPlan | None:
-        consumer = self.consumers[0] if self.consumers else None
+        consumer = self.active
         if consumer is None or self.read_position > tail or not consumer.able:
             return None
         if self._limits.subscription_unacked_max and self._block(self._cursor.ranges_before(self.read_position)):
@@ -34,9 +26,9 @@ class ExclusiveDispatcher(Dispatcher):
         return ReadPlan(self.generation, self.read_position, self._entries_for(consumer.permits))
 
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
-        if plan.generation != self.generation or not self.consumers:
+        consumer = self.active
+        if plan.generation != self.generation or consumer is None:
             return []
-        consumer = self.consumers[0]
         is_acknowledged, count_of = self._cursor.is_acknowledged, self._count_of
         permits = consumer.permits if consumer.able else 0
         out: list[Delivered] = []
@@ -63,4 +55,29 @@ class ExclusiveDispatcher(Dispatcher):
         return False
 
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
+        """As in Pulsar, one that is not active asks in vain: it may not take the order from the active one."""
+        if consumer is self.active:
+            self.rewind()
+
+
+class ExclusiveDispatcher(SingleActiveDispatcher):
+    """Exactly one consumer, which is the active one."""
+
+    subscription_type = CommandSubscribe.Exclusive
+
+    def obstacle(self, consumer: AttachedConsumer) -> AttachedConsumer | None:
+        return self.active
+
+    def add(self, consumer: AttachedConsumer) -> None:
+        """Raises ConsumerBusy while there is one already."""
+        if self.consumers:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+        self.consumers.append(consumer)
+        self.active = consumer
         self.rewind()
+
+    def remove(self, consumer: AttachedConsumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self.active = None
+            self.rewind()

@@ -27,7 +27,7 @@ from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
-from .message_counts import MessageCounts
+from .common_state import CommonState
 from .persistent import PersistentTopic
 from .topic import Topic, TopicState
 
@@ -67,7 +67,7 @@ class Topics:
         self._open_ledger = open_ledger
         self._delete_ledger = delete_ledger
         self._claim = claim
-        self._counts = MessageCounts()
+        self._common = CommonState()
         self._tasks = Tasks()
         self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
         self._loading: dict[str, asyncio.Future[Topic]] = {}
@@ -270,7 +270,7 @@ class Topics:
             await ledger.close()
             raise _not_ours(full_name)
         policies = self.policies.effective(name.namespace)
-        return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self._counts, self._terminated)
+        return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self._common, self._terminated)
 
     def _policies_changed(self, changed: Mapping[str, EffectivePolicies]) -> None:
         for topic in list(self.loaded.values()):

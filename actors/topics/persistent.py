@@ -28,9 +28,10 @@ from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
+from ..dispatch.failover import FailoverTopic, HeldTopics
 from ..policies.effective import EffectivePolicies
 from .client_bounds import check_new_consumer, check_new_subscription
-from .message_counts import MessageCounts
+from .common_state import CommonState
 from .positions import resolve, start_position
 from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
@@ -53,7 +54,7 @@ class PersistentTopic:
         name: TopicName,
         epoch: int,
         ledger: ManagedLedger,
-        counts: MessageCounts,
+        common: CommonState,
         on_terminal: Callable[["PersistentTopic", BaseException], None],
     ) -> None:
         self.env = env
@@ -66,8 +67,10 @@ class PersistentTopic:
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
         self.state = TopicState.OPEN
-        self.publishing = Publishing(self, ledger, counts.remember, stages=publish_stages(policies, name))
-        self.count_of = counts.of
+        self.publishing = Publishing(self, ledger, common.counts.remember, stages=publish_stages(policies, name))
+        self.count_of = common.counts.of
+        self.held_topics: HeldTopics = common.held_topics
+        self.failover_topic = FailoverTopic(name.full, name.partition)
         self._on_terminal = on_terminal
         self._tasks = Tasks()
         self._creating = asyncio.Lock()

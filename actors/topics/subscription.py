@@ -33,15 +33,9 @@ from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import AttachedConsumer
-from ..dispatch.dispatcher import Dispatcher, Limits
-from ..dispatch.exclusive import ExclusiveDispatcher
-from ..dispatch.shared import SharedDispatcher
+from ..dispatch.dispatcher import Dispatcher
+from .dispatchers import DispatcherHost, new_dispatcher
 from .pump import Pump
-
-DISPATCHERS: dict[int, type[Dispatcher]] = {
-    ExclusiveDispatcher.subscription_type: ExclusiveDispatcher,
-    SharedDispatcher.subscription_type: SharedDispatcher,
-}
 
 
 class SubscriptionState(enum.Enum):
@@ -59,15 +53,13 @@ TRANSITIONS = {
 }
 
 
-class SubscriptionHost(Protocol):
+class SubscriptionHost(DispatcherHost, Protocol):
     """What a subscription needs of its topic."""
 
     env: Environment
     ledger: ManagedLedger
-    dispatch_limits: Limits
     dispatch_bytes_max: int
 
-    def count_of(self, position: Position, body: bytes) -> int: ...
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
     async def seek(
         self, subscription: "Subscription", *, position: Position | None = None, publish_time_ms: int | None = None
@@ -122,30 +114,23 @@ class Subscription:
     async def attach(self, consumer: AttachedConsumer, subscription_type: int) -> None:
         """Add a consumer; the first one sets the type.
 
-        Raises ConsumerBusy (other type, or Exclusive and taken by a live consumer), NotAllowedError (unknown type),
-        ServiceUnitNotReady (closed meanwhile).
+        Raises ConsumerBusy (other type, or Exclusive and taken by a live consumer), ServiceUnitNotReady (closed
+        meanwhile).
         """
-        dispatcher_class = DISPATCHERS.get(subscription_type)
-        if dispatcher_class is None:
-            name = CommandSubscribe.SubType.Name(subscription_type)  # type: ignore[arg-type]
-            raise NotAllowedError(f"subscription type {name} is not supported")
         self._attaching += 1
         try:
             async with self._lock:
-                await self._attach(consumer, subscription_type, dispatcher_class)
+                await self._attach(consumer, subscription_type)
         finally:
             self._attaching -= 1
             self._end_if_unused()
 
-    async def _attach(
-        self, consumer: AttachedConsumer, subscription_type: int, dispatcher_class: type[Dispatcher]
-    ) -> None:
+    async def _attach(self, consumer: AttachedConsumer, subscription_type: int) -> None:
         self._check_open()
-        for incumbent in self.consumers:
-            if self._admits(subscription_type):
-                break
+        for _ in range(len(self.consumers)):
+            obstacle = self._obstacle(consumer, subscription_type)
             # The connection of the present consumer may be dead without the broker knowing: ping it before refusing.
-            if await incumbent.connection.check_alive():
+            if obstacle is None or await obstacle.connection.check_alive():
                 break
         self._check_open()
         if consumer.connection.closed:
@@ -153,24 +138,33 @@ class Subscription:
         self.host.check_consumers(self)
         dispatcher = self._pump.dispatcher
         if dispatcher is None:
+            dispatcher = new_dispatcher(self.host, self.name, self.cursor, subscription_type, self.wake)
+            dispatcher.add(consumer)
             self._become(SubscriptionState.TYPED)
-            dispatcher = dispatcher_class(self.cursor, self.host.dispatch_limits, self.host.count_of)
             self._pump.dispatcher = dispatcher
         elif dispatcher.subscription_type != subscription_type:
-            raise ConsumerBusy(f"Subscription {self.name} is of different type")
-        dispatcher.add(consumer)
+            active, connecting = self.type_name, _type_name(subscription_type)
+            raise ConsumerBusy(
+                f"Subscription is of different type. Active subscription type of '{active}' is different than the "
+                f"connecting consumer's type '{connecting}'."
+            )
+        else:
+            dispatcher.add(consumer)
         self._cancel_expiry()
+
+    def _obstacle(self, consumer: AttachedConsumer, subscription_type: int) -> AttachedConsumer | None:
+        """A consumer that keeps this one from attaching, as long as its connection lives."""
+        dispatcher = self._pump.dispatcher
+        if dispatcher is None or not dispatcher.consumers:
+            return None
+        if dispatcher.subscription_type != subscription_type:
+            return dispatcher.consumers[0]
+        return dispatcher.obstacle(consumer)
 
     def _end_if_unused(self) -> None:
         """One that is not durable ends when the attempt to attach its first consumer has failed."""
         if not (self.durable or self.closed or self._attaching or self._dispatcher or self._expiry):
             self._end()
-
-    def _admits(self, subscription_type: int) -> bool:
-        dispatcher = self._pump.dispatcher
-        if dispatcher is None or not dispatcher.consumers:
-            return True
-        return dispatcher.subscription_type == subscription_type == CommandSubscribe.Shared
 
     def detach(self, consumer: AttachedConsumer, *, for_reset: bool = False) -> None:
         """A consumer is gone: what it held goes to the others. A subscription that is not durable ends with its last
@@ -338,7 +332,7 @@ class Subscription:
         """The subscription type as Pulsar writes it, empty without a consumer."""
         if self._dispatcher is None:
             return ""
-        return CommandSubscribe.SubType.Name(self._dispatcher.subscription_type)  # type: ignore[arg-type]
+        return _type_name(self._dispatcher.subscription_type)
 
     # -- figures -------------------------------------------------------------------------------------------------
 
@@ -359,3 +353,7 @@ class Subscription:
             blocked=dispatcher is not None and dispatcher.blocked,
             consumers=consumers,
         )
+
+
+def _type_name(subscription_type: int) -> str:
+    return CommandSubscribe.SubType.Name(subscription_type)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ class ConsumerType(IntEnum):
 
     Exclusive = 0
     Shared = 1
+    Failover = 2
 
 
 class InitialPosition(IntEnum):

@@ -90,6 +90,16 @@ class BrokerSettings:
         maximum=100_000,
         hostile=1,
     )
+    active_consumer_failover_delay_ms: int = setting(
+        "activeConsumerFailoverDelayTimeMillis",
+        "pulsar",
+        1000,
+        "When the active consumer of a Failover subscription changes while the one before stays connected, dispatch "
+        "waits this long. Messages that are acknowledged meanwhile are not delivered twice.",
+        minimum=0,
+        maximum=3_600_000,
+        hostile=1,
+    )
     connection_requests_max: int = setting(
         "maxPendingRequestsPerConnection",
         "magnetar",

@@ -30,6 +30,7 @@ PULSAR = {
     "dispatcherMaxReadBatchSize": "100",
     "dispatcherMaxReadSizeBytes": "5242880",
     "dispatcherMaxRoundRobinBatchSize": "20",
+    "activeConsumerFailoverDelayTimeMillis": "1000",
     "connectionLivenessCheckTimeoutMillis": "5000",
     "maxConcurrentLookupRequest": "50000",
     "maxConcurrentTopicLoadRequest": "5000",

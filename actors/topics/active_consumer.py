@@ -1,0 +1,52 @@
+"""Tells the consumers of a Failover subscription who is active, and ends its hand-overs after a while.
+
+The news goes out behind what the broker does at this moment, so that a consumer gets the answer to its SUBSCRIBE first.
+One that has left meanwhile gets none.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from ..dispatch.failover import FailoverDispatcher
+
+
+class ActiveConsumerNews:
+    """See the module. `changed` is what the dispatcher calls; `wake` sets the dispatch going."""
+
+    def __init__(self, delay_s: float, wake: Callable[[], None]) -> None:
+        self.dispatcher: FailoverDispatcher | None = None
+        self._delay_s = delay_s
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._telling = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def changed(self) -> None:
+        """There is something to tell, and perhaps a hand-over under way."""
+        if not self._telling:
+            self._telling = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        dispatcher = self.dispatcher
+        assert dispatcher is not None
+        for consumer, active in dispatcher.take_announcements():
+            if not consumer.closed:
+                consumer.tell_active(active)
+        if not dispatcher.handing_over:
+            self._cancel()
+            self._wake()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._delay_s, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        assert self.dispatcher is not None
+        self.dispatcher.begin()
+        self._wake()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,45 @@
+"""Makes the dispatcher of a subscription, by the type that its first consumer asks for."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import CommandSubscribe
+from ...runtime.settings.declarations import Settings
+from ..dispatch.dispatcher import CursorView, Dispatcher, Limits
+from ..dispatch.exclusive import ExclusiveDispatcher
+from ..dispatch.failover import FailoverDispatcher, FailoverTopic, HeldTopics
+from ..dispatch.shared import SharedDispatcher
+from .active_consumer import ActiveConsumerNews
+
+
+class DispatcherHost(Protocol):
+    """What dispatch needs of a topic."""
+
+    settings: Settings
+    dispatch_limits: Limits
+    failover_topic: FailoverTopic
+    held_topics: HeldTopics
+
+    def count_of(self, position: Position, body: bytes) -> int: ...
+
+
+def new_dispatcher(
+    host: DispatcherHost, subscription: str, cursor: CursorView, subscription_type: int, wake: Callable[[], None]
+) -> Dispatcher:
+    """The dispatcher of a subscription that has no consumer yet. `wake` sets its dispatch going."""
+    if subscription_type == CommandSubscribe.Exclusive:
+        return ExclusiveDispatcher(cursor, host.dispatch_limits, host.count_of)
+    if subscription_type == CommandSubscribe.Shared:
+        return SharedDispatcher(cursor, host.dispatch_limits, host.count_of)
+    news = ActiveConsumerNews(host.settings.active_consumer_failover_delay_ms / 1000, wake)
+    news.dispatcher = FailoverDispatcher(
+        cursor,
+        host.dispatch_limits,
+        host.count_of,
+        subscription=subscription,
+        topic=host.failover_topic,
+        held_topics=host.held_topics,
+        changed=news.changed,
+    )
+    return news.dispatcher
