@@ -208,7 +208,7 @@ class BrokerService:
         await session.start(self._advertised_host, self._port, data)
         if not self._name_prefix:
             number = await session.coordinator.metadata.allocate(PRODUCER_COUNTER, 1)
-            self._name_prefix = f"magnetar-{number}"
+            self._name_prefix = f"{self.settings.cluster_name}-{number}"
 
     def _session_lost(self) -> None:
         if self.state in (BrokerState.LISTENING, BrokerState.SERVING):

@@ -138,7 +138,7 @@ def test_what_is_on_a_message_without_being_asked_for(both, topic):
     consumers = [one.client.subscribe(topic, one.module.__name__) for one in both]
     producers = [one.client.create_producer(topic) for one in both for _ in range(3)]
     names = [producer.producer_name() for producer in producers]
-    assert len(set(names)) == 6
+    assert len(set(names)) == 6 and all(name.startswith("standalone-") for name in names)
     before_ms = int(time.time() * 1000)
     for producer in producers:
         for data in numbers(3):
