@@ -114,7 +114,7 @@ class AttachedConsumer:
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Write the entries to the connection, as the producers sent them."""
         parts: list[bytes] = []
-        size = 0
+        headers_size = entries_size = 0
         consumer_id, partition, epoch = self.consumer_id, self._partition, self.epoch
         for (ledger_id, entry_id), body, count, redeliveries in delivery.entries:
             header = message_header(
@@ -122,12 +122,13 @@ class AttachedConsumer:
             )
             parts.append(header)
             parts.append(body)
-            size += len(header) + len(body)
+            headers_size += len(header)
+            entries_size += len(body)
             if redeliveries:
                 self.redelivered.add(count, len(body))
-        self.out.add(delivery.messages, size, len(delivery.entries))
+        self.out.add(delivery.messages, entries_size, len(delivery.entries))
         self.last_consumed_ms = now_ms
-        self.connection.write_all(parts, size)
+        self.connection.write_all(parts, headers_size + entries_size)
 
     def tell_active(self, active: bool) -> None:
         """Tell the client whether its consumer is the active one of a Failover subscription."""
