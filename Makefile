@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: reference docs chaos coverage explore fuzz mutants simulate demo test check bench clean help lock
+.PHONY: parity reference docs chaos coverage explore fuzz mutants simulate demo test check bench clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check the result in Spark
@@ -34,6 +34,9 @@ chaos: ## run a cluster on Ray with a fault every 5 s: ROUNDS=10 of a minute; SE
 
 fuzz: ## send nearly valid bytes to every decoder, connection and file format: MINUTES=10 in all, on one core
 	@$(ENVIRONMENT) python -P tests/fuzz/run.py --minutes $(or $(MINUTES),10)
+
+parity: ## record what a real Pulsar says to the scenarios (needs Java 17 and Maven): SCENARIO=name records one
+	@$(ENVIRONMENT) python -P tests/parity/record.py $(SCENARIO)
 
 bench: ## run the benchmark rows, with a plot and bench/results/latest.json; up to 12 minutes
 	@$(ENVIRONMENT) python bench/run.py

@@ -1,0 +1,86 @@
+"""Records scenarios on a real Pulsar: `python tests/parity/record.py [NAME…]`, all of them without a name.
+
+`--on magnetar` shows what Magnetar says instead and records nothing. `--broker` and `--admin` name a Pulsar that runs
+already; it must have the settings of the scenarios' group.
+"""
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from parity.playing import play
+from parity.registry import RECORDINGS, Group, Scenario, all_scenarios
+from parity.servers import PULSAR_VERSION, OracleError, magnetar_server, pulsar_server
+from parity.stage import Server
+
+
+def head_of(scenario: Scenario) -> str:
+    """What stands at the head of a recording."""
+    return f"Recorded from Apache Pulsar {PULSAR_VERSION}, settings: {scenario.group.name}."
+
+
+@contextlib.contextmanager
+def server_of(group: Group, options: argparse.Namespace) -> Iterator[Server]:
+    """The server that was asked for, with the settings of a group."""
+    if options.broker:
+        yield Server(options.broker, options.admin)
+        return
+    with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as directory:
+        make = pulsar_server if options.on == "pulsar" else magnetar_server
+        with make(Path(directory), group.settings) as server:
+            yield server
+
+
+def run(chosen: list[Scenario], options: argparse.Namespace) -> int:
+    """Play the scenarios, one server for each group. Returns how many broke off."""
+    failed = 0
+    for group, members in groupby(chosen, key=lambda one: one.group):
+        with server_of(group, options) as server:
+            for scenario in members:
+                try:
+                    transcript = play(scenario, server, head_of(scenario))
+                except AssertionError as error:
+                    failed += 1
+                    print(f"{error}\n{error.__cause__!r}", flush=True)
+                    continue
+                if options.on == "magnetar" or options.show:
+                    print(f"{scenario.name}\n{transcript}", flush=True)
+                if options.on == "pulsar":
+                    scenario.recording.parent.mkdir(exist_ok=True)
+                    scenario.recording.write_text(str(transcript))
+                    print(f"recorded {scenario.recording.relative_to(RECORDINGS)}", flush=True)
+    return failed
+
+
+def main() -> int:
+    """The program."""
+    parser = argparse.ArgumentParser(description="Record scenarios on a real Pulsar.")
+    parser.add_argument("names", nargs="*", help="scenarios or subjects; all without a name")
+    parser.add_argument("--on", choices=["pulsar", "magnetar"], default="pulsar")
+    parser.add_argument("--broker", help="service URL of a server that runs already")
+    parser.add_argument("--admin", help="its admin URL")
+    parser.add_argument("--show", action="store_true", help="print the recordings")
+    options = parser.parse_args()
+    scenarios = all_scenarios()
+    known = {one.name for one in scenarios} | {one.subject for one in scenarios}
+    if unknown := sorted(set(options.names) - known):
+        parser.error(f"there is no scenario or subject {', '.join(unknown)}")
+    if bool(options.broker) != bool(options.admin):
+        parser.error("give both --broker and --admin")
+    names = set(options.names) or known
+    try:
+        return 1 if run([one for one in scenarios if {one.name, one.subject} & names], options) else 0
+    except OracleError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
