@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from .client.core.configuration import HashingScheme as HashingScheme
     from .client.core.configuration import InitialPosition as InitialPosition
     from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
+    from .client.core.configuration import RegexSubscriptionMode as RegexSubscriptionMode
     from .client.core.message_id import MessageId as MessageId
+    from .client.core.message_id import TopicMessageId as TopicMessageId
     from .client.core.results import Result as Result
     from .cluster.handle import Cluster as Cluster
     from .cluster.starting import connect as connect
@@ -109,9 +111,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "HashingScheme",
         "InitialPosition",
         "PartitionsRoutingMode",
+        "RegexSubscriptionMode",
     ),
     "client.consuming.message": ("Message",),
-    "client.core.message_id": ("MessageId",),
+    "client.core.message_id": ("MessageId", "TopicMessageId"),
     "client.aio.reader": ("AsyncReader",),
     "client.core.results": ("Result",),
     "cluster.handle": ("Cluster",),

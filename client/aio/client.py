@@ -1,7 +1,7 @@
 """The asyncio face of the client."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +21,8 @@ from ..core.configuration import (
     PartitionsRoutingMode,
     ProducerConfiguration,
     ReaderConfiguration,
+    RegexSubscriptionMode,
+    WantedTopics,
 )
 from ..core.context import Core
 from ..core.discovery import service_url_source
@@ -195,7 +197,7 @@ class AsyncClient:
 
     async def subscribe(
         self,
-        topic: str,
+        topic: WantedTopics,
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         schema: object = None,
@@ -216,7 +218,7 @@ class AsyncClient:
         batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
         key_shared_policy: object = None,
         batch_index_ack_enabled: bool = False,
-        regex_subscription_mode: object = None,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         dead_letter_policy: object = None,
         crypto_failure_action: object = None,
         is_pattern_topic: bool = False,
@@ -225,7 +227,7 @@ class AsyncClient:
         """Create a consumer. The broker creates the topic and the subscription if they do not exist.
 
         Args:
-            topic: Any form of a topic's name.
+            topic: A topic's name in any form, a list of names, or a compiled pattern.
             subscription_name: The subscription, which is created if it does not exist.
             consumer_type: How the consumers of the subscription share its messages.
             schema: Not supported. Leave it out.
@@ -246,10 +248,10 @@ class AsyncClient:
             batch_receive_policy: When `batch_receive` returns.
             key_shared_policy: Not supported. Leave it out.
             batch_index_ack_enabled: Not supported. Leave it out.
-            regex_subscription_mode: Not supported. Leave it out.
+            regex_subscription_mode: Which topics a pattern takes.
             dead_letter_policy: Not supported. Leave it out.
             crypto_failure_action: Not supported. Leave it out.
-            is_pattern_topic: Not supported. Leave it out.
+            is_pattern_topic: Whether `topic` is the text of a pattern.
             options: Other fields of `ConsumerConfiguration`.
 
         Returns:
@@ -272,7 +274,7 @@ class AsyncClient:
 
     async def create_reader(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         start_message_id: MessageId,
         schema: object = None,
         receiver_queue_size: int = 1_000,
@@ -287,7 +289,7 @@ class AsyncClient:
         """Create a reader that begins behind a message.
 
         Args:
-            topic: Any form of a topic's name.
+            topic: A topic's name in any form, or a list of names.
             start_message_id: The reader starts behind this message.
             schema: Not supported. Leave it out.
             receiver_queue_size: Approximate number of messages that wait in the client.

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from ...protocol.errors import Timeout
 from ..consuming.message import Message, Messages
-from ..consuming.topic_consumer import TopicConsumer
+from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy
 from ..core.context import Core
-from ..core.message_id import MessageId
+from ..core.message_id import MessageId, TopicMessageId
 from ..core.threading_bridge import LoopSignal
 from .facts import ConsumerFacts
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class AsyncConsumer(ConsumerFacts):
-    """Consumes one topic under a subscription. Made by `AsyncClient.subscribe`."""
+    """Consumes topics under a subscription. Made by `AsyncClient.subscribe`."""
 
     def __init__(self, core: Core, consumer: TopicConsumer) -> None:
         self._core = core
@@ -165,13 +165,14 @@ class AsyncConsumer(ConsumerFacts):
         """Have all unacknowledged messages delivered again."""
         self._consumer.redeliver_unacknowledged_messages()
 
-    async def seek(self, messageid: MessageId | int) -> None:
+    async def seek(self, messageid: SeekTarget) -> None:
         """Move the subscription to a message or to a publish time.
 
         The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
 
         Args:
-            messageid: A message id, or a publish time in ms since the epoch.
+            messageid: A message id, a publish time in ms since the epoch, or a function. The client calls a function
+                with each topic or partition, and it returns an id or a time.
 
         Raises:
             Timeout: If it takes longer than `operation_timeout_seconds`.
@@ -187,10 +188,21 @@ class AsyncConsumer(ConsumerFacts):
             The id; `MessageId.earliest` if the topic has no message.
 
         Raises:
-            OperationNotSupported: On a partitioned topic.
+            OperationNotSupported: On a partitioned topic, or with several topics.
             MagnetarError: What the broker answers, as the class of its error.
         """
         return await self._consumer.get_last_message_id()
+
+    async def last_message_ids(self) -> list[TopicMessageId]:
+        """Return the id of the last message of each topic or partition.
+
+        Returns:
+            The ids, each with its topic. Where there is no message, the place is that of `MessageId.earliest`.
+
+        Raises:
+            MagnetarError: What the broker answers, as the class of its error.
+        """
+        return await self._consumer.last_message_ids()
 
     async def unsubscribe(self) -> None:
         """Delete the subscription and close the consumer.

@@ -51,9 +51,9 @@ class ConsumerFacts:
         """Return the full name of the topic.
 
         Returns:
-            Such as `persistent://public/default/greetings`.
+            Such as `persistent://public/default/greetings`. Several topics are joined by commas; a pattern is itself.
         """
-        return self._consumer.topic.full
+        return self._consumer.topic_text
 
     def subscription_name(self) -> str:
         """Return the name of the subscription.

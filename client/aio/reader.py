@@ -12,7 +12,7 @@ from ...protocol.message_id import Position
 from ..consuming.message import Message
 from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.start_filter import StartFilter
-from ..consuming.topic_consumer import TopicConsumer
+from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
 from ..core.context import Core
 from ..core.message_id import MessageId
@@ -39,8 +39,11 @@ class TopicReader:
             ),
             StartFilter(start, configuration.start_message_id_inclusive),
         )
-        self._taken: dict[int, MessageId] = {}
+        self._taken: dict[str, MessageId] = {}
+        """By topic or partition."""
         self._start: MessageId | int = start
+        self._starts: dict[str, MessageId | int] = {}
+        """Where seeks moved single topics or partitions."""
 
     async def open(self) -> None:
         """Subscribe at the start. Raises as a consumer does, OperationNotSupported for an id on a partitioned topic."""
@@ -49,12 +52,12 @@ class TopicReader:
         if isinstance(start, MessageId) and start not in (MessageId.earliest, MessageId.latest) and len(consumers) > 1:
             await self.consumer.close()
             raise OperationNotSupported(
-                "a reader of a partitioned topic starts at MessageId.earliest or MessageId.latest: for any other id, "
-                "read one partition"
+                "a reader of several topics or partitions starts at MessageId.earliest or MessageId.latest: for any "
+                "other id, read one of them, or seek"
             )
         if start == MessageId.latest and self.configuration.start_message_id_inclusive:
             for consumer in consumers:
-                last = MessageId.from_wire((await self.consumer.last_message_ids(consumer)).last_message_id)
+                last = MessageId.from_wire((await self.consumer.ask_last_message_id(consumer)).last_message_id)
                 if last.entry_id() >= 0:
                     ledger_id, entry_id, index, _, size = last
                     where = MessageId(consumer.partition, ledger_id, entry_id, index, size)
@@ -64,24 +67,39 @@ class TopicReader:
     def took(self, message: Message) -> None:
         """The application has this message. May be called from any thread."""
         message_id = message.message_id()
-        self._taken[message_id.partition()] = message_id
+        self._taken[message.topic_name()] = message_id
         if message_id.batch_index() >= message_id.batch_size() - 1:
-            self.consumer.acknowledge_cumulative(message_id.entry)
+            self.consumer.acknowledge_cumulative(message_id.whole_entry)
 
     def missed(self, error: MagnetarError) -> None:
         """`receive` raised this. If it stands for a message that could not be opened, the reader is past that."""
         place = error.details
         if "entry_id" in place:
             partition, ledger_id, entry_id = (cast(int, place[name]) for name in ("partition", "ledger_id", "entry_id"))
-            self._taken[partition] = MessageId(partition, ledger_id, entry_id)
+            self._taken[str(place["topic"])] = MessageId(partition, ledger_id, entry_id)
 
-    async def seek(self, target: MessageId | int) -> None:
-        """Move to a message id or a publish time (ms)."""
+    async def seek(self, target: SeekTarget) -> None:
+        """Move to a message id or a publish time (ms), or each topic to what a function says."""
+        if callable(target):
+            chosen: dict[str, MessageId | int] = {}
+            choose = target
+
+            def noted(topic: str) -> MessageId | int:
+                chosen[topic] = choose(topic)
+                return chosen[topic]
+
+            await self.consumer.seek(noted)
+            self._starts.update(chosen)
+            self._taken.clear()
+            return
         await self.consumer.seek(target)
-        self._start = target
         if isinstance(target, MessageId) and target not in (MessageId.earliest, MessageId.latest):
-            self._taken.pop(target.partition(), None)
+            topic = self.consumer.topics.source_of(target.whole_entry).topic.full
+            self._starts[topic] = target
+            self._taken.pop(topic, None)
         else:
+            self._start = target
+            self._starts.clear()
             self._taken.clear()
 
     async def has_message_available(self) -> bool:
@@ -94,14 +112,14 @@ class TopicReader:
         return False
 
     async def _has_more(self, consumer: PartitionConsumer) -> bool:
-        answer = await self.consumer.last_message_ids(consumer)
+        answer = await self.consumer.ask_last_message_id(consumer)
         last = MessageId.from_wire(answer.last_message_id)
         if last.entry_id() < 0:
             return False
-        taken = self._taken.get(consumer.partition)
+        taken = self._taken.get(consumer.topic.full)
         if taken is not None:
             return _is_behind(last, taken)
-        start = self._start
+        start = self._starts.get(consumer.topic.full, self._start)
         if start == MessageId.earliest:
             return True
         if isinstance(start, MessageId) and start != MessageId.latest:
@@ -133,7 +151,7 @@ class ReaderFacts:
         Returns:
             Such as `persistent://public/default/greetings`.
         """
-        return self._reader.consumer.topic.full
+        return self._reader.consumer.topic_text
 
     def is_connected(self) -> bool:
         """Return whether the reader is connected to the broker of every partition.
@@ -145,7 +163,7 @@ class ReaderFacts:
 
 
 class AsyncReader(ReaderFacts):
-    """Reads one topic from a given position. Made by `AsyncClient.create_reader`."""
+    """Reads topics from a given position. Made by `AsyncClient.create_reader`."""
 
     def __init__(self, core: Core, reader: TopicReader) -> None:
         self._reader = reader
@@ -184,13 +202,14 @@ class AsyncReader(ReaderFacts):
         """
         return await self._reader.has_message_available()
 
-    async def seek(self, messageid: MessageId | int) -> None:
+    async def seek(self, messageid: SeekTarget) -> None:
         """Move to a message or to a publish time.
 
         The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
 
         Args:
-            messageid: A message id, or a publish time in ms since the epoch.
+            messageid: A message id, a publish time in ms since the epoch, or a function. The client calls a function
+                with each topic or partition, and it returns an id or a time.
 
         Raises:
             Timeout: If it takes longer than `operation_timeout_seconds`.

@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,8 @@ from ..core.configuration import (
     PartitionsRoutingMode,
     ProducerConfiguration,
     ReaderConfiguration,
+    RegexSubscriptionMode,
+    WantedTopics,
 )
 from ..core.context import Closeable
 from ..core.message_id import MessageId
@@ -188,7 +190,7 @@ class Client:
 
     def subscribe(
         self,
-        topic: str,
+        topic: WantedTopics,
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         schema: object = None,
@@ -211,7 +213,7 @@ class Client:
         batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
         key_shared_policy: object = None,
         batch_index_ack_enabled: bool = False,
-        regex_subscription_mode: object = None,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         dead_letter_policy: object = None,
         crypto_failure_action: object = None,
         **options: object,
@@ -221,7 +223,7 @@ class Client:
         The client calls a `message_listener` on a thread of its own.
 
         Args:
-            topic: Any form of a topic's name.
+            topic: A topic's name in any form, a list of names, or a compiled pattern.
             subscription_name: The subscription, which is created if it does not exist.
             consumer_type: How the consumers of the subscription share its messages.
             schema: Not supported. Leave it out.
@@ -234,7 +236,8 @@ class Client:
             negative_ack_redelivery_delay_ms: Milliseconds from a negative acknowledgement to the redelivery.
             is_read_compacted: Not supported. Leave it out.
             properties: Shown in the topic's statistics.
-            pattern_auto_discovery_period: Accepted without effect.
+            pattern_auto_discovery_period: Seconds between two looks for topics that match the pattern, or that a list
+                names.
             initial_position: Where a new subscription starts.
             crypto_key_reader: Not supported. Leave it out.
             replicate_subscription_state_enabled: Not supported. Leave it out.
@@ -244,7 +247,7 @@ class Client:
             batch_receive_policy: When `batch_receive` returns.
             key_shared_policy: Not supported. Leave it out.
             batch_index_ack_enabled: Not supported. Leave it out.
-            regex_subscription_mode: Not supported. Leave it out.
+            regex_subscription_mode: Which topics a pattern takes.
             dead_letter_policy: Not supported. Leave it out.
             crypto_failure_action: Not supported. Leave it out.
             options: Other fields of `ConsumerConfiguration`.
@@ -268,7 +271,7 @@ class Client:
 
     def create_reader(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         start_message_id: MessageId,
         schema: object = None,
         reader_listener: Callable[[Reader, Message], object] | None = None,
@@ -284,7 +287,7 @@ class Client:
         """Create a reader that begins behind a message.
 
         Args:
-            topic: Any form of a topic's name.
+            topic: A topic's name in any form, or a list of names.
             start_message_id: The reader starts behind this message.
             schema: Not supported. Leave it out.
             reader_listener: Called as `listener(reader, message)`, for one message at a time.

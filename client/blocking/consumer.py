@@ -12,9 +12,9 @@ from ..aio.facts import ConsumerFacts
 from ..aio.reader import ReaderFacts, TopicReader
 from ..consuming.message import Message, Messages
 from ..consuming.receive_queue import ReceiveQueue
-from ..consuming.topic_consumer import TopicConsumer
+from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfiguration, ReaderConfiguration
-from ..core.message_id import MessageId
+from ..core.message_id import MessageId, TopicMessageId
 from .loop import Running
 from .pickling import Opener, OpensLater
 
@@ -83,7 +83,7 @@ class Receiver:
 
 
 class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
-    """Consumes one topic under a subscription, from any thread. Made by `Client.subscribe`.
+    """Consumes topics under a subscription, from any thread. Made by `Client.subscribe`.
 
     Pickles as its client and configuration: the copy subscribes again when it is first used.
     """
@@ -102,7 +102,7 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
         listener = consumer.configuration.message_listener
         if listener is not None:
             self._listener = Listener(
-                consumer.topic.full, self._receive_queue, self._next, lambda message: listener(self, message)
+                consumer.topic_text, self._receive_queue, self._next, lambda message: listener(self, message)
             )
         client.close_when_forgotten(self, consumer)
 
@@ -272,13 +272,14 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
             raise InvalidConfiguration("this consumer has no listener: pass message_listener to subscribe")
         return self._listener
 
-    def seek(self, messageid: MessageId | int) -> None:
+    def seek(self, messageid: SeekTarget) -> None:
         """Move the subscription to a message or to a publish time.
 
         The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
 
         Args:
-            messageid: A message id, or a publish time in ms since the epoch.
+            messageid: A message id, a publish time in ms since the epoch, or a function. The client calls a function
+                with each topic or partition, and it returns an id or a time.
 
         Raises:
             Timeout: If it takes longer than `operation_timeout_seconds`.
@@ -294,10 +295,21 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
             The id; `MessageId.earliest` if the topic has no message.
 
         Raises:
-            OperationNotSupported: On a partitioned topic.
+            OperationNotSupported: On a partitioned topic, or with several topics.
             MagnetarError: What the broker answers, as the class of its error.
         """
         return self._running.run(self._consumer.get_last_message_id())
+
+    def last_message_ids(self) -> list[TopicMessageId]:
+        """Return the id of the last message of each topic or partition.
+
+        Returns:
+            The ids, each with its topic. Where there is no message, the place is that of `MessageId.earliest`.
+
+        Raises:
+            MagnetarError: What the broker answers, as the class of its error.
+        """
+        return self._running.run(self._consumer.last_message_ids())
 
     def unsubscribe(self) -> None:
         """Delete the subscription and close the consumer.
@@ -321,7 +333,7 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
 
 
 class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
-    """Reads one topic from a given position. Made by `Client.create_reader`.
+    """Reads topics from a given position. Made by `Client.create_reader`.
 
     Pickles as its client and configuration: what comes out reads from the same start when it is first used.
     """
@@ -337,7 +349,7 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
         self._listener: Listener | None = None
         listener = reader.configuration.reader_listener
         if listener is not None:
-            topic = reader.consumer.topic.full
+            topic = reader.consumer.topic_text
             self._listener = Listener(
                 topic, reader.consumer.receive_queue, self._next, lambda message: listener(self, message)
             )
@@ -392,13 +404,14 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
         """
         return self._running.run(self._reader.has_message_available())
 
-    def seek(self, messageid: MessageId | int) -> None:
+    def seek(self, messageid: SeekTarget) -> None:
         """Move to a message or to a publish time.
 
         The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
 
         Args:
-            messageid: A message id, or a publish time in ms since the epoch.
+            messageid: A message id, a publish time in ms since the epoch, or a function. The client calls a function
+                with each topic or partition, and it returns an id or a time.
 
         Raises:
             Timeout: If it takes longer than `operation_timeout_seconds`.

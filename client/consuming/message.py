@@ -19,7 +19,7 @@ from ...protocol.compression import decompress
 from ...protocol.entries import is_batch, message_count
 from ...protocol.errors import MagnetarError
 from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from ..core.message_id import MessageId
+from ..core.message_id import MessageId, TopicMessageId
 from .undelivered import chunk, encrypted, too_large, unknown_compression
 
 LARGE_BYTES = 256 * 1024
@@ -48,6 +48,9 @@ class ReceivedEntry:
         "topic",
         "wanted",
     )
+
+    names_topic = False
+    """Whether ids of its messages name the topic."""
 
     def __init__(
         self,
@@ -150,6 +153,13 @@ class ReceivedEntry:
         return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
 
 
+class EntryOfSeveral(ReceivedEntry):
+    """An entry of a consumer of several topics."""
+
+    __slots__ = ()
+    names_topic = True
+
+
 def _refuse_unknown_compression(metadata: MessageMetadata) -> None:
     """Refuse an entry whose compression this client does not know.
 
@@ -238,6 +248,9 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
         """
         entry = self[0]
         size = entry.count if entry.batched else 0
+        if entry.names_topic:
+            place = MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
+            return TopicMessageId.of(entry.topic, place)
         return MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
 
     def topic_name(self) -> str:

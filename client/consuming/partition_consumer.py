@@ -17,6 +17,7 @@ its own size, because brokers send whole batches).
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 
@@ -45,7 +46,7 @@ from ..core.context import Core
 from ..core.message_id import MessageId
 from ..core.registration import Registration, RegistrationKind, RegistrationState
 from .ack_sender import ConsumerAcks
-from .message import Message, ReceivedEntry
+from .message import EntryOfSeveral, Message, ReceivedEntry
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
@@ -79,14 +80,13 @@ class PartitionConsumer:
         self.name = configuration.consumer_name or ""
         self.generation = 0
         self.acks = ConsumerAcks(core, configuration, self)
-        self._keeps_order = start is None and configuration.consumer_type is not ConsumerType.Shared
-        """Whether cumulative acknowledgement deletes, so that it matters what it covers."""
         self.registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._core = core
         self._configuration = configuration
         self._receive_queue = queue
         self._queue_size = queue_size
         self._refill = max(1, queue_size // 2)
+        self._entry_of = EntryOfSeveral if configuration.takes_several_topics else ReceivedEntry
         self._durable = start is None
         self._ordered = configuration.consumer_type is not ConsumerType.Shared
         self._epoch = 1
@@ -150,7 +150,7 @@ class PartitionConsumer:
 
     def _fail(self, error: MagnetarError) -> None:
         """The broker's refusal is final."""
-        self._receive_queue.fail(self.registration.end(RegistrationState.FAILED, error))
+        self._receive_queue.source_failed(self, self.registration.end(RegistrationState.FAILED, error))
         self._wake_waiters()
 
     async def ready_connection(self) -> ClientConnection:
@@ -208,6 +208,8 @@ class PartitionConsumer:
             initialPosition=configuration.initial_position.value,  # pyright: ignore[reportArgumentType]
             metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
         )
+        if isinstance(configuration.topic, re.Pattern):
+            command.force_topic_creation = False  # a topic that was deleted must not come back by this
         if self.name:
             command.consumer_name = self.name
         if not self._durable:
@@ -251,7 +253,7 @@ class PartitionConsumer:
         position = (signed64(where.ledgerId), signed64(where.entryId))
         try:
             metadata, payload = parse_entry(entry)
-            received = ReceivedEntry(
+            received = self._entry_of(
                 self.topic.full,
                 self.partition,
                 *position,
@@ -287,7 +289,7 @@ class PartitionConsumer:
 
     def _unreadable(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> ReceivedEntry:
         """An entry that shows on arrival that it cannot be opened; it fails the call whose turn it is."""
-        damaged = ReceivedEntry(
+        damaged = self._entry_of(
             self.topic.full, self.partition, *position, MessageMetadata(), b"", source=self, generation=self.generation
         )
         damaged.failure = error
@@ -318,7 +320,7 @@ class PartitionConsumer:
                 self.acks.undelivered(entry.position, damaged=isinstance(why, ChecksumError))
             place = MessageId(self.partition, *entry.position)
             raise not_delivered(self.topic.full, place, why, self._durable) from error
-        if self._keeps_order:
+        if self._durable and self._ordered:  # cumulative acknowledgement deletes, so it matters what it covers
             self.acks.opened(entry.position)
         return messages
 

@@ -10,7 +10,7 @@ How many entries may lie here is bounded by the permits that the sources granted
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Protocol, cast
@@ -46,6 +46,8 @@ class ReceiveQueue:
         """Why no more messages will come."""
         self.defers = False
         """Whether a large entry is left alone until it is prepared, because the callers are on an event loop."""
+        self.lets_go: Callable[[object, MagnetarError], bool] | None = None
+        """Asked when one source has failed finally: whether the others go on without it."""
         self._entries: deque[ReceivedEntry] = deque()
         self._undelivered: tuple[object, MagnetarError] | None = None
         """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
@@ -201,6 +203,11 @@ class ReceiveQueue:
         self.lock, self.arrival = handover.lock_and_signal()
         self.waiting = 0
         self.fail(failure)
+
+    def source_failed(self, source: object, failure: MagnetarError) -> None:
+        """No more messages will come from `source`."""
+        if self.lets_go is None or not self.lets_go(source, failure):
+            self.fail(failure)
 
     def fail(self, failure: MagnetarError) -> None:
         """No more messages will come: waiting and later calls get `failure`. What is queued is dropped."""

@@ -1,12 +1,13 @@
-"""The consumer of a whole topic: one `PartitionConsumer` per partition, one receive queue for all.
+"""A consumer, of one topic or of several: one `PartitionConsumer` per partition, one receive queue for all.
 
-An unpartitioned topic is the case of one.
+An unpartitioned topic is the case of one. `TopicSet` has the partitions, `TopicDiscovery` finds the topics. Messages of
+one partition come in order; between partitions and topics there is no order.
 """
 
-import asyncio
+import re
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import cast
+from typing import TypeAlias, cast
 
 from google.protobuf.message import Message as WireMessage
 
@@ -14,7 +15,6 @@ from ...protocol.errors import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
-    InvalidMessage,
     MagnetarError,
     OperationNotSupported,
 )
@@ -25,64 +25,61 @@ from ...protocol.pulsar_pb2 import (
     CommandSuccess,
     CommandUnsubscribe,
 )
-from ...protocol.topics import TopicName
 from ...runtime.tasks import together
 from ..core.configuration import ConsumerConfiguration, ConsumerType
 from ..core.connection import Answer
 from ..core.context import Core
 from ..core.forking import inherited_error
-from ..core.message_id import MessageId
+from ..core.message_id import MessageId, TopicMessageId
 from .message import Message, Messages, Opened, entry_of
 from .partition_consumer import PartitionConsumer
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
+from .topic_discovery import TopicDiscovery
+from .topic_set import TopicSet
+
+SeekTarget: TypeAlias = MessageId | int | Callable[[str], MessageId | int]
 
 
 class TopicConsumer:
     """See the module. Acknowledging may be done from any thread, the rest is for the loop's."""
 
     def __init__(self, core: Core, configuration: ConsumerConfiguration, start: StartFilter | None = None) -> None:
-        """`start` makes it a reader's consumer: non-durable, beginning there."""
+        """`start` makes it a reader's consumer: non-durable, beginning there.
+
+        Raises InvalidTopicName, InvalidConfiguration.
+        """
         self.configuration = configuration
-        self.topic = TopicName.parse(configuration.topic)
         self.receive_queue = ReceiveQueue(core.handover)
-        self.consumers: list[PartitionConsumer] = []
         self.core = core
-        self._start = start
-        self._by_partition: dict[int, PartitionConsumer] = {}
-        self._ours: dict[object, None] = {}
+        if configuration.takes_several_topics and not configuration.receiver_queue_size:
+            raise InvalidConfiguration(
+                "receiver_queue_size is 0, but the consumer takes several topics: set it to at least 1"
+            )
+        creates = not isinstance(configuration.topic, re.Pattern)
+        self.topics = TopicSet(core, configuration, self.receive_queue, start, creates=creates)
+        self._discovery = TopicDiscovery(core, configuration, self.topics)
+        self._ours = self.topics.ours
         self._closed = False
 
     async def open(self) -> None:
-        """Find the partitions and subscribe to all. Raises the first refusal; nothing is left open then."""
-        configuration, topic = self.configuration, self.topic
-        count = await self.core.lookup.partitions(topic.full)
-        size = configuration.receiver_queue_size
-        if count:
-            if not size:
-                raise InvalidConfiguration(
-                    "receiver_queue_size is 0, but the topic is partitioned: set it to at least 1"
-                )
-            share = configuration.max_total_receiver_queue_size_across_partitions // count
-            size = max(1, min(size, share))
-            self.consumers = [self._make(topic.partition_topic(index), index, size) for index in range(count)]
-        else:
-            self.consumers = [self._make(topic, topic.partition, size)]
-        self._by_partition = {consumer.partition: consumer for consumer in self.consumers}
-        self._ours = dict.fromkeys(self.consumers)
+        """Find the topics and partitions and subscribe to all. Raises the first refusal; nothing is left open then."""
         try:
-            await together([consumer.open() for consumer in self.consumers])
+            await self._discovery.open()
         except BaseException:
-            for consumer in self.consumers:
-                await consumer.close()
+            await self.topics.close()
             raise
         self.core.opened[self] = None
 
-    def _make(self, topic: TopicName, partition: int, queue_size: int) -> PartitionConsumer:
-        start = self._start
-        if start is not None:
-            start = StartFilter(start.target, start.inclusive)
-        return PartitionConsumer(self.core, topic, partition, self.configuration, self.receive_queue, queue_size, start)
+    @property
+    def consumers(self) -> list[PartitionConsumer]:
+        """Of all partitions of all topics."""
+        return self.topics.consumers
+
+    @property
+    def topic_text(self) -> str:
+        """The full name of the topic; several are joined by commas, and a pattern is itself."""
+        return self._discovery.text
 
     @property
     def consumer_name(self) -> str:
@@ -100,11 +97,13 @@ class TopicConsumer:
             self._closed = True
             self.core.opened.pop(self, None)
             self.receive_queue.fail(AlreadyClosed("the consumer is closed: subscribe again"))
-            await asyncio.gather(*[consumer.close() for consumer in self.consumers])
+            self.topics.closed = True
+            await self._discovery.close()
+            await self.topics.close()
 
     def inherited(self) -> None:
         """See `forking`."""
-        self._closed = True
+        self._closed = self.topics.closed = True
         error = inherited_error("consumer")
         self.receive_queue.inherited(self.core.handover, error)
         for consumer in self.consumers:
@@ -112,7 +111,7 @@ class TopicConsumer:
 
     def abandon(self, reason: MagnetarError) -> None:
         """Fail everything, at once."""
-        self._closed = True
+        self._closed = self.topics.closed = True
         self.core.opened.pop(self, None)
         self.receive_queue.fail(reason)
         for consumer in self.consumers:
@@ -174,26 +173,7 @@ class TopicConsumer:
     def _source(self, message: Message | MessageId) -> PartitionConsumer:
         if self._closed:
             raise self.receive_queue.failure or AlreadyClosed("the consumer is closed: subscribe again")
-        if isinstance(message, Message):
-            source = message.source
-            if isinstance(source, PartitionConsumer) and self._by_partition.get(source.partition) is source:
-                return source
-            message = message.message_id()
-        if not isinstance(message, MessageId):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
-            raise InvalidMessage(f"acknowledge takes a Message or a MessageId, not {type(message).__name__}")
-        consumer = self._by_partition.get(message.partition())
-        if consumer is None:
-            if len(self.consumers) > 1 or message.partition() >= 0:
-                raise OperationNotSupported(
-                    f"message {message.text} does not belong to {self.topic.full}: pass it to the consumer that "
-                    "received it"
-                )
-            consumer = self.consumers[0]
-        if message.batch_index() >= 0 and not message.batch_size():
-            raise OperationNotSupported(
-                f"message {message.text} is part of a batch of unknown size: use an id that a consumer gave"
-            )
-        return consumer
+        return self.topics.source_of(message)
 
     # ---- Requests ----
 
@@ -202,18 +182,22 @@ class TopicConsumer:
         for consumer in self.consumers:
             consumer.redeliver_all()
 
-    async def seek(self, target: MessageId | int) -> None:
-        """Move the subscription. A time (ms), earliest and latest move all partitions, another id its own one."""
+    async def seek(self, target: SeekTarget) -> None:
+        """Move the subscription. A time (ms), earliest and latest move all partitions, another id its own one.
+
+        A function gets the full name of each topic or partition, and returns a time or an id for it.
+        """
         inclusive = self.configuration.start_message_id_inclusive
-        if isinstance(target, MessageId):
-            everywhere = target in (MessageId.earliest, MessageId.latest)
-            consumers = self.consumers if everywhere else [self._source(target.entry)]
-        elif isinstance(target, int) and not isinstance(target, bool) and target >= 0:  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
-            consumers = self.consumers
+        if callable(target):
+            chosen = [(consumer, _checked_target(target(consumer.topic.full))) for consumer in self.consumers]
         else:
-            raise InvalidConfiguration(f"seek takes a message id or milliseconds since the epoch, not {target!r}")
-        for consumer in consumers:
-            await self.seek_partition(consumer, target, inclusive)
+            target = _checked_target(target)
+            if isinstance(target, MessageId) and target not in (MessageId.earliest, MessageId.latest):
+                chosen = [(self._source(target.whole_entry), target)]
+            else:
+                chosen = [(consumer, target) for consumer in self.consumers]
+        for consumer, place in chosen:
+            await self.seek_partition(consumer, place, inclusive)
 
     async def seek_partition(self, consumer: PartitionConsumer, target: MessageId | int, inclusive: bool) -> None:
         """Move the subscription of one partition."""
@@ -233,7 +217,7 @@ class TopicConsumer:
             raise
         consumer.end_seek(done=True)
 
-    async def last_message_ids(self, consumer: PartitionConsumer) -> CommandGetLastMessageIdResponse:
+    async def ask_last_message_id(self, consumer: PartitionConsumer) -> CommandGetLastMessageIdResponse:
         """What a partition's broker says of the end of the topic and of the subscription's position."""
         return await self._request(
             consumer,
@@ -244,18 +228,29 @@ class TopicConsumer:
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the last message of an unpartitioned topic; earliest if it is empty."""
+        if self.topics.several:
+            raise OperationNotSupported("several topics have one last message each: ask for last_message_ids")
         if len(self.consumers) != 1:
             raise OperationNotSupported(
-                "a partitioned topic has one last message per partition: ask a consumer of one partition"
+                "a partitioned topic has one last message per partition: ask for last_message_ids"
             )
-        consumer = self.consumers[0]
-        found = MessageId.from_wire((await self.last_message_ids(consumer)).last_message_id)
+        return await self._last_message_id(self.consumers[0])
+
+    async def last_message_ids(self) -> list[TopicMessageId]:
+        """The id of the last message of each topic or partition, earliest where there is none."""
+        consumers = list(self.consumers)
+        found = await together([self._last_message_id(consumer) for consumer in consumers])
+        return [TopicMessageId.of(one.topic.full, last) for one, last in zip(consumers, found, strict=True)]
+
+    async def _last_message_id(self, consumer: PartitionConsumer) -> MessageId:
+        found = MessageId.from_wire((await self.ask_last_message_id(consumer)).last_message_id)
         ledger_id, entry_id, index, _, size = found
         return MessageId(consumer.partition if entry_id >= 0 else -1, ledger_id, entry_id, index, size)
 
     async def unsubscribe(self) -> None:
         """Delete the subscription, and close."""
-        for consumer in self.consumers:
+        await self._discovery.close()
+        for consumer in list(self.consumers):
             await self._request(
                 consumer,
                 f"unsubscribing from {consumer.topic.full}",
@@ -280,6 +275,15 @@ class TopicConsumer:
             return await connection.request(asked, request_id, self.core.timeout_s, answer_type)
 
         return await self.core.lookup.retry(what, attempt)
+
+
+def _checked_target(target: object) -> MessageId | int:
+    if isinstance(target, MessageId) or (isinstance(target, int) and not isinstance(target, bool) and target >= 0):
+        return target
+    raise InvalidConfiguration(
+        f"seek takes a message id, milliseconds since the epoch, or a function from a topic to one of them, "
+        f"not {target!r}"
+    )
 
 
 def _id_of(message: Message | MessageId) -> MessageId:

@@ -4,9 +4,11 @@ Names and defaults are those of the official Python client. A value that is impo
 InvalidConfiguration, before anything is sent.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias, cast
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
@@ -28,6 +30,18 @@ class InitialPosition(IntEnum):
 
     Latest = 0
     Earliest = 1
+
+
+class RegexSubscriptionMode(IntEnum):
+    """Which topics a pattern takes."""
+
+    PersistentOnly = 0
+    NonPersistentOnly = 1
+    AllTopics = 2
+
+
+WantedTopics: TypeAlias = str | Sequence[str] | re.Pattern[str]
+"""What a consumer may be told to take: one topic, several by name, or all that match a pattern."""
 
 
 class PartitionsRoutingMode(IntEnum):
@@ -97,6 +111,9 @@ class ClientConfiguration(Options):
     )
     backoff_initial_ms: int = option(20, "Milliseconds before the first retry.", minimum=1)
     backoff_maximum_ms: int = option(5_000, "Maximum milliseconds between two retries.", minimum=1)
+    partitions_update_interval_s: int = option(
+        60, "Seconds between two looks for added partitions of a topic; 0 = never.", minimum=0
+    )
     decompressed_size_max_bytes: int = option(
         80 * 1024 * 1024,
         "A larger batch is not delivered: `receive` fails with MessageTooBig, and the batch stays unacknowledged.",
@@ -171,18 +188,15 @@ class ConsumerConfiguration(Options):
         "auto_ack_oldest_chunked_message_on_queue_full",
         "key_shared_policy",
         "batch_index_ack_enabled",
-        "regex_subscription_mode",
         "dead_letter_policy",
         "crypto_failure_action",
-        "is_pattern_topic",
     )
     WITHOUT_EFFECT = (
         "broker_consumer_stats_cache_time_ms",
-        "pattern_auto_discovery_period",
         "max_pending_chunked_message",
     )
 
-    topic: str = option(doc="Any form of a topic's name.", text=True)
+    topic: WantedTopics = option(doc="A topic's name in any form, a list of names, or a compiled pattern.")
     subscription_name: str = option(doc="The subscription, which is created if it does not exist.", text=True)
     consumer_type: ConsumerType = option(
         ConsumerType.Exclusive, "How the consumers of the subscription share its messages.", choice=ConsumerType
@@ -204,10 +218,27 @@ class ConsumerConfiguration(Options):
     initial_position: InitialPosition = option(
         InitialPosition.Latest, "Where a new subscription starts.", choice=InitialPosition
     )
+    pattern_auto_discovery_period: int = option(
+        60, "Seconds between two looks for topics that match the pattern, or that a list names.", minimum=1
+    )
+    regex_subscription_mode: RegexSubscriptionMode = option(
+        RegexSubscriptionMode.PersistentOnly, "Which topics a pattern takes.", choice=RegexSubscriptionMode
+    )
+    is_pattern_topic: bool = option(False, "Whether `topic` is the text of a pattern.")
     start_message_id_inclusive: bool = option(False, "Whether a seek to a message redelivers that message.")
     batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` returns.")
     ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
     ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
+
+    def check(self) -> None:
+        if self.is_pattern_topic and isinstance(self.topic, str):
+            object.__setattr__(self, "topic", compiled_pattern(self.topic))
+        object.__setattr__(self, "topic", checked_topics(self.topic))
+
+    @property
+    def takes_several_topics(self) -> bool:
+        """Whether messages of more than one topic may come."""
+        return not isinstance(self.topic, str)
 
 
 @dataclass(frozen=True)
@@ -217,7 +248,7 @@ class ReaderConfiguration(Options):
     CALL = "create_reader"
     UNSUPPORTED = ("schema", "is_read_compacted", "crypto_key_reader", "crypto_failure_action")
 
-    topic: str = option(doc="Any form of a topic's name.", text=True)
+    topic: str | Sequence[str] = option(doc="A topic's name in any form, or a list of names.")
     start_message_id: MessageId = option(doc="The reader starts behind this message.")
     reader_listener: Callable[..., object] | None = option(
         None, "Called as `listener(reader, message)`, for one message at a time."
@@ -228,5 +259,38 @@ class ReaderConfiguration(Options):
     start_message_id_inclusive: bool = option(False, "Start at the start message, not behind it.")
 
     def check(self) -> None:
+        topics = checked_topics(self.topic)
+        if isinstance(topics, re.Pattern):
+            raise InvalidConfiguration("a reader takes topics by name: a pattern is for consumers")
+        object.__setattr__(self, "topic", topics)
         if not isinstance(self.start_message_id, MessageId):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(f"start_message_id must be a MessageId, not {self.start_message_id!r}")
+
+
+def compiled_pattern(text: str) -> re.Pattern[str]:
+    """The pattern that `text` says. Raises InvalidConfiguration."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidConfiguration(f"{text!r} is not a regular expression: {error}") from None
+
+
+def checked_topics(topics: object) -> str | tuple[str, ...] | re.Pattern[str]:
+    """What a consumer or reader is told to take. Raises InvalidConfiguration for what is none of the three forms."""
+    if isinstance(topics, re.Pattern):
+        pattern = cast("re.Pattern[str]", topics)
+        if not isinstance(pattern.pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise InvalidConfiguration("a pattern of topics must be of text, not of bytes")
+        return pattern
+    if isinstance(topics, str) and topics:
+        return topics
+    names: list[str] = []
+    for name in cast("Sequence[object]", topics) if isinstance(topics, list | tuple) else ():
+        if not isinstance(name, str) or not name:
+            raise InvalidConfiguration(f"topic must name topics by non-empty strings, not {name!r}")
+        names.append(name)
+    if not names:
+        raise InvalidConfiguration(
+            f"topic must be a non-empty string, a list of them, or a compiled pattern, not {topics!r}"
+        )
+    return tuple(names)

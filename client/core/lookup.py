@@ -23,6 +23,8 @@ from ...protocol.errors import (
 )
 from ...protocol.errors import LookupError as TopicLookupError
 from ...protocol.pulsar_pb2 import (
+    CommandGetTopicsOfNamespace,
+    CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
@@ -31,7 +33,7 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from .configuration import ClientConfiguration
+from .configuration import ClientConfiguration, RegexSubscriptionMode
 from .connection import Answer, ClientConnection, connect
 from .service_url import Address, parse_service_url
 
@@ -130,9 +132,29 @@ class Lookup:
         """How long one operation may take, in seconds."""
         return float(self._configuration.operation_timeout_seconds)
 
-    async def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic, 0 for one that has none. Raises what the broker says, or Timeout."""
-        return await self.retry(f"looking up the partitions of {topic}", lambda: self._ask_partitions(topic))
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """Number of partitions of a topic, 0 for one that has none. Raises what the broker says, or Timeout.
+
+        With `create` the broker may create a topic that does not exist.
+        """
+        return await self.retry(f"looking up the partitions of {topic}", lambda: self._ask_partitions(topic, create))
+
+    async def topics(self, namespace: str, mode: RegexSubscriptionMode) -> list[str]:
+        """Full names of a namespace's topics, partitions one by one. Raises what the broker says, or Timeout."""
+
+        async def ask() -> list[str]:
+            async with self._limit:
+                connection = await self._any_broker()
+                request_id = connection.next_request_id()
+                command = CommandGetTopicsOfNamespace(
+                    request_id=request_id,
+                    namespace=namespace,
+                    mode=mode.value,  # pyright: ignore[reportArgumentType]
+                )
+                answer = await self._ask(connection, command, request_id, CommandGetTopicsOfNamespaceResponse)
+            return list(answer.topics)
+
+        return await self.retry(f"listing the topics of {namespace}", ask)
 
     async def connection(self, topic: str) -> ClientConnection:
         """A connection to the broker that owns `topic`; one try.
@@ -192,11 +214,13 @@ class Lookup:
             configuration.backoff_maximum_ms / 1000,
         )
 
-    async def _ask_partitions(self, topic: str) -> int:
+    async def _ask_partitions(self, topic: str, create: bool) -> int:
         async with self._limit:
             connection = await self._any_broker()
             request_id = connection.next_request_id()
             command = CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
+            if not create:
+                command.metadata_auto_creation_enabled = False
             answer = await self._ask(connection, command, request_id, CommandPartitionedTopicMetadataResponse)
         if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
             raise exception_for_server_error(answer.error, answer.message)

@@ -4,16 +4,24 @@ A tuple underneath, because ids are made once for every receipt and every receiv
 built in C (`batch_ids`).
 """
 
-from collections.abc import Callable
 from functools import partial
 from itertools import repeat
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self, TypeVar
 
 from ...protocol.errors import ProtocolError
 from ...protocol.message_id import LATEST_POSITION, WireMessageId, signed64, unsigned64
 from ...protocol.pulsar_pb2 import MessageIdData
 
-_new: Callable[[type["MessageId"], tuple[int, ...]], "MessageId"] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] (any tuple's)
+_Id = TypeVar("_Id", bound="MessageId")
+
+
+class _New(Protocol):
+    """What `tuple.__new__` does for an id."""
+
+    def __call__(self, kind: type[_Id], parts: tuple[int, ...], /) -> _Id: ...
+
+
+_new: _New = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] (any tuple's)
 
 
 class PlacedLikeAnId(Protocol):
@@ -41,7 +49,7 @@ class MessageId(tuple[int, int, int, int, int]):
 
     def __new__(
         cls, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1, batch_size: int = 0
-    ) -> "MessageId":
+    ) -> Self:
         return _new(cls, (ledger_id, entry_id, batch_index, partition, batch_size))
 
     def ledger_id(self) -> int:
@@ -98,10 +106,10 @@ class MessageId(tuple[int, int, int, int, int]):
 
         Args:
             message_id_bytes: The bytes.
-            topic: Accepted without effect.
+            topic: The topic of the message. Consumers of several topics need it.
 
         Returns:
-            The id.
+            The id; a `TopicMessageId` if the topic is given.
 
         Raises:
             ProtocolError: If the bytes are no id.
@@ -109,7 +117,8 @@ class MessageId(tuple[int, int, int, int, int]):
         found = WireMessageId.deserialize(message_id_bytes)
         if found.batch_size < 0:
             raise ProtocolError("the bytes are not a message id: its batch has a negative size")
-        return MessageId(found.partition, found.ledger_id, found.entry_id, found.batch_index, found.batch_size)
+        place = MessageId(found.partition, found.ledger_id, found.entry_id, found.batch_index, found.batch_size)
+        return place if topic is None else TopicMessageId.of(topic, place)
 
     @classmethod
     def wrap(cls, msg_id: "PlacedLikeAnId") -> "MessageId":
@@ -165,6 +174,11 @@ class MessageId(tuple[int, int, int, int, int]):
         return MessageId(self[3], self[0], self[1])
 
     @property
+    def whole_entry(self) -> "MessageId":
+        """The same, with the topic if this id names one."""
+        return self.entry
+
+    @property
     def text(self) -> str:
         """`ledger:entry:partition`, and `:batch index` for a message of a batch."""
         alone = f"{self[0]}:{self[1]}:{self[3]}"
@@ -199,6 +213,43 @@ class MessageId(tuple[int, int, int, int, int]):
 
     def __ge__(self, other: object) -> bool:
         return self[:4] >= other[:4] if isinstance(other, MessageId) else NotImplemented
+
+
+class TopicMessageId(MessageId):
+    """The id of a message that came through a consumer of several topics: it names its topic or partition."""
+
+    _topic: str
+
+    @staticmethod
+    def of(topic: str, place: MessageId) -> "TopicMessageId":
+        """Make an id from a topic's full name and a place in it.
+
+        Args:
+            topic: The full name of the topic or partition.
+            place: The id within it.
+
+        Returns:
+            The id.
+        """
+        made = TopicMessageId(place[3], place[0], place[1], place[2], place[4])
+        made._topic = topic
+        return made
+
+    def topic_name(self) -> str:
+        """Return the topic or partition of the message.
+
+        Returns:
+            The full name.
+        """
+        return self._topic
+
+    @property
+    def whole_entry(self) -> MessageId:
+        """The id of the whole entry, with the topic."""
+        return TopicMessageId.of(self._topic, self.entry)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (TopicMessageId.of, (self._topic, MessageId(self[3], self[0], self[1], self[2], self[4])))
 
 
 MessageId.earliest = MessageId()

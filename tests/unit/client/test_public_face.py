@@ -28,7 +28,7 @@ ABSENT = {
     "ConsumerBatchReceivePolicy": {"policy"},
 }
 OTHERWISE = {  # a default that differs: what it stands for is the same
-    "service_url", "schema", "properties", "disable_replication", "access_mode", "regex_subscription_mode",
+    "service_url", "schema", "properties", "disable_replication", "access_mode",
     "crypto_failure_action",
 }  # fmt: skip
 NAMES = ["Client", "Producer", "Consumer", "Reader", "Message", "MessageId", "ConsumerBatchReceivePolicy"]
@@ -117,7 +117,7 @@ LATER = {  # features that are not here yet, with the classes that configure the
     "AuthenticationToken", "AutoClusterFailover", "BytesSchema", "ConsumerCryptoFailureAction",
     "ConsumerDeadLetterPolicy", "ConsumerKeySharedPolicy", "CryptoKeyReader", "DeadLetterPolicyBuilder",
     "EncryptionContext", "EncryptionKey", "KeySharedMode", "KeySharedPolicy", "ProducerAccessMode",
-    "RegexSubscriptionMode", "ServiceInfo", "ServiceInfoProvider", "TableView", "schema", "tableview",
+    "ServiceInfo", "ServiceInfoProvider", "TableView", "schema", "tableview",
 }  # fmt: skip
 LOGGERS = {"ConsoleLogger", "FileLogger", "LoggerLevel"}
 """What there is to log goes to the standard `logging`."""
@@ -158,7 +158,8 @@ def test_an_id_of_the_official_client_is_wrapped() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["CompressionType", "InitialPosition", "PartitionsRoutingMode", "BatchingType", "Result"]
+    "name",
+    ["CompressionType", "InitialPosition", "PartitionsRoutingMode", "BatchingType", "RegexSubscriptionMode", "Result"],
 )
 def test_enumerations(name: str) -> None:
     for member, value in getattr(pulsar, name).__members__.items():

@@ -1,0 +1,152 @@
+"""How a consumer finds its topics: at first, and those that are created, deleted or get more partitions later.
+
+What is wanted is compared with what is there, in rounds, by one task. So each round can fail, and the next one makes
+good for it:
+
+- *Names.* A topic of a list that does not exist is missing, and each round tries to join it.
+- *Pattern.* Each round lists the namespace, joins topics that match, and leaves those that are gone.
+- *Partitions.* Each round asks for the number of partitions of each partitioned topic.
+
+Rounds begin every `pattern_auto_discovery_period` and `partitions_update_interval_s` seconds, or at once after `poke`.
+A consumer of one topic without partitions has no task.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Coroutine
+
+from ...protocol.errors import AlreadyClosed, MagnetarError, TopicNotFound
+from ...protocol.topics import TopicName
+from ...runtime.tasks import together
+from ..core.configuration import ConsumerConfiguration
+from ..core.context import Core
+from .topic_pattern import TopicPattern
+from .topic_set import TopicSet
+
+logger = logging.getLogger(__name__)
+
+JOINED_AT_ONCE_MAX = 100
+"""Topics that one consumer subscribes to at the same time."""
+
+
+class TopicDiscovery:
+    """See the module."""
+
+    def __init__(self, core: Core, configuration: ConsumerConfiguration, topics: TopicSet) -> None:
+        """Raises InvalidTopicName, InvalidConfiguration."""
+        self.names: list[TopicName] = []
+        """The topics that are named; none for a pattern."""
+        self.pattern: TopicPattern | None = None
+        wanted = configuration.topic
+        if isinstance(wanted, re.Pattern):
+            self.pattern = TopicPattern(wanted, configuration.regex_subscription_mode)
+        else:
+            named = (wanted,) if isinstance(wanted, str) else wanted
+            self.names = list(dict.fromkeys(TopicName.parse(name) for name in named))
+        self._core = core
+        self._topics = topics
+        self._several = configuration.takes_several_topics
+        self._period_s = float(configuration.pattern_auto_discovery_period)
+        self._partitions_period_s = float(core.configuration.partitions_update_interval_s)
+        self._poked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        topics.on_lost = self.poke
+
+    @property
+    def text(self) -> str:
+        """The topic, the topics or the pattern, for people."""
+        return self.pattern.text if self.pattern is not None else ",".join(name.full for name in self.names)
+
+    async def open(self) -> None:
+        """Subscribe to what there is. Raises the first refusal; the caller closes then what was opened."""
+        if not self._several:
+            await self._topics.join(self.names[0])
+        else:
+            await self._join(await self._missing(), first=True)
+        if self._several or any(self._topics.partitions.values()):
+            self._task = self._core.tasks.spawn(self._serve(), f"discover topics of {self.text}"[:200])
+
+    async def close(self) -> None:
+        """Begin no more rounds."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def poke(self) -> None:
+        """Topics have changed: begin a round now."""
+        self._poked.set()
+
+    # ---- Inside ----
+
+    async def _serve(self) -> None:
+        loop = self._core.loop
+        discover_at, grow_at = loop.time() + self._period_s, loop.time() + self._partitions_period_s
+        if not self._several:
+            discover_at = float("inf")
+        if not self._partitions_period_s:
+            grow_at = float("inf")
+        while not self._topics.closed:
+            try:
+                async with asyncio.timeout_at(
+                    None if min(discover_at, grow_at) == float("inf") else min(discover_at, grow_at)
+                ):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass  # a period has passed
+            poked = self._poked.is_set()
+            self._poked.clear()
+            if self._several and (poked or loop.time() >= discover_at):
+                await self._round(self._look())
+                discover_at = loop.time() + self._period_s
+            if poked or loop.time() >= grow_at:
+                await self._round(self._grow())
+                if self._partitions_period_s:
+                    grow_at = loop.time() + self._partitions_period_s
+
+    async def _round(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except (MagnetarError, TimeoutError) as error:
+            if not self._topics.closed:
+                logger.warning("a round of discovery for %s failed, the next one tries again: %s", self.text, error)
+
+    async def _look(self) -> None:
+        await self._join(await self._missing(), first=False)
+
+    async def _missing(self) -> list[TopicName]:
+        """Topics to join. Those that are gone from the pattern's list are left."""
+        if self.pattern is None:
+            return [name for name in self.names if name not in self._topics.partitions]
+        found = self.pattern.select(await self._core.lookup.topics(self.pattern.namespace, self.pattern.mode))
+        known = dict.fromkeys(found)
+        for name in [name for name in self._topics.partitions if name not in known]:
+            await self._topics.leave(name)
+        return [name for name in found if name not in self._topics.partitions]
+
+    async def _join(self, names: list[TopicName], *, first: bool) -> None:
+        for start in range(0, len(names), JOINED_AT_ONCE_MAX):
+            await together([self._join_one(name, first) for name in names[start : start + JOINED_AT_ONCE_MAX]])
+
+    async def _join_one(self, name: TopicName, first: bool) -> None:
+        try:
+            await self._topics.join(name)
+        except TopicNotFound:
+            # It is created later, or was deleted since the list was made.
+            logger.info("%s does not exist: a consumer of several topics joins it when it is created", name.full)
+        except AlreadyClosed:
+            if not self._topics.closed:
+                raise
+        except MagnetarError as error:
+            if first:
+                raise
+            logger.warning("a consumer could not join %s, and tries again in the next round: %s", name.full, error)
+
+    async def _grow(self) -> None:
+        for name, count in list(self._topics.partitions.items()):
+            if count:
+                try:
+                    await self._topics.grow(name)
+                except TopicNotFound:
+                    continue  # deleted: its consumers hear of it themselves
