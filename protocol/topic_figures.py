@@ -68,7 +68,10 @@ class SubscriptionFigures:
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """One topic, or one partition. `messages`, `bytes` and their rates count what was published."""
+    """One topic, or one partition. `messages`, `bytes` and their rates count what was published.
+
+    `epoch` is that of the ownership. `topic_epoch` is that of the last grant of exclusive access, None for none.
+    """
 
     state: str
     epoch: int
@@ -81,6 +84,9 @@ class TopicFigures:
     backlog_bytes: int
     producers: list[ProducerFigures]
     subscriptions: list[SubscriptionFigures]
+    topic_epoch: int | None = None
+    waiting_producers: int = 0
+    """How many producers wait for exclusive access."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 For a partitioned topic, counters, rates, sizes and backlogs are summed, and publishers and consumers are listed
 together. A subscription counts as blocked when it is blocked in one partition. Its type is that of a partition where it
-has a consumer. What belongs to one partition only, its state and epoch, is shown under `partitions`.
+has a consumer. What belongs to one partition only, its state and epochs, is shown under `partitions`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,8 @@ JsonObject = dict[str, Any]
 
 def topic_json(topic: TopicFigures) -> JsonObject:
     """`GET …/stats`."""
-    return {**_totals([topic]), "state": topic.state, "topicEpoch": topic.epoch}
+    own = {"state": topic.state, "ownerEpoch": topic.epoch, "topicEpoch": topic.topic_epoch}
+    return {**_totals([topic]), **own}
 
 
 def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> JsonObject:
@@ -94,6 +95,7 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "averageMsgSize": size / messages if messages else 0.0,
         "storageSize": sum(topic.storage_bytes for topic in topics),
         "backlogSize": sum(topic.backlog_bytes for topic in topics),
+        "waitingPublishers": sum(topic.waiting_producers for topic in topics),
         "publishers": [_producer_json(producer) for topic in topics for producer in topic.producers],
         "subscriptions": {name: _subscription_json(parts) for name, parts in subscriptions.items()},
         "pendingPublishes": sum(topic.pending_publishes for topic in topics),

@@ -19,11 +19,10 @@ from ...protocol.pulsar_pb2 import (
     CommandProducerSuccess,
     CommandSend,
     CommandSuccess,
-    ProducerAccessMode,
     Schema,
-    Shared,
 )
 from ...protocol.topics import TopicName
+from ..topics.access_modes import AccessMode, AccessRequest
 from ..topics.producer import AttachedProducer
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily, CommandHandler, EntryHandler
@@ -39,6 +38,8 @@ class ProducerCommands(CommandFamily):
     def __init__(self, connection: ClientLink) -> None:
         self.producers: dict[int, AttachedProducer] = {}
         self._connection = connection
+        self._waiting: dict[int, tuple[AttachedProducer, CommandProducer]] = {}
+        """Producers that wait for exclusive access, and what they asked with."""
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
         self._departed: dict[int, None] = {}  # sent away by the broker: their clients may have more on the way
         self._entry_size_max = connection.host.settings.bookie_frame_size_max_bytes - LEDGER_FRAME_OVERHEAD_BYTES
@@ -57,7 +58,7 @@ class ProducerCommands(CommandFamily):
         if existing is not None:
             connection.write(_success(command, existing))
             return
-        if producer_id in self._creating:
+        if producer_id in self._creating or producer_id in self._waiting:
             connection.error(command.request_id, ServiceUnitNotReady("Producer is already present on the connection"))
             return
         self._creating[producer_id] = False
@@ -69,9 +70,6 @@ class ProducerCommands(CommandFamily):
 
     async def _create(self, command: CommandProducer) -> bytes | None:
         connection, producer_id = self._connection, command.producer_id
-        if command.producer_access_mode != Shared:
-            mode = ProducerAccessMode.Name(command.producer_access_mode)
-            raise NotAllowedError(f"the producer access mode {mode} is not supported: use Shared")
         if command.txn_enabled:
             raise NotAllowedError("transactions are not supported: send without one")
         topic = await connection.host.topics.get(TopicName.parse(command.topic), create=True)
@@ -82,7 +80,11 @@ class ProducerCommands(CommandFamily):
             command.producer_name or connection.host.new_producer_name(),
             user_provided_name=command.user_provided_producer_name and bool(command.producer_name),
             encrypted=command.encrypted,
-            epoch=command.epoch,
+            asks=AccessRequest(
+                AccessMode(command.producer_access_mode),
+                command.epoch,
+                command.topic_epoch if command.HasField("topic_epoch") else None,
+            ),
             metadata={item.key: item.value for item in command.metadata},
             connected_since_ms=connection.host.env.clock.now_ms(),
             now_s=asyncio.get_running_loop().time(),
@@ -93,14 +95,30 @@ class ProducerCommands(CommandFamily):
             if not connection.host.settings.allow_auto_subscription_creation:
                 raise NotAllowedError("the initial subscription may not be created automatically")
             await topic.subscription(initial, durable=True, start=SubscriptionStart(earliest=True))
-        await topic.publishing.add_producer(producer)
+        ready = await topic.publishing.add_producer(producer, lambda error: self._turn(producer, error))
         cancelled = self._creating.pop(producer_id, True)
         if cancelled or connection.closed:
             topic.publishing.remove_producer(producer)
             return None
-        self.producers[producer_id] = producer
         self._departed.pop(producer_id, None)
-        return _success(command, producer)
+        if ready:
+            self.producers[producer_id] = producer
+            return _success(command, producer)
+        self._waiting[producer_id] = (producer, command)
+        connection.write(_success(command, producer, ready=False))
+        await topic.publishing.check_holder()
+        return None
+
+    def _turn(self, producer: AttachedProducer, error: MagnetarError | None) -> None:
+        """A producer that waited has exclusive access now, or will not get it."""
+        waited = self._waiting.pop(producer.producer_id, None)
+        if waited is None:
+            return
+        if error is not None:
+            self._connection.error(waited[1].request_id, error)
+        else:
+            self.producers[producer.producer_id] = producer
+            self._connection.write(_success(waited[1], producer))
 
     # -- SEND ----------------------------------------------------------------------------------------------------
 
@@ -137,6 +155,9 @@ class ProducerCommands(CommandFamily):
             closing = self._close(producer, command.request_id)
             connection.start(closing, "close producer", lambda error: self._close_refused(producer, command, error))
             return
+        waiting = self._waiting.pop(producer_id, None)
+        if waiting is not None:
+            waiting[0].publishing.remove_producer(waiting[0])
         if producer_id in self._creating:
             self._creating[producer_id] = True
         self._departed.pop(producer_id, None)
@@ -159,31 +180,36 @@ class ProducerCommands(CommandFamily):
 
     def producer_closed(self, producer: AttachedProducer) -> None:
         """The topic has closed it: tell its client, which will look up again."""
-        if self.producers.get(producer.producer_id) is not producer:
+        producer_id = producer.producer_id
+        if self.producers.get(producer_id) is producer:
+            del self.producers[producer_id]
+        elif producer_id in self._waiting and self._waiting[producer_id][0] is producer:
+            del self._waiting[producer_id]
+        else:
             return
-        del self.producers[producer.producer_id]
-        self._departed[producer.producer_id] = None
+        self._departed[producer_id] = None
         if len(self._departed) > DEPARTED_MAX:
             del self._departed[next(iter(self._departed))]
-        self._connection.write(
-            encode(CommandCloseProducer(producer_id=producer.producer_id, request_id=BROKER_REQUEST_ID))
-        )
+        self._connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=BROKER_REQUEST_ID)))
 
     def connection_closed(self) -> None:
-        producers, self.producers = self.producers, {}
-        for producer in producers.values():
+        gone = [*self.producers.values(), *(producer for producer, _ in self._waiting.values())]
+        self.producers, self._waiting = {}, {}
+        for producer in gone:
             producer.publishing.remove_producer(producer)
 
 
-def _success(command: CommandProducer, producer: AttachedProducer) -> bytes:
+def _success(command: CommandProducer, producer: AttachedProducer, *, ready: bool = True) -> bytes:
     """A producer that names the schema of bytes gets the version that Pulsar gives to it: the Go client sends nothing
     without one. For any other schema there is no version, since none is kept."""
     of_bytes = command.HasField("schema") and command.schema.type == Schema.NoSchema
-    return encode(
-        CommandProducerSuccess(
-            request_id=command.request_id,
-            producer_name=producer.name,
-            last_sequence_id=-1,
-            schema_version=BYTES_SCHEMA_VERSION if of_bytes else b"",
-        )
+    answer = CommandProducerSuccess(
+        request_id=command.request_id,
+        producer_name=producer.name,
+        last_sequence_id=-1,
+        schema_version=BYTES_SCHEMA_VERSION if of_bytes else b"",
+        producer_ready=ready,
     )
+    if ready and producer.topic_epoch is not None:
+        answer.topic_epoch = producer.topic_epoch
+    return encode(answer)

@@ -67,7 +67,9 @@ class PersistentTopic:
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
         self.state = TopicState.OPEN
-        self.publishing = Publishing(self, ledger, common.counts.remember, stages=publish_stages(policies, name))
+        stages = publish_stages(policies, name)
+        epochs = ledger.topic_epoch
+        self.publishing = Publishing(self, ledger, common.counts.remember, stages=stages, epochs=epochs)
         self.count_of = common.counts.of
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
@@ -85,7 +87,10 @@ class PersistentTopic:
     @property
     def in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
-        return bool(self.publishing.producers) or any(item.consumers for item in self.subscriptions.values())
+        publishing = self.publishing
+        if publishing.producers or publishing.waiting_producers:
+            return True
+        return any(item.consumers for item in self.subscriptions.values())
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -256,6 +261,8 @@ class PersistentTopic:
         return TopicFigures(
             state=self.state.value,
             epoch=self.epoch,
+            topic_epoch=publishing.topic_epoch,
+            waiting_producers=publishing.waiting_producers,
             messages=publishing.published.messages,
             bytes=publishing.published.bytes,
             message_rate=publishing.published.message_rate(now_s),

@@ -11,7 +11,7 @@ States of a producer's session:
 
 import asyncio
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ...protocol.errors import MagnetarError
@@ -21,6 +21,10 @@ from ...protocol.topic_figures import ProducerFigures
 from ...runtime.meter import Meter
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import Outlet
+from .access_modes import SHARED_REQUEST, AccessMode, AccessRequest
+
+Turn = Callable[[MagnetarError | None], None]
+"""Tells a producer that waited that it may publish now, or why it never will."""
 
 
 class ProducerState(enum.Enum):
@@ -55,8 +59,15 @@ class PublishTarget(Protocol):
         """Raise the MagnetarError that the topic has against a producer, before anything is done for that producer."""
         ...
 
-    async def add_producer(self, producer: "AttachedProducer") -> None:
-        """Admit a producer that `check` let pass. Raises ProducerBusy, ServiceUnitNotReady."""
+    async def add_producer(self, producer: "AttachedProducer", turn: Turn) -> bool:
+        """Admit a producer that `check` let pass. False: it waits, and `turn` is called once.
+
+        Raises ProducerBusy, ProducerFenced, ServiceUnitNotReady.
+        """
+        ...
+
+    async def check_holder(self) -> None:
+        """Send away a producer with exclusive access whose connection is dead."""
         ...
 
     def publish(
@@ -85,7 +96,7 @@ class AttachedProducer:
         *,
         user_provided_name: bool,
         encrypted: bool = False,
-        epoch: int = 0,
+        asks: AccessRequest = SHARED_REQUEST,
         metadata: Mapping[str, str] | None = None,
         connected_since_ms: int = 0,
         now_s: float = 0.0,
@@ -97,7 +108,9 @@ class AttachedProducer:
         self.user_provided_name = user_provided_name
         self.encrypted = encrypted
         """Whether its client says that it encrypts."""
-        self.epoch = epoch
+        self.asks = asks
+        self.topic_epoch = asks.topic_epoch
+        """Of its grant, or the topic's when it was admitted as Shared; None if the topic never had one."""
         self.metadata = dict(metadata or {})
         self.connected_since_ms = connected_since_ms
         self.pending = 0
@@ -109,9 +122,11 @@ class AttachedProducer:
 
     def may_replace(self, other: "AttachedProducer") -> bool:
         """Whether this is the other one come back: the same client's next epoch. A generated name belongs to one
-        client; of a chosen name it is known only within one connection."""
-        if self.epoch <= other.epoch:
+        client; of a chosen name it is known only within one connection. A topic epoch belongs to one producer, too."""
+        if self.asks.producer_epoch <= other.asks.producer_epoch or self.asks.mode is not other.asks.mode:
             return False
+        if self.asks.mode is not AccessMode.SHARED and self.asks.topic_epoch == other.topic_epoch is not None:
+            return True
         if not self.user_provided_name and not other.user_provided_name:
             return True
         return self.connection is other.connection and self.producer_id == other.producer_id
@@ -153,7 +168,7 @@ class AttachedProducer:
         return ProducerFigures(
             producer_id=self.producer_id,
             name=self.name,
-            access_mode="Shared",
+            access_mode=self.asks.mode.text,
             address=self.connection.remote_address,
             client_version=self.connection.client_version,
             connected_since_ms=self.connected_since_ms,

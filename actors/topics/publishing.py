@@ -12,8 +12,8 @@ then to the producer. A plain topic has no stages. A stage sees each entry at tw
 Guarantees: receipts of one producer come in the order of its entries and without gaps. If an entry failed, no later
 entry of the same session is acknowledged to that session, even if it was stored.
 
-Left to others: the topic's state (`PublishHost`, which is told of a failure, and when nothing is pending), storing
-(managed ledger), and each stage's decision (one file per stage).
+Left to others: which producers are admitted (`admission`), the topic's state (`PublishHost`, which is told of a
+failure, and when nothing is pending), storing (managed ledger), and each stage's decision (one file per stage).
 """
 
 import asyncio
@@ -27,17 +27,15 @@ from ...protocol.errors import (
     LedgerFenced,
     MagnetarError,
     NoSuchEntry,
-    ProducerBusy,
-    ServiceUnitNotReady,
     StaleEpoch,
     server_error_code,
 )
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
-from ...protocol.topics import TopicName
 from ...runtime.meter import Meter
-from ..policies.effective import EffectivePolicies
-from .producer import AttachedProducer, ProducerState, Publish
+from .access_modes import NO_EPOCH
+from .admission import AdmissionHost, EpochStore, MemoryEpoch, ProducerAdmission
+from .producer import AttachedProducer, ProducerState, Publish, Turn
 from .topic import TopicState
 
 TERMINAL_ERRORS = (LedgerFenced, StaleEpoch)
@@ -92,20 +90,18 @@ class EntryLog(Protocol):
     def append(self, body: bytes, callback: Callable[[Position | None, BaseException | None], None]) -> None: ...
 
 
-class PublishHost(Protocol):
+class PublishHost(AdmissionHost, Protocol):
     """The topic, as publishing sees it."""
 
-    name: TopicName
     state: TopicState
-    policies: EffectivePolicies
 
-    def check_open(self) -> None: ...
     def publish_failed(self, error: BaseException) -> None: ...
     def nothing_pending(self) -> None: ...
 
 
 class Publishing:
-    """See the module. `remember(position, messages)` keeps the message count of what was stored, for dispatch."""
+    """See the module. `remember(position, messages)` keeps the message count of what was stored, for dispatch. Without
+    `epochs` the topic epoch lives as long as this object."""
 
     def __init__(
         self,
@@ -114,8 +110,10 @@ class Publishing:
         remember: Callable[[Position, int], None],
         *,
         stages: tuple[PublishStage, ...],
+        epochs: EpochStore | None = None,
     ) -> None:
-        self.producers: dict[str, AttachedProducer] = {}
+        self._admission = ProducerAdmission(host, epochs or MemoryEpoch(), self.check)
+        self.producers = self._admission.producers
         self.pending = 0
         self.published = Meter(asyncio.get_running_loop().time())
         self._host = host
@@ -137,42 +135,32 @@ class Publishing:
         for stage in self._stages:
             stage.check_producer(producer)
 
-    async def add_producer(self, producer: AttachedProducer) -> None:
-        """Admit a producer. Raises ProducerBusy when its name is taken by a live one, ServiceUnitNotReady, and what a
-        stage has against it."""
-        self._host.check_open()
-        self.check(producer)
-        incumbent = self.producers.get(producer.name)
-        if incumbent is not None and not producer.may_replace(incumbent):
-            if incumbent.connection is producer.connection or await incumbent.connection.check_alive():
-                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
-            self._host.check_open()
-            self.check(producer)  # the policies may have changed meanwhile
-            incumbent = self.producers.get(producer.name)
-            if incumbent is not None and not producer.may_replace(incumbent):
-                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
-        if producer.connection.closed:
-            raise ServiceUnitNotReady("the connection ended")
-        if incumbent is not None:
-            self._disconnect(incumbent)
-        elif 0 < self._host.policies.max_producers_per_topic <= len(self.producers):
-            raise ProducerBusy(f"Topic '{self._host.name.full}' reached max producers limit")
-        self.producers[producer.name] = producer
+    async def add_producer(self, producer: AttachedProducer, turn: Turn) -> bool:
+        """See `ProducerAdmission.add`."""
+        return await self._admission.add(producer, turn)
+
+    async def check_holder(self) -> None:
+        """See `ProducerAdmission.check_holder`."""
+        await self._admission.check_holder()
 
     def remove_producer(self, producer: AttachedProducer) -> None:
         """A producer left; what it has under way is completed without it."""
-        producer.end()
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
+        self._admission.remove(producer)
 
     def disconnect_all(self) -> None:
         """Send every producer away with CLOSE_PRODUCER; its client looks up again and resends what has no receipt."""
-        for producer in list(self.producers.values()):
-            self._disconnect(producer)
+        self._admission.disconnect_all()
 
-    def _disconnect(self, producer: AttachedProducer) -> None:
-        self.remove_producer(producer)
-        producer.connection.producer_closed(producer)
+    @property
+    def waiting_producers(self) -> int:
+        """How many producers wait for exclusive access."""
+        return self._admission.waiting
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """Of the last grant of exclusive access, None if there was none."""
+        epoch = self._admission.access.epoch
+        return None if epoch == NO_EPOCH else epoch
 
     # -- entries -------------------------------------------------------------------------------------------------
 
@@ -233,7 +221,7 @@ class Publishing:
             producer.connection.write(
                 send_error(producer.producer_id, sequence_id, server_error_code(error), str(error))
             )
-            self._disconnect(producer)
+            self._admission.disconnect(producer)
 
     def publish_completed(self, publish: Publish, position: Position | None, error: BaseException | None) -> None:
         """The ledger's answer to one append, in the order of appends."""

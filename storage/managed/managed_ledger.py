@@ -47,7 +47,7 @@ from .cursor_state import CursorState
 from .entry_cache import EntryCache
 from .life import Life, ManagedLedgerState, settle
 from .pins import BulkReadPlan, Pins
-from .record import OwnedRecord, holding
+from .record import OwnedRecord, TopicEpoch, holding
 from .trimming import Trimmer
 
 OPEN_ATTEMPTS_MAX = 20
@@ -76,7 +76,6 @@ class ManagedLedger:
         """Called once for each run of acknowledged entries, after their callbacks."""
         self.on_fenced: list[Callable[[MagnetarError], None]] = []
         self._env = env
-        self._loop = asyncio.get_running_loop()
         self._ledgers = ledgers
         self._metadata = metadata
         self._owned = owned
@@ -88,6 +87,7 @@ class ManagedLedger:
         self._writer.on_terminal = self._fenced
         self._writer.on_rolled = self._rolled
         self._writer.on_bookies_changed = self._bookies_changed
+        self.topic_epoch = TopicEpoch(owned, self._record_lock, chain, self._writer.fence)
         self._reads = ChainReads(ledgers, chain, cache, lambda: self._writer.current_metadata)
         self._pins = Pins(env, metadata, owned.name)
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
@@ -179,7 +179,7 @@ class ManagedLedger:
     def _notify(self) -> None:
         if not self._notify_scheduled:
             self._notify_scheduled = True
-            self._loop.call_soon(self._appended)
+            asyncio.get_running_loop().call_soon(self._appended)
 
     def _appended(self) -> None:
         self._notify_scheduled = False

@@ -26,6 +26,7 @@ from typing import Any, cast
 from ...protocol.errors import (
     BadVersion,
     ConditionFailed,
+    MagnetarError,
     MetadataError,
     MetadataUnavailable,
     NoSuchKey,
@@ -38,7 +39,7 @@ from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
 from ..metadata.record_kinds import RecordKind
 from ..metadata.store import Guard, MetadataStore, pack, unpack
-from .chain import LedgerInfo
+from .chain import LedgerChain, LedgerInfo
 
 RECORD_WAIT_S = 10.0
 """How long a subscriber, a pin or a trim waits while others change the record, before it fails."""
@@ -56,19 +57,21 @@ class ManagedLedgerRecord:
     ledgers: tuple[LedgerInfo, ...] = ()
     deleting: tuple[int, ...] = ()
     highest_ledger_id: int = -1
+    topic_epoch: int = -1
 
     def pack(self) -> bytes:
-        return pack(
-            {
-                "epoch": self.epoch,
-                "ledgers": [
-                    [info.ledger_id, info.created_ms, info.entries, info.size_bytes, info.closed, info.closed_ms]
-                    for info in self.ledgers
-                ],
-                "deleting": list(self.deleting),
-                "highest_ledger_id": self.highest_ledger_id,
-            }
-        )
+        record: dict[str, object] = {
+            "epoch": self.epoch,
+            "ledgers": [
+                [info.ledger_id, info.created_ms, info.entries, info.size_bytes, info.closed, info.closed_ms]
+                for info in self.ledgers
+            ],
+            "deleting": list(self.deleting),
+            "highest_ledger_id": self.highest_ledger_id,
+        }
+        if self.topic_epoch >= 0:
+            record["topic_epoch"] = self.topic_epoch
+        return pack(record)
 
     @staticmethod
     def unpack(value: bytes) -> "ManagedLedgerRecord":
@@ -83,6 +86,7 @@ class ManagedLedgerRecord:
                 ),
                 deleting=tuple(map(int, record["deleting"])),
                 highest_ledger_id=int(record["highest_ledger_id"]),
+                topic_epoch=int(record.get("topic_epoch", -1)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a managed ledger cannot be decoded: {error!r}") from error
@@ -262,6 +266,51 @@ async def holding(owned: OwnedRecord, lock: asyncio.Lock) -> AsyncGenerator[None
         yield
     finally:
         lock.release()
+
+
+class TopicEpoch:
+    """The topic epoch of the producers' access modes, as it is stored with the topic.
+
+    Each grant of exclusive access raises it, before the producer may publish. Pulsar keeps it with the properties of
+    the managed ledger. Only the topic's owner can raise it, and the next owner knows it. It never falls.
+
+    `on_stale` is called when the topic turns out to have another owner.
+    """
+
+    def __init__(
+        self,
+        owned: OwnedRecord,
+        record_lock: asyncio.Lock,
+        chain: LedgerChain,
+        on_stale: Callable[[MagnetarError], None],
+    ) -> None:
+        self._owned = owned
+        self._record_lock = record_lock
+        self._chain = chain
+        self._on_stale = on_stale
+
+    @property
+    def stored(self) -> int:
+        """The epoch as this owner last read or wrote it, −1 for none."""
+        return self._owned.record.topic_epoch
+
+    async def raise_to(self, epoch: int) -> None:
+        """Store an epoch; a higher one that is stored already stays.
+
+        Raises StaleEpoch when the topic has another owner, MetadataUnavailable (nothing changed), OutcomeUnknown.
+        """
+
+        def raised(record: ManagedLedgerRecord) -> ManagedLedgerRecord:
+            known = self._chain.as_known(record.ledgers)
+            return replace(record, ledgers=known, topic_epoch=max(record.topic_epoch, epoch))
+
+        try:
+            async with holding(self._owned, self._record_lock):
+                if self._owned.record.topic_epoch < epoch:
+                    await self._owned.change(raised)
+        except StaleEpoch as error:
+            self._on_stale(error)
+            raise
 
 
 def _epoch_of(assignment: bytes) -> int:

@@ -33,7 +33,7 @@ _LEDGER = LedgerMetadata(
     last_entry=20,
     length=1000,
 )
-_TOPIC = ManagedLedgerRecord(3, (LedgerInfo(7, 1, 21, 1000, True, 5), LedgerInfo(8, 2, 0, 0, False, 0)), (5, 6), 8)
+_TOPIC = ManagedLedgerRecord(3, (LedgerInfo(7, 1, 21, 1000, True, 5), LedgerInfo(8, 2, 0, 0, False, 0)), (5, 6), 8, 2)
 _CURSORS = [
     CursorRecord(3, 9, None),
     CursorRecord(3, None, b"state"),

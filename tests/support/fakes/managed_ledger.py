@@ -67,6 +67,25 @@ class MemoryCursor:
         self._beyond.clear()
 
 
+class MemoryTopicEpoch:
+    """The topic epoch. `allowed` holds writes back, `fail` fails the next one after it was stored or not."""
+
+    def __init__(self) -> None:
+        self.stored = -1
+        self.writes: list[int] = []
+        self.allowed = asyncio.Event()
+        self.allowed.set()
+        self.fail: MagnetarError | None = None
+
+    async def raise_to(self, epoch: int) -> None:
+        self.writes.append(epoch)
+        await self.allowed.wait()
+        await asyncio.sleep(0)
+        if self.fail is not None:
+            raise self.fail
+        self.stored = max(self.stored, epoch)
+
+
 class MemoryManagedLedger:
     """Appends complete in the next turn of the loop, all of one turn as one batch; `hold` keeps them, `fail_next`
     fails one, `fence` is another owner taking over."""
@@ -86,6 +105,7 @@ class MemoryManagedLedger:
         self.asked: list[tuple[Position, int]] = []
         """What each read asked for: its first position, and how many entries at most."""
         self.publish_times: dict[Position, int] = {}
+        self.topic_epoch = MemoryTopicEpoch()
         self._pending: list[tuple[bytes, Callback]] = []
         self._failures: dict[int, BaseException] = {}
         self._appended = 0

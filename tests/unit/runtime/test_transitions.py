@@ -12,6 +12,7 @@ from magnetar.actors.coordinator import membership
 from magnetar.actors.members import coordinator_link
 from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
+from magnetar.actors.topics import access_modes
 from magnetar.client.core import connection, registration
 from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.rpc import connection_state, handshake
@@ -46,6 +47,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "storage of cursors": cursor_storage.TRANSITIONS,
     "connections of clients": connection.TRANSITIONS,
     "registered producers and consumers": registration.TRANSITIONS,
+    "access to topics": access_modes.TRANSITIONS,
 }  # type: ignore[dict-item]
 
 

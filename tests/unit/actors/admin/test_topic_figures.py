@@ -19,8 +19,9 @@ from support.fakes.topic_figures import (
 def test_a_topic_is_shown_with_its_state_epoch_and_sums_over_its_subscriptions():
     consumers = [consumer_figures("a"), consumer_figures("b")]
     subscriptions = [subscription_figures("s", consumers=consumers), subscription_figures("t", messages=1)]
-    shown = topic_json(topic_figures(subscriptions=subscriptions))
-    assert (shown["state"], shown["topicEpoch"]) == ("open", 7)
+    shown = topic_json(topic_figures(subscriptions=subscriptions, topic_epoch=3, waiting_producers=2))
+    assert (shown["state"], shown["ownerEpoch"], shown["topicEpoch"]) == ("open", 7, 3)
+    assert shown["waitingPublishers"] == 2
     assert (shown["msgInCounter"], shown["bytesInCounter"], shown["averageMsgSize"]) == (2, 10, 5.0)
     assert (shown["msgOutCounter"], shown["msgRateOut"]) == (6, 2.0)
     assert [consumer["consumerName"] for consumer in shown["subscriptions"]["s"]["consumers"]] == ["a", "b"]
@@ -42,7 +43,7 @@ def test_partitions_add_up_counters_and_neither_epochs_nor_states():
     assert "topicEpoch" not in total and "state" not in total
     assert (total["msgInCounter"], total["storageSize"], total["pendingPublishes"]) == (4, 200, 2)
     assert (total["averageMsgSize"], total["metadata"]) == (5.0, {"partitions": 2})
-    assert [total["partitions"][name]["topicEpoch"] for name in ("t-0", "t-1")] == [7, 9]
+    assert [total["partitions"][name]["ownerEpoch"] for name in ("t-0", "t-1")] == [7, 9]
     assert len(total["publishers"]) == 2
 
 

@@ -266,11 +266,9 @@ async def test_a_producer_whose_closing_is_refused_still_ends_with_its_connectio
         await until(lambda: not front.topic.publishing.producers)
 
 
-async def test_access_modes_and_transactions_are_refused():
+async def test_transactions_are_refused():
     async with broker_front() as front:
         peer = await front.peer()
-        refused = await peer.producer(TOPIC, producer_access_mode=1)
-        assert refused.error == ServerError.NotAllowedError and "Exclusive" in refused.message
         assert (await peer.producer(TOPIC, txn_enabled=True)).error == ServerError.NotAllowedError
         await peer.close()
 

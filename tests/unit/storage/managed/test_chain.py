@@ -155,8 +155,9 @@ def test_a_cache_of_nothing_keeps_nothing():
 
 
 def test_the_record_packs():
-    record = ManagedLedgerRecord(4, (LedgerInfo(1, 2, 3, 4, True, 5), LedgerInfo(9, 8)), (7, 6), 9)
+    record = ManagedLedgerRecord(4, (LedgerInfo(1, 2, 3, 4, True, 5), LedgerInfo(9, 8)), (7, 6), 9, topic_epoch=3)
     assert ManagedLedgerRecord.unpack(record.pack()) == record
+    assert ManagedLedgerRecord.unpack(ManagedLedgerRecord(4).pack()).topic_epoch == -1
     for value in (b"", b"\xc0", b"\x80", b"\x81\xa5epoch\xa1x"):
         with pytest.raises(MetadataError):
             ManagedLedgerRecord.unpack(value)
