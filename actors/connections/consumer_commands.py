@@ -45,6 +45,7 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer
+from ..topics.batch_index_acks import PartOfBatch
 from ..topics.subscription import Subscription
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily, CommandHandler
@@ -175,13 +176,14 @@ class ConsumerCommands(CommandFamily):
                     raise NotAllowedError("a cumulative acknowledgement must name one message")
                 try:
                     subscription.acknowledge_cumulative(consumer, _done_up_to(command.message_id[0]))
+                    subscription.acknowledge(consumer, [], _parts_of_batches(command))
                 except CumulativeAcknowledgementNotAllowedError as error:
                     # No client sends that. Pulsar leaves it out and gives the receipt all the same.
                     logger.warning("an acknowledgement of consumer %s is ignored: %s", consumer.name, error)
             else:
-                subscription.acknowledge(
-                    consumer, [(item.ledgerId, item.entryId) for item in command.message_id if not any(item.ack_set)]
-                )
+                whole = [(item.ledgerId, item.entryId) for item in command.message_id if not any(item.ack_set)]
+                parts = _parts_of_batches(command) if len(whole) < len(command.message_id) else ()
+                subscription.acknowledge(consumer, whole, parts)
         except MagnetarError as error:
             if wants_answer:
                 self._acknowledge_failed(command, error)
@@ -364,6 +366,15 @@ def _done_up_to(data: MessageIdData) -> Position:
     """Where a cumulative acknowledgement ends: in front of a batch of which something is left."""
     ledger_id, entry_id = position_of(data)
     return (ledger_id, entry_id - 1) if any(data.ack_set) else (ledger_id, entry_id)
+
+
+def _parts_of_batches(command: CommandAck) -> list[PartOfBatch]:
+    """The batches of which something is left."""
+    return [
+        PartOfBatch(position_of(item), list(item.ack_set), max(item.batch_size, 0))
+        for item in command.message_id
+        if any(item.ack_set)
+    ]
 
 
 async def _sought(moving: Coroutine[object, object, None], request_id: int) -> bytes:

@@ -5,7 +5,7 @@ A Shared consumer may also be blocked by too many unacknowledged messages. All b
 of the others: a blocked consumer goes on when half of the bound is acknowledged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from ...protocol.commands import encode, message_header
@@ -111,14 +111,20 @@ class AttachedConsumer:
         self.blocked = False
         return positions
 
-    def deliver(self, delivery: Delivery, now_ms: int) -> None:
-        """Write the entries to the connection, as the producers sent them."""
+    def deliver(
+        self, delivery: Delivery, now_ms: int, ack_set_of: Callable[[Position], list[int] | None] | None = None
+    ) -> None:
+        """Write the entries to the connection, as the producers sent them.
+
+        `ack_set_of` says which messages of a partly acknowledged batch are open; None while there is no such batch.
+        """
         parts: list[bytes] = []
         headers_size = entries_size = 0
         consumer_id, partition, epoch = self.consumer_id, self._partition, self.epoch
         for (ledger_id, entry_id), body, count, redeliveries in delivery.entries:
+            ack_set = None if ack_set_of is None else ack_set_of((ledger_id, entry_id))
             header = message_header(
-                consumer_id, ledger_id, entry_id, partition, redeliveries, None, len(body), consumer_epoch=epoch
+                consumer_id, ledger_id, entry_id, partition, redeliveries, ack_set, len(body), consumer_epoch=epoch
             )
             parts.append(header)
             parts.append(body)

@@ -120,6 +120,18 @@ class Dispatcher:
         """Entries were acknowledged one by one. Returns whether a blocked consumer may go on."""
         raise NotImplementedError
 
+    def acknowledged_in_part(self, consumer: AttachedConsumer, position: Position, left: int) -> bool:
+        """Messages of an entry were acknowledged, and `left` of it are not. Returns whether a blocked consumer may go
+        on."""
+        for owner in (consumer, *self.consumers):
+            held = owner.pending.get(position)
+            if held is not None:
+                if held <= left:
+                    return False
+                owner.pending[position] = left
+                return owner.settle(held - left, self._limits.unacked_messages_max)
+        return False
+
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """Deliver again: these entries, or (None) all that the consumer has not acknowledged."""
         raise NotImplementedError

@@ -21,22 +21,26 @@ class DispatcherHost(Protocol):
     failover_topic: FailoverTopic
     held_topics: HeldTopics
 
-    def count_of(self, position: Position, body: bytes) -> int: ...
-
 
 def new_dispatcher(
-    host: DispatcherHost, subscription: str, cursor: CursorView, subscription_type: int, wake: Callable[[], None]
+    host: DispatcherHost,
+    subscription: str,
+    cursor: CursorView,
+    subscription_type: int,
+    wake: Callable[[], None],
+    count_of: Callable[[Position, bytes], int],
 ) -> Dispatcher:
-    """The dispatcher of a subscription that has no consumer yet. `wake` sets its dispatch going."""
+    """The dispatcher of a subscription that has no consumer yet. `wake` sets its dispatch going, and `count_of` says
+    how many messages of an entry are to be delivered."""
     if subscription_type == CommandSubscribe.Exclusive:
-        return ExclusiveDispatcher(cursor, host.dispatch_limits, host.count_of)
+        return ExclusiveDispatcher(cursor, host.dispatch_limits, count_of)
     if subscription_type == CommandSubscribe.Shared:
-        return SharedDispatcher(cursor, host.dispatch_limits, host.count_of)
+        return SharedDispatcher(cursor, host.dispatch_limits, count_of)
     news = ActiveConsumerNews(host.settings.active_consumer_failover_delay_ms / 1000, wake)
     news.dispatcher = FailoverDispatcher(
         cursor,
         host.dispatch_limits,
-        host.count_of,
+        count_of,
         subscription=subscription,
         topic=host.failover_topic,
         held_topics=host.held_topics,

@@ -24,6 +24,10 @@ class MessageCounts:
             self._old, self._young = self._young, {}
         self._young[position] = messages
 
+    def known(self, position: Position) -> int | None:
+        """Messages in the entry, if that is remembered."""
+        return self._young.get(position) or self._old.get(position)
+
     def of(self, position: Position, body: bytes) -> int:
         """Messages in the entry; parses `body` only if the count is not known. At least 1, so that every entry costs
         a permit, even one that cannot be parsed: its consumer sees that and says so."""

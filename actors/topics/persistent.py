@@ -70,7 +70,7 @@ class PersistentTopic:
         stages = publish_stages(policies, name)
         epochs = ledger.topic_epoch
         self.publishing = Publishing(self, ledger, common.counts.remember, stages=stages, epochs=epochs)
-        self.count_of = common.counts.of
+        self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self._on_terminal = on_terminal

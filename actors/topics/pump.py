@@ -20,6 +20,7 @@ from ...runtime.environment import Environment
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
 from ..dispatch.shared import SharedDispatcher
+from .batch_index_acks import BatchIndexAcks
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +45,12 @@ class PumpHost(Protocol):
 
 
 class Pump:
-    """See the module. The subscription sets `dispatcher`. `describe(now_s)` says how the subscription stands, for the
-    log."""
+    """See the module. The subscription sets `dispatcher`, and `index_acks` if the broker has that switched on.
+    `describe(now_s)` says how the subscription stands, for the log."""
 
     def __init__(self, host: PumpHost, name: str, describe: Callable[[float], object]) -> None:
         self.dispatcher: Dispatcher | None = None
+        self.index_acks: BatchIndexAcks | None = None
         self._host = host
         self._name = name
         self._describe = describe
@@ -87,8 +89,10 @@ class Pump:
                 if not entries and not plan.positions and plan.generation == dispatcher.generation:
                     return  # nothing behind the read position after all; the next append wakes us
                 now_ms = self._host.env.clock.now_ms()
-                for delivery in dispatcher.distribute(plan, entries):
-                    delivery.consumer.deliver(delivery, now_ms)
+                deliveries = dispatcher.distribute(plan, entries)
+                ack_set_of = None if self.index_acks is None else self.index_acks.ack_set_of
+                for delivery in deliveries:
+                    delivery.consumer.deliver(delivery, now_ms, ack_set_of)
                 self._backoff.reset()
                 rounds += 1
                 if rounds % ROUNDS_BEFORE_YIELD == 0:

@@ -13,7 +13,7 @@ seek) a timer that ends it.
 
 import asyncio
 import enum
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
 from ...protocol.errors import (
@@ -34,7 +34,9 @@ from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher
+from .batch_index_acks import BatchIndexAcks, PartOfBatch
 from .dispatchers import DispatcherHost, new_dispatcher
+from .message_counts import MessageCounts
 from .pump import Pump
 
 
@@ -59,6 +61,7 @@ class SubscriptionHost(DispatcherHost, Protocol):
     env: Environment
     ledger: ManagedLedger
     dispatch_bytes_max: int
+    counts: MessageCounts
 
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
     async def seek(
@@ -88,6 +91,10 @@ class Subscription:
         self.wake = self._pump.wake
         self.check = self._pump.check
         self.use_limits = self._pump.use_limits
+        self._count_of = host.counts.of
+        if host.settings.acknowledgment_at_batch_index_level_enabled:
+            self._pump.index_acks = BatchIndexAcks(cursor, host.counts)
+            self._count_of = self._pump.index_acks.open_count
         self._attaching = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._ledger_id = cursor.first_unacknowledged[0]
@@ -138,7 +145,7 @@ class Subscription:
         self.host.check_consumers(self)
         dispatcher = self._pump.dispatcher
         if dispatcher is None:
-            dispatcher = new_dispatcher(self.host, self.name, self.cursor, subscription_type, self.wake)
+            dispatcher = new_dispatcher(self.host, self.name, self.cursor, subscription_type, self.wake, self._count_of)
             dispatcher.add(consumer)
             self._become(SubscriptionState.TYPED)
             self._pump.dispatcher = dispatcher
@@ -206,8 +213,14 @@ class Subscription:
         consumer.last_flow_ms = self.host.env.clock.now_ms()
         self.wake()
 
-    def acknowledge(self, consumer: AttachedConsumer, positions: list[Position]) -> None:
-        """Individual acknowledgement of entries. What was never written is left out."""
+    def acknowledge(
+        self, consumer: AttachedConsumer, positions: list[Position], parts: Sequence[PartOfBatch] = ()
+    ) -> None:
+        """Individual acknowledgement of entries. What was never written is left out.
+
+        `parts` are single messages of batches, ignored where the broker has that switched off. Raises NotAllowedError
+        at the first of them that is beyond the bounds of what a cursor keeps.
+        """
         dispatcher = self._pump.dispatcher
         if dispatcher is None or self.closed:
             return
@@ -217,6 +230,10 @@ class Subscription:
         unblocked = dispatcher.acknowledged(consumer, positions)
         self.cursor.acknowledge(positions)
         self._note_acknowledged(consumer, len(positions))
+        if parts and self._pump.index_acks is not None:
+            written = [part for part in parts if (0, 0) <= part.position <= tail]
+            unblocked |= self._pump.index_acks.acknowledge(dispatcher, consumer, written)
+            self._note_acknowledged(consumer, len(written))
         if unblocked or dispatcher.blocked:
             self.wake()
 

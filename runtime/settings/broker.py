@@ -9,6 +9,13 @@ from .text import setting
 class BrokerSettings:
     """See the module."""
 
+    acknowledgment_at_batch_index_level_enabled: bool = setting(
+        "acknowledgmentAtBatchIndexLevelEnabled",
+        "pulsar",
+        False,
+        "Whether consumers may acknowledge single messages of a batch. The broker then does not deliver them again.",
+        hostile=True,
+    )
     unacked_messages_max_per_consumer: int = setting(
         "maxUnackedMessagesPerConsumer",
         "pulsar",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ...protocol.errors import MagnetarError
 from ...protocol.message_id import Position
 from ..metadata.store import Guard
+from .acknowledged import BatchIndexes
 from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
 from .cursor_storage import CursorStorage
@@ -66,12 +67,14 @@ class Cursor:
         return self._state.next_unacknowledged(position)
 
     def ranges_before(self, position: Position) -> int:
-        """How many acknowledged ranges beyond the mark begin in front of `position`."""
+        """How many acknowledged ranges beyond the mark begin in front of `position`, partly acknowledged batches
+        included."""
         return self._state.ranges_before(position)
 
-    def ack_set(self, position: Position) -> list[int] | None:
-        """See `CursorState.ack_set`."""
-        return self._state.ack_set(position)
+    @property
+    def batches(self) -> BatchIndexes:
+        """What is acknowledged of single batches; to look at."""
+        return self._state.batches
 
     @property
     def acknowledged_ranges(self) -> int:
@@ -86,7 +89,10 @@ class Cursor:
             self._writer.moved()
 
     def acknowledge_batch_index(self, position: Position, ack_set: Sequence[int], batch_size: int) -> None:
-        """Acknowledge single messages of a batch: those whose bit is clear in `ack_set`."""
+        """Acknowledge single messages of a batch: those whose bit is clear in `ack_set`.
+
+        Raises NotAllowedError beyond the bounds of `BatchIndexes`.
+        """
         if self._state.acknowledge_batch_index(position, ack_set, batch_size):
             self._writer.moved()
 

@@ -15,15 +15,12 @@ from typing import Any, NamedTuple, cast
 from ...protocol.errors import MetadataError, ProtocolError
 from ...protocol.message_id import Position
 from ..metadata.store import pack, unpack
-from .entry_ranges import EntryRanges
+from .acknowledged import Batches, BatchIndexes, EntryRanges
 
 CHANGES_MAX = 10_000
 """Ranges and batches that are kept for the next delta."""
 RANGES_PER_PIECE = 4096
 """So many are packed without another thread having its turn."""
-
-Batches = dict[Position, tuple[int, int]]
-"""Position → (batch size, bits of the messages that are not acknowledged)."""
 
 
 class Whole(NamedTuple):
@@ -94,7 +91,7 @@ class Changes:
         """A property changed."""
         self._properties = not self.lost
 
-    def take(self, mark: Position, batches: Batches, properties: Mapping[str, str]) -> bytes | None:
+    def take(self, mark: Position, batches: BatchIndexes, properties: Mapping[str, str]) -> bytes | None:
         """Pack them, and count from here on again; None when they are lost."""
         if self.lost:
             return None

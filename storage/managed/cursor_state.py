@@ -1,7 +1,7 @@
 """What a subscription has acknowledged: mark-delete position, ranges beyond it, single messages of batches. Pure.
 
 State: everything up to and including `mark_delete` is acknowledged; beyond it the ranges in `_ranges` are; entries in
-`_batches` are acknowledged in part. All positions are those of a `LedgerChain`.
+`batches` are acknowledged in part. All positions are those of a `LedgerChain`.
 
 Transitions: `acknowledge` and `acknowledge_cumulative` only add; `reset` starts again at a position.
 
@@ -14,12 +14,9 @@ Invariants:
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...protocol.message_id import Position
+from .acknowledged import BatchIndexes, EntryRanges, words_to_bits
 from .chain import LedgerChain
-from .cursor_changes import Batches, Changes, Whole, read_back
-from .entry_ranges import EntryRanges
-
-WORD_BITS = 64
-_WORD_MASK = (1 << WORD_BITS) - 1
+from .cursor_changes import Changes, Whole, read_back
 
 
 class CursorState:
@@ -30,7 +27,7 @@ class CursorState:
         self.mark_delete = mark_delete
         self._chain = chain
         self._ranges: dict[int, EntryRanges] = {}
-        self._batches: Batches = {}
+        self.batches = BatchIndexes()
         self._changes = Changes()
 
     # -- questions -----------------------------------------------------------------------------------------------
@@ -44,14 +41,20 @@ class CursorState:
     def range_count(self) -> int:
         return sum(len(ranges) for ranges in self._ranges.values())
 
+    @property
+    def part_count(self) -> int:
+        """Ranges, and batches that are acknowledged in part: what writing the state costs."""
+        return self.range_count + len(self.batches)
+
     def ranges_before(self, position: Position) -> int:
-        """Ranges beyond the mark that begin in front of a position."""
+        """Ranges beyond the mark that begin in front of a position, and batches there that are acknowledged in part."""
         ledger_id, entry_id = position
-        return sum(
+        ranges = sum(
             len(ranges) if one < ledger_id else ranges.count_before(entry_id)
             for one, ranges in self._ranges.items()
             if one <= ledger_id
         )
+        return ranges + self.batches.count_before(position) if self.batches.sets else ranges
 
     def is_acknowledged(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
@@ -78,11 +81,6 @@ class CursorState:
         behind = self._chain.count_between(self.mark_delete, self._chain.last_confirmed)
         return behind - sum(ranges.count for ranges in self._ranges.values())
 
-    def ack_set(self, position: Position) -> list[int] | None:
-        """Signed 64-bit words whose set bits are messages of a batch not yet acknowledged; None when all are open."""
-        batch = self._batches.get(position)
-        return None if batch is None else bits_to_words(batch[1], batch[0])
-
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, positions: Iterable[Position]) -> bool:
@@ -95,16 +93,18 @@ class CursorState:
         return changed
 
     def acknowledge_batch_index(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
-        """Acknowledge the messages of a batch whose bits are clear in `ack_set`. Returns whether anything changed."""
+        """Acknowledge the messages of a batch whose bits are clear in `ack_set`. Returns whether anything changed.
+
+        Raises NotAllowedError beyond the bounds of `BatchIndexes`.
+        """
         if batch_size < 1 or not self._chain.contains(position) or self.is_acknowledged(position):
             return False
-        _, open_before = self._batches.get(position, (batch_size, (1 << batch_size) - 1))
-        open_now = open_before & words_to_bits(ack_set)
-        if not open_now:
+        before = self.batches.get(position)
+        left = self.batches.narrow(position, batch_size, words_to_bits(ack_set))
+        if not left:
             return self.acknowledge([position])
-        if open_now == open_before:
+        if self.batches.get(position) == before:
             return False
-        self._batches[position] = (batch_size, open_now)
         self._changes.batch(position)
         return True
 
@@ -121,7 +121,7 @@ class CursorState:
         """Start again: `position` is the first that is not acknowledged."""
         self.mark_delete = (position[0], position[1] - 1) if position[1] >= 0 else position
         self._ranges.clear()
-        self._batches.clear()
+        self.batches.clear()
         self._changes.lose()
 
     def go_back_to(self, end: Position) -> bool:
@@ -136,8 +136,8 @@ class CursorState:
         """Forget ranges of ledgers that are no longer in the chain. Returns whether the mark moved."""
         for ledger_id in [one for one in self._ranges if self._chain.get(one) is None]:
             del self._ranges[ledger_id]
-        for position in [one for one in self._batches if self._chain.get(one[0]) is None]:
-            del self._batches[position]
+        if self.batches.sets:
+            self.batches.retain(lambda position: self._chain.get(position[0]) is not None)
         before = self.mark_delete
         self._advance()
         return self.mark_delete != before
@@ -146,17 +146,17 @@ class CursorState:
 
     def pack(self) -> bytes:
         """The whole state; equal states give equal bytes."""
-        return Whole(self.mark_delete, sorted(self._ranges.items()), self._batches, self.properties).pack()
+        return Whole(self.mark_delete, sorted(self._ranges.items()), self.batches.copy(), self.properties).pack()
 
     def whole(self) -> Whole:
         """A copy of the state, to be packed and written; `changes` count from here on."""
         self._changes.begin()
         ranges = [(ledger_id, ranges.copy()) for ledger_id, ranges in sorted(self._ranges.items())]
-        return Whole(self.mark_delete, ranges, dict(self._batches), dict(self.properties))
+        return Whole(self.mark_delete, ranges, self.batches.copy(), dict(self.properties))
 
     def take_changes(self) -> bytes | None:
         """What changed since `whole` or this was called last, packed; None when it is not known: write the whole."""
-        return self._changes.take(self.mark_delete, self._batches, self.properties)
+        return self._changes.take(self.mark_delete, self.batches, self.properties)
 
     def lose_changes(self) -> None:
         """What was taken was perhaps not written: the whole is due."""
@@ -183,7 +183,7 @@ class CursorState:
         state._forget_up_to_mark()
         for position, batch in found.batches.items():
             if chain.contains(position) and not state.is_acknowledged(position):
-                state._batches[position] = batch
+                state.batches.put(position, batch)
         state.skip_missing()
         return state
 
@@ -192,8 +192,8 @@ class CursorState:
     def _acknowledge_one(self, position: Position) -> bool:
         if position <= self.mark_delete or not self._chain.contains(position):
             return False
-        if self._batches:
-            self._batches.pop(position, None)
+        if self.batches.sets:
+            self.batches.discard(position)
         ledger_id, entry_id = position
         mark_ledger, mark_entry = self.mark_delete
         if ledger_id == mark_ledger and entry_id == mark_entry + 1:
@@ -238,23 +238,5 @@ class CursorState:
             ranges.remove_up_to(self.mark_delete[1])
             if not ranges:
                 del self._ranges[mark_ledger]
-        if self._batches:
-            for position in [one for one in self._batches if one <= self.mark_delete]:
-                del self._batches[position]
-
-
-def words_to_bits(words: Sequence[int]) -> int:
-    """Pulsar's ack set (64-bit words, least significant first, signed or not) as one number."""
-    bits = 0
-    for index, word in enumerate(words):
-        bits |= (word & _WORD_MASK) << (index * WORD_BITS)
-    return bits
-
-
-def bits_to_words(bits: int, size: int) -> list[int]:
-    """The inverse of `words_to_bits` for a batch of `size` messages, words signed."""
-    words: list[int] = []
-    for index in range((size + WORD_BITS - 1) // WORD_BITS):
-        word = (bits >> (index * WORD_BITS)) & _WORD_MASK
-        words.append(word - (1 << WORD_BITS) if word >> (WORD_BITS - 1) else word)
-    return words
+        if self.batches.sets:
+            self.batches.remove_up_to(self.mark_delete)

@@ -132,7 +132,7 @@ class CursorStorage:
             if ahead := state.go_back_to(end):
                 logger.warning("cursor %s of %s starts again at %s", name, home.topic_path, end)
             storage = CursorStorage(home, name, record.kind)
-            if ahead or (deltas and state.range_count <= SMALL_STATE_RANGES_MAX):
+            if ahead or (deltas and state.part_count <= SMALL_STATE_RANGES_MAX):
                 packed, deltas = state.pack(), []
             inline = ahead or record.ledger_id is None or (not deltas and len(packed) <= INLINE_STATE_MAX_BYTES)
             stored = CursorRecord(home.epoch, None, packed, record.kind)
@@ -170,7 +170,7 @@ class CursorStorage:
 
     async def write_inline(self, state: CursorState) -> bool:
         """Put a small state into the record and delete the ledger. Returns whether that was done."""
-        if state.range_count > SMALL_STATE_RANGES_MAX:
+        if state.part_count > SMALL_STATE_RANGES_MAX:
             return False
         packed, old_ledger = state.pack(), self._record.ledger_id
         if len(packed) > INLINE_STATE_MAX_BYTES:

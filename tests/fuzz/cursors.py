@@ -11,9 +11,10 @@ from magnetar.protocol.bookie_wire import LedgerEntry
 from magnetar.protocol.errors import MetadataError
 from magnetar.protocol.message_id import Position
 from magnetar.runtime.rpc.messages import pack, unpack
+from magnetar.storage.managed.acknowledged import words_to_bits
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.cursor_ledger import read_last, split
-from magnetar.storage.managed.cursor_state import CursorState, words_to_bits
+from magnetar.storage.managed.cursor_state import CursorState
 
 from .loop import run
 from .mutation import make_odd, mutate

@@ -128,8 +128,8 @@ def validate_cursor_state(state: CursorState, chain: LedgerChain, highest_ledger
     ranges = state._ranges.get(behind[0])
     if ranges is not None and ranges.end_of(behind[1]) is not None:
         yield f"the mark {mark} could go on: {behind} is acknowledged"
-    if any(position <= mark for position in state._batches):
-        yield f"parts of batches up to the mark {mark} are kept: {list(state._batches)}"
+    if any(position <= mark for position in state.batches):
+        yield f"parts of batches up to the mark {mark} are kept: {list(state.batches)}"
     if mark > max(chain.last_confirmed, (max(chain.last_ledger_id, highest_ledger_id, 0), -1)):
         yield f"the mark {mark} is beyond the end {chain.last_confirmed}"
 

@@ -27,10 +27,10 @@ from magnetar.storage.bookie.segment_reader import RangeRead, SegmentReader
 from magnetar.storage.ledger.recovery import LedgerRecovery
 from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState
+from magnetar.storage.managed.acknowledged import EntryRanges
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_changes import Whole
 from magnetar.storage.managed.cursor_state import CursorState
-from magnetar.storage.managed.entry_ranges import EntryRanges
 from magnetar.storage.managed.record import ManagedLedgerRecord, OwnedRecord
 from magnetar.storage.metadata.ledger_ids import LedgerIds
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata

@@ -1,12 +1,13 @@
 """A managed ledger in memory, with the real one's interface and hooks for failures, for tests of the broker's core."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError, SubscriptionNotFound
 from magnetar.protocol.message_id import Position
+from magnetar.storage.managed.acknowledged import BatchIndexes, words_to_bits
 
 Callback = Callable[[Position | None, BaseException | None], None]
 
@@ -19,6 +20,7 @@ class MemoryCursor:
         self.flushes = 0
         self.flush_allowed = asyncio.Event()
         self.flush_allowed.set()
+        self.batches = BatchIndexes()
         self._ledger = ledger
         self._first = first
         self._beyond: set[Position] = set()
@@ -53,6 +55,12 @@ class MemoryCursor:
 
     def acknowledge(self, positions: list[Position]) -> None:
         self._beyond.update(position for position in positions if position >= self._first)
+        for position in positions:
+            self.batches.discard(position)
+
+    def acknowledge_batch_index(self, position: Position, ack_set: Sequence[int], batch_size: int) -> None:
+        if not self.is_acknowledged(position) and not self.batches.narrow(position, batch_size, words_to_bits(ack_set)):
+            self.acknowledge([position])
 
     def acknowledge_cumulative(self, position: Position) -> None:
         self._first = max(self._first, self._ledger.next_position(position))

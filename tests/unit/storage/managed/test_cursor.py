@@ -435,7 +435,7 @@ async def test_batch_indexes_survive(cluster):
     await cursor.flush()
     again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
     found = again.cursors["s"]
-    assert found.ack_set(positions[0]) == [0b1010] and not found.is_acknowledged(positions[0])
+    assert found.batches.ack_set(positions[0]) == [0b1010] and not found.is_acknowledged(positions[0])
     found.acknowledge_batch_index(positions[0], [0b0101], 4)
     assert found.is_acknowledged(positions[0]) and found.mark_delete_position == positions[0]
     await again.close()

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.protocol.errors import MetadataError
+from magnetar.protocol.errors import MetadataError, NotAllowedError
 from magnetar.runtime.rpc.messages import pack
+from magnetar.storage.managed import acknowledged
+from magnetar.storage.managed.acknowledged import EntryRanges, bits_to_words, words_to_bits
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
-from magnetar.storage.managed.cursor_state import CursorState, bits_to_words, words_to_bits
-from magnetar.storage.managed.entry_ranges import EntryRanges
+from magnetar.storage.managed.cursor_state import CursorState
 
 
 def chain(*entries: int) -> LedgerChain:
@@ -153,16 +154,16 @@ def test_it_grows_with_the_chain():
 def test_batch_indexes_add_up_to_an_entry():
     one = chain(3)
     state = at_start(one)
-    assert state.ack_set((3, 0)) is None
+    assert state.batches.ack_set((3, 0)) is None
     assert state.acknowledge_batch_index((3, 0), [0b110], 3)
     assert not state.acknowledge_batch_index((3, 0), [0b110], 3)
-    assert state.ack_set((3, 0)) == [0b110] and not state.is_acknowledged((3, 0))
+    assert state.batches.ack_set((3, 0)) == [0b110] and not state.is_acknowledged((3, 0))
     state = CursorState.unpack(state.pack(), one)
     assert state.acknowledge_batch_index((3, 0), [0b001], 3)
-    assert state.mark_delete == (3, 0) and state.ack_set((3, 0)) is None
+    assert state.mark_delete == (3, 0) and state.batches.ack_set((3, 0)) is None
     state.acknowledge_batch_index((3, 1), [1], 2)
     state.acknowledge_cumulative((3, 2))
-    assert state.ack_set((3, 1)) is None
+    assert state.batches.ack_set((3, 1)) is None
 
 
 @given(st.integers(1, 200), st.data())
@@ -180,7 +181,7 @@ def test_reset_starts_again():
     state.acknowledge_batch_index((3, 4), [1], 2)
     state.reset((3, 2))
     check(state, one, {(3, 0), (3, 1)})
-    assert state.ack_set((3, 4)) is None
+    assert state.batches.ack_set((3, 4)) is None
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc1", b"\x90", b"\x81\xa4mark\x90", bytes(40)])
@@ -235,3 +236,36 @@ def test_what_is_not_there_is_not_acknowledged_by_a_stored_state_either():
 
 def test_a_place_far_before_a_ledger_is_followed_by_the_first_entry_that_exists():
     assert chain(0, 2).next_position((3, -32)) == (6, 0)
+
+
+def test_sets_beyond_the_bounds_are_refused_and_nothing_is_dropped(monkeypatch):
+    state = at_start(chain(8))
+    with pytest.raises(NotAllowedError, match="as a whole"):
+        state.acknowledge_batch_index((3, 0), [1], acknowledged.BATCH_MESSAGES_MAX + 1)
+    monkeypatch.setattr(acknowledged, "BATCHES_SIZE_MAX_BYTES", 2)
+    state.acknowledge_batch_index((3, 1), [1], 4)
+    state.acknowledge_batch_index((3, 2), [1], 4)
+    with pytest.raises(NotAllowedError, match="too many batches"):
+        state.acknowledge_batch_index((3, 3), [1], 4)
+    assert list(state.batches) == [(3, 1), (3, 2)] and state.batches.size_bytes == 2
+    state.acknowledge_batch_index((3, 1), [0b1110], 4)  # what is there may go on, and makes room when it is complete
+    assert state.acknowledge_batch_index((3, 3), [1], 4) and state.is_acknowledged((3, 1))
+    assert CursorState.unpack(state.pack(), chain(8)).batches.copy() == {(3, 2): (4, 1), (3, 3): (4, 1)}
+
+
+def test_partly_acknowledged_batches_count_as_ranges_and_go_with_the_mark():
+    state = at_start(chain(8))
+    for entry_id in (1, 3, 5):
+        state.acknowledge_batch_index((3, entry_id), [0b10], 2)
+    state.acknowledge([(3, 2)])
+    assert state.ranges_before((3, 0)) == 0 and state.ranges_before((3, 4)) == 3 and state.part_count == 4
+    state.acknowledge_cumulative((3, 3))
+    assert list(state.batches) == [(3, 5)] and state.batches.size_bytes == 1
+    state.reset((3, 0))
+    assert not state.batches and state.batches.size_bytes == 0
+
+
+def test_a_state_that_was_written_without_indexes_is_read():
+    """As owners wrote it that knew no batch-index acknowledgement."""
+    state = CursorState.unpack(packed(), chain(8))
+    assert state.mark_delete == (3, 0) and not state.batches
