@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from ...protocol.errors import Timeout
-from ..consuming.message import Message, Messages
+from ..consuming.message import Message
+from ..consuming.messages import Messages
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy
 from ..core.context import Core

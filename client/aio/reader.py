@@ -36,6 +36,9 @@ class TopicReader:
                 receiver_queue_size=configuration.receiver_queue_size,
                 initial_position=InitialPosition.Latest if start == MessageId.latest else InitialPosition.Earliest,
                 start_message_id_inclusive=configuration.start_message_id_inclusive,
+                max_pending_chunked_message=configuration.max_pending_chunked_message,
+                auto_ack_oldest_chunked_message_on_queue_full=configuration.auto_ack_oldest_chunked_message_on_queue_full,
+                expire_time_of_incomplete_chunked_message_ms=configuration.expire_time_of_incomplete_chunked_message_ms,
             ),
             StartFilter(start, configuration.start_message_id_inclusive),
         )

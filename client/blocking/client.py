@@ -159,7 +159,8 @@ class Client:
             batching_max_messages: Maximum number of messages in a batch.
             batching_max_allowed_size_in_bytes: Approximate maximum of bytes in a batch.
             batching_max_publish_delay_ms: Maximum milliseconds that a batch waits for more messages.
-            chunking_enabled: Not supported. Leave it out.
+            chunking_enabled: Whether a message that is too large for one entry is published in chunks. Needs batching
+                off, and a persistent topic.
             message_routing_mode: Which partition a message goes to.
             lazy_start_partitioned_producers: Not supported. Leave it out.
             properties: Shown in the topic's statistics.
@@ -241,8 +242,10 @@ class Client:
             initial_position: Where a new subscription starts.
             crypto_key_reader: Not supported. Leave it out.
             replicate_subscription_state_enabled: Not supported. Leave it out.
-            max_pending_chunked_message: Accepted without effect.
-            auto_ack_oldest_chunked_message_on_queue_full: Not supported. Leave it out.
+            max_pending_chunked_message: Maximum number of messages that the consumer puts together from chunks at a
+                time; 0 = no limit.
+            auto_ack_oldest_chunked_message_on_queue_full: Beyond that number the oldest incomplete message is
+                acknowledged, instead of asked for again.
             start_message_id_inclusive: Whether a seek to a message redelivers that message.
             batch_receive_policy: When `batch_receive` returns.
             key_shared_policy: Not supported. Leave it out.

@@ -10,7 +10,8 @@ from ...protocol.errors import InvalidConfiguration, MagnetarError, OperationNot
 from ..aio.consumer import is_enough
 from ..aio.facts import ConsumerFacts
 from ..aio.reader import ReaderFacts, TopicReader
-from ..consuming.message import Message, Messages
+from ..consuming.message import Message
+from ..consuming.messages import Messages
 from ..consuming.receive_queue import ReceiveQueue
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfiguration, ReaderConfiguration

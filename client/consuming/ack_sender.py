@@ -26,6 +26,7 @@ from ..core.configuration import ConsumerConfiguration, ConsumerType
 from ..core.context import Core
 from ..core.message_id import MessageId
 from .ack_state import Acknowledgements
+from .chunk_positions import ChunkPositions
 from .message import Message, Opened, Run, run_at
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class ConsumerAcks:
         self._negative_timer: asyncio.TimerHandle | None = None
         self._damaged: dict[Position, int] = {}
         """How often entries came damaged."""
+        self.chunked = ChunkPositions()
 
     # ---- From the application, any thread ----
 
@@ -155,7 +157,7 @@ class ConsumerAcks:
 
     def negative_acknowledge(self, message_id: MessageId) -> None:
         """The message failed: deliver it again after the delay."""
-        self._core.handover.wake(self._negative_acknowledge, message_id.position)
+        self._core.handover.wake(self.redeliver_later, self.chunked.of(message_id))
 
     # ---- From the receive queue, under its lock, any thread ----
 
@@ -184,6 +186,10 @@ class ConsumerAcks:
         self._collected.append(MessageId(-1, *position))
         self._start_timer()
 
+    def redeliver_later(self, positions: Sequence[Position]) -> None:
+        """Ask for these entries again after the delay of negative acknowledgements."""
+        self._redeliver_in(positions, self._negative_delay_s)
+
     def subscribed(self) -> None:
         """There is a new subscription: the broker delivers everything unacknowledged anyway."""
         self._forget_negative()
@@ -196,6 +202,7 @@ class ConsumerAcks:
         self._state.reset()
         self._forget_negative()
         self._damaged.clear()
+        self.chunked.clear()
         self._notes_opened = False
 
     def flush(self) -> None:
@@ -288,6 +295,10 @@ class ConsumerAcks:
         else:
             if position is not None:
                 self._negative.pop(position, None)
+                if self.chunked or type(message_id) is not MessageId:
+                    for chunk in self.chunked.done(message_id):
+                        self._state.acknowledge(MessageId(-1, *chunk))
+                        self._negative.pop(chunk, None)
 
     def _note(self, item: _UpTo | _Undelivered | _Opened) -> None:
         if isinstance(item, _UpTo):
@@ -305,14 +316,15 @@ class ConsumerAcks:
             self._negative.pop(position, None)
 
     def _finish_up_to(self, message_id: MessageId) -> None:
+        if self.chunked:
+            # Chunks count as undelivered, so that they are spared; those of messages that end before are done.
+            for chunk in self.chunked.done_up_to(message_id.position, self._state.is_undelivered):
+                self._state.acknowledge(MessageId(-1, *chunk))
         self._state.acknowledge_cumulative(message_id)
         position = message_id.position
         if self._negative:
             kept = self._state.is_undelivered
             self._negative = {other: due for other, due in self._negative.items() if other > position or kept(other)}
-
-    def _negative_acknowledge(self, position: Position) -> None:
-        self._redeliver_in(position, self._negative_delay_s)
 
     def _ask_again(self, position: Position) -> None:
         """An entry came damaged: it may be whole the next time. Each time the pause is twice as long."""
@@ -321,13 +333,15 @@ class ConsumerAcks:
         if len(self._damaged) > DAMAGED_MAX:
             del self._damaged[next(iter(self._damaged))]
         delay_s = max(self._negative_delay_s, DAMAGED_DELAY_MIN_S) * 2 ** min(times, 16)
-        self._redeliver_in(position, min(delay_s, max(self._negative_delay_s, DAMAGED_DELAY_MAX_S)))
+        self._redeliver_in([position], min(delay_s, max(self._negative_delay_s, DAMAGED_DELAY_MAX_S)))
 
-    def _redeliver_in(self, position: Position, delay_s: float) -> None:
-        if position not in self._negative:
-            due = self._negative[position] = self._core.loop.time() + delay_s
-            heappush(self._due, (due, position))
-            self._set_negative_timer()
+    def _redeliver_in(self, positions: Sequence[Position], delay_s: float) -> None:
+        due = self._core.loop.time() + delay_s
+        for position in positions:
+            if position not in self._negative:
+                self._negative[position] = due
+                heappush(self._due, (due, position))
+        self._set_negative_timer()
 
     def _forget_negative(self) -> None:
         self._negative.clear()

@@ -8,7 +8,7 @@ message is a tuple underneath: all those of a batch are made, taken apart and co
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple, cast, overload
 
@@ -17,10 +17,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from ...protocol.batches import decode_batch, decode_uniform
 from ...protocol.compression import decompress
 from ...protocol.entries import is_batch, message_count
-from ...protocol.errors import MagnetarError
+from ...protocol.errors import MagnetarError, ProtocolError
 from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from ..core.message_id import MessageId, TopicMessageId
-from .undelivered import chunk, encrypted, too_large, unknown_compression
+from ..core.message_id import ChunkedMessageId, MessageId, TopicMessageId
+from .undelivered import encrypted, lone_chunk, too_large, unknown_compression
 
 LARGE_BYTES = 256 * 1024
 """Decompressed size from which on coroutines leave opening to a thread. Measured for this size: ZLIB takes 0.4 ms and
@@ -34,6 +34,7 @@ class ReceivedEntry:
     __slots__ = (
         "ack_set",
         "batched",
+        "chunks",
         "count",
         "entry_id",
         "failure",
@@ -78,6 +79,8 @@ class ReceivedEntry:
         self.source = source
         """Who received it, and under which of its subscriptions in time."""
         self.generation = generation
+        self.chunks: tuple[ReceivedEntry, ...] = ()
+        """Of a message put together from chunks (`chunks`): their entries in order. This is the last one."""
         self.wanted: Callable[[int], bool] | None = None
         """Which messages of the batch, by index, the consumer wants; None: all."""
         self.failure: MagnetarError | None = None
@@ -97,7 +100,7 @@ class ReceivedEntry:
         """Whether opening it takes so long that an event loop should not do it, and no thread has prepared it."""
         if self.opened is not None or self.failure is not None:
             return False
-        return bool(self.metadata.compression) and self.metadata.uncompressed_size >= LARGE_BYTES
+        return bool(self.chunks) or (bool(self.metadata.compression) and self.metadata.uncompressed_size >= LARGE_BYTES)
 
     def prepare(self, decompressed_size_max: int) -> None:
         """Open it ahead, on a thread: `open` then gives at once what came of it."""
@@ -109,7 +112,7 @@ class ReceivedEntry:
     def open(self, decompressed_size_max: int) -> "Sequence[Message]":
         """The entry's messages, without those already acknowledged or not wanted.
 
-        Raises CryptoError, OperationNotSupported (a chunk, an unknown compression), MessageTooBig, ProtocolError for
+        Raises CryptoError, OperationNotSupported (an unknown compression), MessageTooBig, ProtocolError for
         what cannot be decoded, or `failure`.
         """
         metadata = self.metadata
@@ -119,9 +122,11 @@ class ReceivedEntry:
             return self.opened
         if metadata.encryption_keys:
             raise encrypted()
-        if metadata.num_chunks_from_msg > 1:
-            raise chunk()
         payload: bytes | memoryview = self.payload
+        if self.chunks:
+            payload = self._joined()
+        elif metadata.num_chunks_from_msg > 1:
+            raise lone_chunk()
         if metadata.compression:
             if metadata.uncompressed_size > decompressed_size_max:
                 raise too_large(metadata.uncompressed_size, decompressed_size_max)
@@ -147,6 +152,17 @@ class ReceivedEntry:
         if any(single is not None and single.compacted_out for single, _ in pieces):
             return [message for message in messages if not message.is_compacted_out]
         return messages
+
+    def _joined(self) -> bytes:
+        """The payloads of the chunks as one. They are not needed afterwards, and let go."""
+        payload = b"".join([chunk.payload for chunk in self.chunks])
+        if len(payload) != self.metadata.total_chunk_msg_size:
+            raise ProtocolError(
+                f"its chunks have {len(payload)} bytes together, but claim {self.metadata.total_chunk_msg_size}"
+            )
+        for chunk in self.chunks:
+            chunk.payload = b""
+        return payload
 
     def _is_open(self, index: int) -> bool:
         word, bit = divmod(index, 64)
@@ -248,10 +264,12 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
         """
         entry = self[0]
         size = entry.count if entry.batched else 0
-        if entry.names_topic:
-            place = MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
-            return TopicMessageId.of(entry.topic, place)
-        return MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
+        if not entry.chunks and not entry.names_topic:
+            return MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
+        place = MessageId(entry.partition, entry.ledger_id, entry.entry_id, self[1], size)
+        if entry.chunks:
+            place = ChunkedMessageId(entry.partition, tuple([chunk.position for chunk in entry.chunks]))
+        return TopicMessageId.of(entry.topic, place) if entry.names_topic else place
 
     def topic_name(self) -> str:
         """Return the topic or partition that the message came from.
@@ -342,6 +360,7 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
             self[1],
             self[2],
             None if single is None or single is entry.metadata else single.SerializeToString(),
+            self.message_id().positions if entry.chunks else (),
         )
         return (_restore, state)
 
@@ -396,53 +415,6 @@ class Opened(Sequence[Message]):
         return Run(self.entry, self.first, self.end)
 
 
-class Messages(Sequence[Message]):
-    """Messages as `receive_many` hands them over: a sequence like a list, in which whole batches stay together.
-
-    Messages that are only looked at one after the other are made one after the other. To acknowledge all of it
-    (`acknowledge_many`) costs a step for each batch.
-    """
-
-    __slots__ = ("_all", "parts")
-
-    def __init__(self) -> None:
-        self.parts: list[Sequence[Message]] = []
-        self._all: list[Message] | None = None
-
-    def add(self, part: Sequence[Message]) -> None:
-        """Append messages; only the maker calls it."""
-        self.parts.append(part)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def __iter__(self) -> Iterator[Message]:
-        return chain.from_iterable(self.parts) if self._all is None else iter(self._all)
-
-    @overload
-    def __getitem__(self, place: int) -> Message: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Message]: ...
-    def __getitem__(self, place: int | slice) -> Message | list[Message]:
-        if self._all is None:
-            self._all = [*chain.from_iterable(self.parts)]
-        return self._all[place]
-
-    def __add__(self, other: Sequence[Message]) -> list[Message]:
-        return [*self, *other]
-
-    def __radd__(self, other: Sequence[Message]) -> list[Message]:
-        return [*other, *self]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and [*self] == [*other]
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr([*self])
-
-
 class Run(NamedTuple):
     """Messages of one entry with indexes in sequence: `first` up to, not including, `end`."""
 
@@ -479,10 +451,17 @@ def run_at(messages: Sequence[object], start: int) -> Run | None:
 
 
 def _restore(
-    place: tuple[str, int, int, int], metadata: bytes, redeliveries: int, index: int, data: bytes, single: bytes | None
+    place: tuple[str, int, int, int],
+    metadata: bytes,
+    redeliveries: int,
+    index: int,
+    data: bytes,
+    single: bytes | None,
+    chunks: tuple[tuple[int, int], ...] = (),
 ) -> Message:
     parsed = MessageMetadata.FromString(metadata)
     entry = ReceivedEntry(*place, parsed, b"", redelivery_count=redeliveries)
+    entry.chunks = tuple([ReceivedEntry(*place[:2], *position, parsed, b"") for position in chunks])
     if index < 0:
         return Message((entry, index, data, parsed))
     return Message((entry, index, data, None if single is None else SingleMessageMetadata.FromString(single)))

@@ -8,6 +8,8 @@ A durable subscription gets everything unacknowledged again from its new broker,
 SUBSCRIBE (`generation` makes what was queued void). A non-durable one goes on after the last entry that arrived, and
 keeps its queue: no message twice, none left out.
 
+Chunks become messages before they are queued (`chunk_receiver`).
+
 An entry that cannot be opened (`undelivered`) frees its permits like any other and is never acknowledged; `receive`
 fails with the reason. A durable subscription keeps it: cumulative acknowledgement leaves it out (`acknowledgements`).
 
@@ -46,6 +48,8 @@ from ..core.context import Core
 from ..core.message_id import MessageId
 from ..core.registration import Registration, RegistrationKind, RegistrationState
 from .ack_sender import ConsumerAcks
+from .chunk_receiver import ChunkReceiver
+from .chunks import is_chunk
 from .message import EntryOfSeveral, Message, ReceivedEntry
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
@@ -80,12 +84,13 @@ class PartitionConsumer:
         self.name = configuration.consumer_name or ""
         self.generation = 0
         self.acks = ConsumerAcks(core, configuration, self)
+        keeps_order = start is None and configuration.consumer_type is not ConsumerType.Shared
+        self._chunks = ChunkReceiver(core, configuration, self.acks, topic.full, keeps_order=keeps_order)
         self.registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._core = core
         self._configuration = configuration
         self._receive_queue = queue
         self._queue_size = queue_size
-        self._refill = max(1, queue_size // 2)
         self._entry_of = EntryOfSeveral if configuration.takes_several_topics else ReceivedEntry
         self._durable = start is None
         self._ordered = configuration.consumer_type is not ConsumerType.Shared
@@ -131,6 +136,7 @@ class PartitionConsumer:
         if self.registration.failure is not None:
             return
         self.acks.close()
+        self._chunks.clear()
         self.registration.end(RegistrationState.CLOSED, AlreadyClosed("the consumer is closed: subscribe again"))
         self._wake_waiters()
         connection = self.registration.let_go()
@@ -141,6 +147,7 @@ class PartitionConsumer:
         """End without a word to the broker."""
         if self.registration.failure is None:
             self.registration.end(RegistrationState.CLOSED, reason)
+            self._chunks.clear()
             self.acks.abandon()
             self._wake_waiters()
 
@@ -213,23 +220,14 @@ class PartitionConsumer:
         if self.name:
             command.consumer_name = self.name
         if not self._durable:
-            command.start_message_id.CopyFrom(self._start())
+            command.start_message_id.CopyFrom(_start(self._last_arrived, self._filter))
         if self._ordered:
             command.consumer_epoch = self._epoch
         return command
 
-    def _start(self) -> MessageIdData:
-        """Where a non-durable subscription begins: with the last entry that arrived, or at the wanted start.
-
-        The broker begins with the entry that the id names. What came of it before is dropped here.
-        """
-        if self._last_arrived is not None:
-            return MessageId(-1, *self._last_arrived).to_wire()
-        assert self._filter is not None
-        return self._filter.target.to_wire()
-
     def _void_queue(self) -> int:
         self.generation += 1
+        self._chunks.clear()
         return self._receive_queue.discard(self)
 
     def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
@@ -265,7 +263,22 @@ class PartitionConsumer:
                 generation=self.generation,
             )
         except (ChecksumError, ProtocolError) as error:
-            received = self._unreadable(position, entry, error)
+            received = self._entry_of(
+                self.topic.full,
+                self.partition,
+                *position,
+                MessageMetadata(),
+                b"",
+                source=self,
+                generation=self.generation,
+            )
+            # It fails the call whose turn it is.
+            received.failure = error
+            received.count = _count_perhaps(entry)
+            self._chunks.damaged(position)
+        else:
+            if self._chunks.awaited:
+                self._chunks.came(position)
         self._granted -= received.count
         if self._resumed_at is not None and not self._seeking:
             if position <= self._resumed_at:  # it is queued, or with the application: not acknowledged for it here
@@ -274,27 +287,35 @@ class PartitionConsumer:
             self._resumed_at = None
         self._last_arrived = position
         self.acks.received(position)
-        if self._filter is not None and received.failure is None:
-            if self._filter.drops(received):
-                self._leave_out(received.count)
-                if self._ordered and not self._seeking:
-                    # Done, as far as the application is concerned. On a Shared subscription another consumer may just
-                    # have sought back to it: there it stays unacknowledged and comes again.
-                    self.acks.acknowledge_entry(position)
-                return
-            received.wanted = self._filter.wanted(received)
-            if self._filter.is_passed(received):
-                self._filter = None
-        self._receive_queue.arrive(received)
+        if received.failure is None and is_chunk(received):
+            self._chunk_arrived(received)
+        elif self._filter is None or received.failure is not None or self._passes(self._filter, received):
+            self._receive_queue.arrive(received)
 
-    def _unreadable(self, position: tuple[int, int], entry: bytes, error: MagnetarError) -> ReceivedEntry:
-        """An entry that shows on arrival that it cannot be opened; it fails the call whose turn it is."""
-        damaged = self._entry_of(
-            self.topic.full, self.partition, *position, MessageMetadata(), b"", source=self, generation=self.generation
-        )
-        damaged.failure = error
-        damaged.count = _count_perhaps(entry)
-        return damaged
+    def _chunk_arrived(self, chunk: ReceivedEntry) -> None:
+        """A chunk came: the filter looks at it, and then at the message that it may complete."""
+        start = self._filter
+        if start is not None and not self._passes(start, chunk):
+            return
+        message = self._chunks.arrive(chunk)
+        if message is None:
+            self._leave_out(chunk.count)
+        elif start is None or self._passes(start, message):
+            self._receive_queue.arrive(message)
+
+    def _passes(self, start: StartFilter, received: ReceivedEntry) -> bool:
+        """Whether what came is wanted, if only in part."""
+        if start.drops(received):
+            self._leave_out(received.count)
+            if self._ordered and not self._seeking:
+                # Done, as far as the application is concerned. On a Shared subscription another consumer may just have
+                # sought back to it: there it stays unacknowledged and comes again.
+                self.acks.acknowledge_entry(received.position)
+            return False
+        received.wanted = start.wanted(received)
+        if start.is_passed(received):
+            self._filter = None
+        return True
 
     def _pass_over(self, entry: bytes) -> None:
         """An entry came that goes no further."""
@@ -333,7 +354,7 @@ class PartitionConsumer:
         if not self._queue_size:
             return
         self._credit += count
-        if self._credit >= self._refill:
+        if self._credit >= (self._queue_size // 2 or 1):
             self._core.handover.wake(self._grant, self._credit, self._subscriptions)
             self._credit = 0
 
@@ -374,6 +395,9 @@ class PartitionConsumer:
     def _here(self) -> StartFilter | None:
         """A filter that lets pass what the application does not have yet. A durable subscription needs none."""
         first = self._receive_queue.first(self)
+        incomplete = self._chunks.first_position()
+        if incomplete is not None and not self._durable:
+            return StartFilter(MessageId(self.partition, *incomplete), True)
         if self._durable or (isinstance(first, ReceivedEntry) and first.wanted is not None):
             return self._filter
         if isinstance(first, Message):
@@ -418,3 +442,14 @@ def _count_perhaps(entry: bytes) -> int:
         return max(1, parse_metadata(entry).num_messages_in_batch)
     except ProtocolError:
         return 1
+
+
+def _start(last_arrived: tuple[int, int] | None, start: StartFilter | None) -> MessageIdData:
+    """Where a non-durable subscription begins: with the last entry that arrived, or at the wanted start.
+
+    The broker begins with the entry that the id names. What came of it before is dropped here.
+    """
+    if last_arrived is not None:
+        return MessageId(-1, *last_arrived).to_wire()
+    assert start is not None
+    return start.begin.to_wire()

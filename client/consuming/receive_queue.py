@@ -17,7 +17,8 @@ from typing import Protocol, cast
 
 from ...protocol.errors import MagnetarError
 from ..core.threading_bridge import Handover
-from .message import Message, Messages, Opened, ReceivedEntry
+from .message import Message, Opened, ReceivedEntry
+from .messages import Messages
 
 _popleft = deque[Message].popleft
 

@@ -1,12 +1,14 @@
 """Where a consumer starts within what its broker delivers.
 
 A broker positions by entries, and a seek's target is inclusive. Messages of the first entry that lie before the wanted
-message are dropped here.
+message are dropped here. For a target in chunks the broker begins with the first one. What lies between its chunks is
+delivered, and the target itself only if the start is inclusive.
 """
 
 from collections.abc import Callable
 
-from ..core.message_id import MessageId
+from ..core.message_id import MessageId, start_of
+from .chunks import is_chunk
 from .message import ReceivedEntry
 
 
@@ -20,6 +22,9 @@ class StartFilter:
         self.target = target
         self.inclusive = inclusive
         self.publish_time = publish_time
+        self.begin = start_of(target)
+        """Where the broker has to begin: with the first chunk of a target that was published in chunks."""
+        self._is_chunked = self.begin.position != target.position
 
     def is_passed(self, entry: ReceivedEntry) -> bool:
         """Whether `entry` and with it everything after it is wanted."""
@@ -32,9 +37,9 @@ class StartFilter:
         if self.target == MessageId.latest:
             return False
         position, target = entry.position, self.target.position
-        if position < target or entry.metadata.publish_time < self.publish_time:
+        if position < self.begin.position or entry.metadata.publish_time < self.publish_time:
             return True
-        if position > target or self.inclusive:
+        if position != target or self.inclusive or (is_chunk(entry) and not entry.chunks and self._is_chunked):
             return False
         return not entry.batched or self.target.batch_index() < 0 or self.target.batch_index() >= entry.count - 1
 

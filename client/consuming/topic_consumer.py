@@ -30,8 +30,9 @@ from ..core.configuration import ConsumerConfiguration, ConsumerType
 from ..core.connection import Answer
 from ..core.context import Core
 from ..core.forking import inherited_error
-from ..core.message_id import MessageId, TopicMessageId
-from .message import Message, Messages, Opened, entry_of
+from ..core.message_id import MessageId, TopicMessageId, start_of
+from .message import Message, Opened, entry_of
+from .messages import Messages
 from .partition_consumer import PartitionConsumer
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
@@ -205,7 +206,7 @@ class TopicConsumer:
         def command(consumer_id: int, request_id: int) -> WireMessage:
             if isinstance(target, int):
                 return CommandSeek(consumer_id=consumer_id, request_id=request_id, message_publish_time=target)
-            place = target.entry.to_wire()
+            place = start_of(target).to_wire()
             return CommandSeek(consumer_id=consumer_id, request_id=request_id, message_id=place)
 
         await self.core.lookup.retry(f"seek on {consumer.topic.full}", consumer.ready_connection)

@@ -1,4 +1,4 @@
-"""The errors of messages that cannot be handed over: chunks, encrypted or damaged ones, too large a batch.
+"""The errors of messages that cannot be handed over: encrypted or damaged ones, wrong chunks, too large a batch.
 
 Such a message is not acknowledged, because acknowledging deletes it. `receive` raises the error that is made here, once
 per delivery by the broker. The next call continues with the messages behind it. The entry stays unacknowledged until it
@@ -25,12 +25,9 @@ def encrypted() -> CryptoError:
     return CryptoError("it is encrypted, and this client cannot decrypt it; consume it with a client that has the key")
 
 
-def chunk() -> OperationNotSupported:
-    """A part of a message that was larger than an entry."""
-    return OperationNotSupported(
-        "it is one chunk of a larger message, and this client does not assemble chunks; "
-        "consume the topic with an official client"
-    )
+def lone_chunk() -> OperationNotSupported:
+    """A part of a message, where a whole one should be."""
+    return OperationNotSupported("it is one chunk of a larger message")
 
 
 def unknown_compression(kind: int) -> OperationNotSupported:

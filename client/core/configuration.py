@@ -134,7 +134,6 @@ class ProducerConfiguration(Options):
     CALL = "create_producer"
     UNSUPPORTED = (
         "schema",
-        "chunking_enabled",
         "lazy_start_partitioned_producers",
         "encryption_key",
         "crypto_key_reader",
@@ -169,7 +168,15 @@ class ProducerConfiguration(Options):
         None, "Called as `router(message, partitions)` with CustomPartition; returns the partition's index."
     )
 
+    chunking_enabled: bool = option(
+        False, "Whether a message that is too large for one entry is published in chunks; needs batching off."
+    )
+
     def check(self) -> None:
+        if self.batching_enabled and self.chunking_enabled:
+            raise InvalidConfiguration(
+                "Batching and chunking of messages can't be enabled together: set batching_enabled to False"
+            )
         if self.message_routing_mode is PartitionsRoutingMode.CustomPartition and self.message_router is None:
             raise InvalidConfiguration("CustomPartition needs a message_router: pass one")
 
@@ -185,16 +192,12 @@ class ConsumerConfiguration(Options):
         "is_read_compacted",
         "crypto_key_reader",
         "replicate_subscription_state_enabled",
-        "auto_ack_oldest_chunked_message_on_queue_full",
         "key_shared_policy",
         "batch_index_ack_enabled",
         "dead_letter_policy",
         "crypto_failure_action",
     )
-    WITHOUT_EFFECT = (
-        "broker_consumer_stats_cache_time_ms",
-        "max_pending_chunked_message",
-    )
+    WITHOUT_EFFECT = ("broker_consumer_stats_cache_time_ms",)
 
     topic: WantedTopics = option(doc="A topic's name in any form, a list of names, or a compiled pattern.")
     subscription_name: str = option(doc="The subscription, which is created if it does not exist.", text=True)
@@ -229,6 +232,15 @@ class ConsumerConfiguration(Options):
     batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` returns.")
     ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
     ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
+    max_pending_chunked_message: int = option(
+        10, "Maximum number of messages that the consumer puts together from chunks at a time; 0 = no limit.", minimum=0
+    )
+    auto_ack_oldest_chunked_message_on_queue_full: bool = option(
+        False, "Beyond that number the oldest incomplete message is acknowledged, instead of asked for again."
+    )
+    expire_time_of_incomplete_chunked_message_ms: int = option(
+        60_000, "Milliseconds after which an incomplete message is acknowledged and dropped; 0 = never.", minimum=0
+    )
 
     def check(self) -> None:
         if self.is_pattern_topic and isinstance(self.topic, str):
@@ -257,6 +269,15 @@ class ReaderConfiguration(Options):
     reader_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
     subscription_role_prefix: str | None = option(None, "Prefix of the name of the reader's subscription.", text=True)
     start_message_id_inclusive: bool = option(False, "Start at the start message, not behind it.")
+    max_pending_chunked_message: int = option(
+        10, "Maximum number of messages that the reader puts together from chunks at a time; 0 = no limit.", minimum=0
+    )
+    auto_ack_oldest_chunked_message_on_queue_full: bool = option(
+        False, "Beyond that number the oldest incomplete message is acknowledged, instead of asked for again."
+    )
+    expire_time_of_incomplete_chunked_message_ms: int = option(
+        60_000, "Milliseconds after which an incomplete message is acknowledged and dropped; 0 = never.", minimum=0
+    )
 
     def check(self) -> None:
         topics = checked_topics(self.topic)

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from ...protocol.errors import ProtocolError
-from ...protocol.message_id import LATEST_POSITION, WireMessageId, signed64, unsigned64
+from ...protocol.message_id import LATEST_POSITION, Position, WireMessageId, position_of, signed64, unsigned64
 from ...protocol.pulsar_pb2 import MessageIdData
 
 _Id = TypeVar("_Id", bound="MessageId")
@@ -117,7 +117,12 @@ class MessageId(tuple[int, int, int, int, int]):
         found = WireMessageId.deserialize(message_id_bytes)
         if found.batch_size < 0:
             raise ProtocolError("the bytes are not a message id: its batch has a negative size")
-        place = MessageId(found.partition, found.ledger_id, found.entry_id, found.batch_index, found.batch_size)
+        data = MessageIdData.FromString(message_id_bytes)
+        if data.HasField("first_chunk_message_id"):
+            first = position_of(data.first_chunk_message_id)
+            place = ChunkedMessageId(found.partition, (first, (found.ledger_id, found.entry_id)))
+        else:
+            place = MessageId(found.partition, found.ledger_id, found.entry_id, found.batch_index, found.batch_size)
         return place if topic is None else TopicMessageId.of(topic, place)
 
     @classmethod
@@ -215,10 +220,61 @@ class MessageId(tuple[int, int, int, int, int]):
         return self[:4] >= other[:4] if isinstance(other, MessageId) else NotImplemented
 
 
+class ChunkedMessageId(MessageId):
+    """The id of a message that was published in chunks: it lies where its last chunk lies.
+
+    It knows its first chunk, and knows all chunks when it comes from a producer or consumer. `serialize` keeps the
+    first and the last, which is all that the protocol's id has room for. Pickling keeps all. Comparisons look at the
+    last.
+    """
+
+    _positions: tuple[Position, ...]
+
+    def __new__(cls, partition: int, positions: tuple[Position, ...]) -> Self:  # pyright: ignore[reportInconsistentConstructor] (an id of its own kind)
+        made = _new(cls, (*positions[-1], -1, partition, 0))
+        made._positions = positions
+        return made
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """(ledger, entry) of the chunks, the first chunk's first, the last chunk's last."""
+        return self._positions
+
+    @property
+    def start(self) -> MessageId:
+        """The id of the first chunk: a seek to the message begins there."""
+        return MessageId(self[3], *self.positions[0])
+
+    def to_wire(self) -> MessageIdData:
+        """Return the id as the protocol's message.
+
+        Returns:
+            A MessageIdData that names the first chunk, too.
+        """
+        data = super().to_wire()
+        data.first_chunk_message_id.CopyFrom(self.start.to_wire())
+        return data
+
+    @property
+    def text(self) -> str:
+        """The texts of the first and of the last chunk's id, as Pulsar writes them."""
+        return f"{self.start.text};{super().text}"
+
+    def __str__(self) -> str:
+        return f"{self.start};{super().__str__()}"
+
+    def __repr__(self) -> str:
+        return f"ChunkedMessageId(partition={self[3]}, positions={self.positions})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ChunkedMessageId, (self[3], self.positions))
+
+
 class TopicMessageId(MessageId):
     """The id of a message that came through a consumer of several topics: it names its topic or partition."""
 
     _topic: str
+    _place: MessageId
 
     @staticmethod
     def of(topic: str, place: MessageId) -> "TopicMessageId":
@@ -233,6 +289,7 @@ class TopicMessageId(MessageId):
         """
         made = TopicMessageId(place[3], place[0], place[1], place[2], place[4])
         made._topic = topic
+        made._place = place
         return made
 
     def topic_name(self) -> str:
@@ -248,8 +305,41 @@ class TopicMessageId(MessageId):
         """The id of the whole entry, with the topic."""
         return TopicMessageId.of(self._topic, self.entry)
 
+    @property
+    def place(self) -> MessageId:
+        """The id without the topic."""
+        return self._place
+
+    def to_wire(self) -> MessageIdData:
+        """Return the id as the protocol's message, which has no room for the topic.
+
+        Returns:
+            A MessageIdData.
+        """
+        return self._place.to_wire()
+
+    @property
+    def text(self) -> str:
+        """The text of the id without the topic."""
+        return self._place.text
+
+    def __str__(self) -> str:
+        return str(self._place)
+
     def __reduce__(self) -> tuple[object, ...]:
-        return (TopicMessageId.of, (self._topic, MessageId(self[3], self[0], self[1], self[2], self[4])))
+        return (TopicMessageId.of, (self._topic, self._place))
+
+
+def positions_of(message_id: MessageId) -> tuple[Position, ...]:
+    """(ledger, entry) of every entry that the message is known to lie in."""
+    if isinstance(message_id, TopicMessageId):
+        message_id = message_id.place
+    return message_id.positions if isinstance(message_id, ChunkedMessageId) else (message_id.position,)
+
+
+def start_of(message_id: MessageId) -> MessageId:
+    """The id of the entry with which the message begins: of the first chunk, if it came in chunks."""
+    return MessageId(message_id[3], *positions_of(message_id)[0])
 
 
 MessageId.earliest = MessageId()

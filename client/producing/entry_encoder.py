@@ -1,4 +1,4 @@
-"""From a closed batch to the entry that is sent and stored."""
+"""From a closed batch to the entry that is sent and stored, or to the entries of a large message's chunks."""
 
 from ...protocol.commands import varint
 from ...protocol.compression import CompressionType, compress
@@ -6,6 +6,7 @@ from ...protocol.entries import build_entry
 from ...protocol.errors import MessageTooBig
 from ...protocol.pulsar_pb2 import KeyValue, MessageMetadata
 from ..core.connection import MESSAGE_SIZE_DEFAULT_BYTES
+from .chunking import cut
 from .outbox import Attributes, Batch
 
 _COMPRESSION = b"\x40"
@@ -17,18 +18,24 @@ _HIGHEST_SEQUENCE_ID = b"\xc0\x01"
 class EntryEncoder:
     """Encodes for one producer. The metadata's frequent fields are written by hand (protobuf allows any order)."""
 
-    def __init__(self, compression: CompressionType) -> None:
+    def __init__(self, compression: CompressionType, *, chunking: bool = False) -> None:
         self._compression = compression
+        self._chunking = chunking
+        self._producer = ""
         self._name = b""
         self.size_max_bytes = MESSAGE_SIZE_DEFAULT_BYTES
 
     def producer_name(self, name: str) -> None:
         """The name that entries carry from now on."""
+        self._producer = name
         encoded = name.encode()
         self._name = b"\x0a" + varint(len(encoded)) + encoded
 
-    def encode(self, batch: Batch, now_ms: int) -> bytes:
-        """The entry of `batch`, published at `now_ms`. Raises MessageTooBig, TypeError or ValueError."""
+    def encode(self, batch: Batch, now_ms: int) -> list[bytes]:
+        """The entry of `batch`, published at `now_ms`; several if it has to be cut into chunks.
+
+        Raises MessageTooBig, TypeError or ValueError.
+        """
         payload = batch.payload()
         fields = [self._name, b"\x10", varint(batch.first_sequence_id), b"\x18", varint(now_ms)]
         if batch.batched:
@@ -44,13 +51,16 @@ class EntryEncoder:
         metadata = b"".join(fields)
         size = len(metadata) + len(payload)
         if size > self.size_max_bytes:
+            if self._chunking:
+                uuid = f"{self._producer}-{batch.first_sequence_id}"
+                return cut(self.size_max_bytes, uuid, metadata, payload, build_entry)
             raise MessageTooBig(
                 f"the message has {size} bytes, but the broker accepts {self.size_max_bytes}: send less, or raise "
                 "maxMessageSize",
                 size_bytes=size,
                 size_max_bytes=self.size_max_bytes,
             )
-        return build_entry(metadata, payload)
+        return [build_entry(metadata, payload)]
 
 
 def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:

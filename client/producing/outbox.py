@@ -22,6 +22,7 @@ from itertools import accumulate, repeat
 from ...protocol.batches import encode_batch, encode_single
 from ...protocol.commands import varint
 from ...protocol.errors import MagnetarError
+from ...protocol.message_id import Position
 from ..core.message_id import MessageId
 from ..core.pending_pool import PendingPool
 from ..core.results import Result
@@ -101,6 +102,7 @@ class Batch:
         "attributes",
         "batched",
         "callbacks",
+        "chunks",
         "deadline",
         "encoded",
         "entry",
@@ -133,6 +135,8 @@ class Batch:
         self.attributes = attributes
         """Of the message (unbatched) or of the batch's first message, whose key the entry shows."""
         self.entry = b""
+        self.chunks: list[Position] | None = None
+        """Of a message that travels in chunks: where those lie that have their receipt."""
         self.deadline = 0.0
         self.flushes: list[Flush] | None = None
 

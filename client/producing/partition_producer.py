@@ -5,7 +5,8 @@ without a receipt is sent again, in order. When it ends, everything pending fail
 
 Invariants: `_inflight` holds, in order of sending, every entry whose outcome the application does not know. A receipt
 for its head completes the head. An earlier receipt is stale. A later one means that something was lost, and ends the
-connection. An entry fails by time-out only after all before it have ended.
+connection. An entry fails by time-out only after all before it have ended. A message in chunks (`chunking`) ends with
+its last chunk, or fails as a whole.
 """
 
 import asyncio
@@ -38,10 +39,11 @@ from ...runtime.backoff import Backoff
 from ..core.configuration import ProducerConfiguration
 from ..core.connection import ClientConnection, ProducerEndpoint
 from ..core.context import Core
-from ..core.message_id import MessageId, batch_ids
+from ..core.message_id import ChunkedMessageId, MessageId, batch_ids
 from ..core.pending_pool import PendingPool
 from ..core.registration import Registration, RegistrationKind, RegistrationState
 from ..core.results import Result
+from .chunking import Chunk, in_order, take_back
 from .entry_encoder import EntryEncoder
 from .outbox import Batch, Flush, Outbox, SendCallback, ignore
 
@@ -102,7 +104,7 @@ class PartitionProducer:
         """Called when an open batch appeared and the delay timer has to start."""
         self._core = core
         self._configuration = configuration
-        self._encoder = EntryEncoder(configuration.compression_type)
+        self._encoder = EntryEncoder(configuration.compression_type, chunking=configuration.chunking_enabled)
         self._timeout_s = configuration.send_timeout_millis / 1000
         self._registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._epoch = 0
@@ -178,7 +180,7 @@ class PartitionProducer:
             self._expiry.cancel()
             self._expiry = None
         while self._inflight:
-            self._end(self._inflight.popleft(), error)
+            self._end(take_back(self._inflight), error)
         self.outbox.seal()
         self.pump()
 
@@ -264,7 +266,7 @@ class PartitionProducer:
         deadline = self._core.loop.time() + self._timeout_s
         for batch in batches:
             try:
-                batch.entry = self._encoder.encode(batch, now_ms)
+                entries = self._encoder.encode(batch, now_ms)
             except MagnetarError as error:
                 self._tell(batch, error)
                 continue
@@ -273,15 +275,25 @@ class PartitionProducer:
                 continue
             batch.payloads = []
             batch.deadline = deadline
-            self._inflight.append(batch)
-            if connection is not None:
-                parts += (self._header(batch), batch.entry)
+            if len(entries) == 1:
+                batch.entry = entries[0]
+                self._inflight.append(batch)
+                if connection is not None:
+                    parts += (self._header(batch), batch.entry)
+                continue
+            for part in in_order(batch, entries):
+                part.deadline = deadline
+                self._inflight.append(part)
+                if connection is not None:
+                    parts += (self._header(part), part.entry)
         if parts and connection is not None:
             connection.writelines(parts)
         if self._expiry is None and self._timeout_s > 0 and self._inflight:
             self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
 
     def _header(self, batch: Batch) -> bytes:
+        if batch.chunks is not None:
+            return send_header(self._registration.id, batch.first_sequence_id, 0, 1, len(batch.entry), is_chunk=True)
         count = len(batch.callbacks)
         highest = batch.last_sequence_id if count > 1 else 0
         return send_header(self._registration.id, batch.first_sequence_id, highest, count, len(batch.entry))
@@ -309,13 +321,19 @@ class PartitionProducer:
             return
         self._inflight.popleft()
         self._refusals = self._last_refusal = None
+        where = command.message_id
+        ledger_id, entry_id = signed64(where.ledgerId), signed64(where.entryId)
+        if batch.chunks is not None:
+            batch.chunks.append((ledger_id, entry_id))
+            if isinstance(batch, Chunk):
+                return
         if batch.last_sequence_id > self.last_sequence_id:
             self.last_sequence_id = batch.last_sequence_id
         callbacks = batch.callbacks
         self.outbox.release(len(callbacks))
-        where = command.message_id
-        ledger_id, entry_id = signed64(where.ledgerId), signed64(where.entryId)
-        if not batch.batched:
+        if batch.chunks is not None:
+            _call(callbacks, Result.Ok, [ChunkedMessageId(self.partition, (*batch.chunks,))])
+        elif not batch.batched:
             _call(callbacks, Result.Ok, [MessageId(self.partition, ledger_id, entry_id)])
         elif callbacks[0] is not ignore or callbacks.count(ignore) < len(callbacks):
             _call(callbacks, Result.Ok, batch_ids(ledger_id, entry_id, self.partition, len(callbacks)))
@@ -338,7 +356,7 @@ class PartitionProducer:
         elif isinstance(error, TopicTerminated) or error.server_error == 25:
             self._fail(error)
         else:
-            self._end(self._inflight.popleft(), error)
+            self._end(take_back(self._inflight), error)
 
     async def _start_over(self, connection: ClientConnection | None) -> None:
         if connection is not None:
@@ -361,7 +379,7 @@ class PartitionProducer:
             )
             if self._last_refusal is not None:
                 text += f". The broker's last error: {self._last_refusal}"
-            self._end(self._inflight.popleft(), Timeout(text))
+            self._end(take_back(self._inflight), Timeout(text))
         if self._inflight:
             self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
 

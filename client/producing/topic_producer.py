@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from ...protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
-from ...protocol.topics import TopicName
+from ...protocol.errors import AlreadyClosed, InvalidConfiguration, InvalidMessage, MagnetarError
+from ...protocol.topics import PERSISTENT, TopicName
 from ...runtime.tasks import together
 from ..core.configuration import BatchingType, ProducerConfiguration
 from ..core.context import Core
@@ -32,6 +32,10 @@ class TopicProducer:
     def __init__(self, core: Core, configuration: ProducerConfiguration) -> None:
         self.configuration = configuration
         self.topic = TopicName.parse(configuration.topic)
+        if configuration.chunking_enabled and self.topic.domain != PERSISTENT:
+            raise InvalidConfiguration(
+                f"chunking_enabled is set, but {self.topic.full} is not persistent: only persistent topics take chunks"
+            )
         self.producers: list[PartitionProducer] = []
         self.router: Router | None = None
         """None for an unpartitioned topic."""

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from typing import Protocol, TypedDict
 
-from ...client.consuming.message import Messages
+from ...client.consuming.messages import Messages
 from ...client.core.configuration import ConsumerType, InitialPosition
 from ...protocol.errors import Timeout
 from ...runtime.ray_calls import RemoteMethod, ask

@@ -165,9 +165,10 @@ def take_messages(data: bytes) -> None:
     batch = Batch(pieces, [ignore] * count, 40, 39 + count, batched=batched, encoded=batched, attributes=sent[0])
     encoder = EntryEncoder(random.choice(list(CompressionType)))
     encoder.producer_name(random.choice(("p", "ü")))
-    entry: Any = quietly(encoder.encode, batch, 1_700_000_000_000, allowed=(MessageTooBig,))
-    if entry is None:
+    entries: Any = quietly(encoder.encode, batch, 1_700_000_000_000, allowed=(MessageTooBig,))
+    if entries is None:
         raise Wrong("a small message is too big")
+    (entry,) = entries
     messages, rows = _open(entry), _read(entry)
     if messages is None or rows is None or not len(messages) == len(rows) == count:
         raise Wrong("what was sent cannot be read")

@@ -46,7 +46,7 @@ def of_unknown_compression() -> bytes:
 
 
 UNOPENABLE: dict[str, tuple[Callable[[], bytes], type[MagnetarError], str]] = {
-    "chunk": (lambda: entry(num_chunks_from_msg=2, chunk_id=0, uuid="u"), OperationNotSupported, "chunk"),
+    "chunk without a place": (lambda: entry(num_chunks_from_msg=2, chunk_id=2, uuid="u"), InvalidMessage, "chunk 2"),
     "encrypted": (
         lambda: entry(encryption_keys=[EncryptionKeys(key="k", value=b"v")], encryption_algo="AES"),
         CryptoError,
@@ -115,7 +115,7 @@ async def test_cumulative_acknowledgement_leaves_out_what_was_not_delivered(
     broker: FakeBroker, client: AsyncClient
 ) -> None:
     await among_others(broker, client, "encrypted", 2, 3)
-    broker.topic(TOPIC).entries.append(UNOPENABLE["chunk"][0]())
+    broker.topic(TOPIC).entries.append(UNOPENABLE["unknown compression"][0]())
     await publish(client, numbers(6, 5), 3)
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
     assert await receive(consumer, 2) == numbers(2)
@@ -200,17 +200,17 @@ async def test_a_cumulative_ack_does_not_withdraw_the_request_for_a_damaged_entr
 
 
 async def test_many_hands_over_what_came_before_an_error_first(broker: FakeBroker, client: AsyncClient) -> None:
-    await among_others(broker, client, "chunk", 3, 3)
+    await among_others(broker, client, "unknown compression", 3, 3)
     policy = ConsumerBatchReceivePolicy(100, -1, 200)
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST, batch_receive_policy=policy)
     await broker.until(lambda: subscription(broker).next_entry == 7)
     assert [message.data() for message in await consumer.receive_many(100, 2000)] == numbers(3)
-    with pytest.raises(OperationNotSupported, match="chunk"):
+    with pytest.raises(OperationNotSupported, match="compression"):
         await consumer.receive_many(100, 2000)
     assert [message.data() for message in await consumer.receive_many(100, 2000)] == numbers(3, 3)
     again = await client.subscribe("t", "u", initial_position=EARLIEST, batch_receive_policy=policy)
     assert [message.data() for message in await again.batch_receive()] == numbers(3)
-    with pytest.raises(OperationNotSupported, match="chunk"):
+    with pytest.raises(OperationNotSupported, match="compression"):
         await again.batch_receive()
     assert [message.data() for message in await again.batch_receive()] == numbers(3, 3)
 

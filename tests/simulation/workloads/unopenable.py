@@ -1,10 +1,10 @@
 """Messages that the client library cannot open, among good ones, on a topic of their own.
 
-A producer of another library stores chunks, encrypted messages, batches that claim to be too large, unknown
-compressions and bytes that decode to nothing; and on the way to the consumer good entries are damaged now and then. The
-consumer acknowledges what it is handed, one by one, many at once or cumulatively. `AcknowledgeWatch` sees whether
-anything else is acknowledged. In the end (I7) every good message has been handed over, and another consumer is told of
-every message that cannot be opened, for all of them are still there.
+A producer of another library stores chunks that make no sense, encrypted messages, batches that claim to be too large,
+unknown compressions and bytes that decode to nothing; and on the way to the consumer good entries are damaged now and
+then. The consumer acknowledges what it is handed, one by one, many at once or cumulatively. `AcknowledgeWatch` sees
+whether anything else is acknowledged. In the end (I7) every good message has been handed over, and another consumer is
+told of every message that cannot be opened, for all of them are still there.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ DAMAGED_SHARE = 0.03
 
 
 def _chunk(metadata: MessageMetadata) -> bytes:
-    metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = "u", 0, 2
+    metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = "u", 2, 2
     return metadata.SerializeToString()
 
 
@@ -67,13 +67,13 @@ class ForeignEncoder(EntryEncoder):
         self.__dict__.update(encoder.__dict__)
         self._random = random
 
-    def encode(self, batch: Batch, now_ms: int) -> bytes:
+    def encode(self, batch: Batch, now_ms: int) -> list[bytes]:
         """As in EntryEncoder."""
-        entry = super().encode(batch, now_ms)
+        (entry,) = super().encode(batch, now_ms)
         if not batch.payloads[0].startswith(BAD):
-            return entry
+            return [entry]
         metadata, payload = parse_entry(entry)
-        return build_entry(self._random.choice(KINDS)(metadata), payload)
+        return [build_entry(self._random.choice(KINDS)(metadata), payload)]
 
 
 class Unopenable(Workload):

@@ -80,7 +80,10 @@ CALLS = [
 ]
 ONE_FACE_ONLY = {"message_listener", "reader_listener", "pattern_auto_discovery_period", "is_pattern_topic"}
 """The official client has these in one of its faces."""
-BY_NAME = {"ack_group_time_ms", "ack_group_max"}
+BY_NAME = {
+    "ack_group_time_ms", "ack_group_max", "max_pending_chunked_message",
+    "auto_ack_oldest_chunked_message_on_queue_full", "expire_time_of_incomplete_chunked_message_ms",
+}  # fmt: skip
 """Options of ours: calls take them among their `**options`."""
 
 
@@ -170,7 +173,6 @@ def test_enumerations(name: str) -> None:
     ("method", "options"),
     [
         ("create_producer", {"schema": object()}),
-        ("create_producer", {"chunking_enabled": True}),
         ("create_producer", {"access_mode": pulsar.ProducerAccessMode.Exclusive}),
         ("subscribe", {"subscription_name": "s", "unacked_messages_timeout_ms": 10_000}),
         ("subscribe", {"subscription_name": "s", "dead_letter_policy": object()}),
