@@ -25,6 +25,28 @@ class ProducerFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainingFigures:
+    """A slot that drains at a consumer, which still holds so many unacknowledged messages of it."""
+
+    slot: int
+    unacked_messages: int
+    blocked_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedFigures:
+    """What a consumer has of a Key_Shared subscription. `ranges` are the first and last slots that it owns."""
+
+    mode: str
+    """As Pulsar writes it."""
+    allow_out_of_order: bool
+    ranges: list[list[int]]
+    drained: int
+    """Slots that have drained at the consumer since it connected."""
+    draining: list[DrainingFigures]
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerFigures:
     """One consumer. `messages`, `bytes` and their rates count what was sent to it."""
 
@@ -46,6 +68,7 @@ class ConsumerFigures:
     last_consumed_ms: int
     last_acknowledged_ms: int
     last_flow_ms: int
+    key_shared: KeySharedFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +87,8 @@ class SubscriptionFigures:
     unacked_messages: int
     blocked: bool
     consumers: list[ConsumerFigures]
+    active_consumer: str | None = None
+    """The name of the consumer that gets the messages, where only one does."""
 
 
 @dataclass(frozen=True, slots=True)

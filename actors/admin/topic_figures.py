@@ -11,6 +11,7 @@ from typing import Any
 from ...protocol.topic_figures import (
     ConsumerFigures,
     CursorFigures,
+    KeySharedFigures,
     ProducerFigures,
     StorageFigures,
     SubscriptionFigures,
@@ -109,7 +110,7 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
     properties: dict[str, str] = {}
     for part in parts:
         properties.update(part.properties)
-    return {
+    figures: JsonObject = {
         "msgRateOut": _message_rate(parts),
         "msgThroughputOut": _byte_rate(parts),
         "bytesOutCounter": _bytes(parts),
@@ -124,12 +125,48 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
         "type": next((part.type for part in parts if part.type), ""),
         "isDurable": parts[0].durable,
         "subscriptionProperties": properties,
+        **_draining_json([consumer.key_shared for consumer in consumers]),
         "consumers": [_consumer_json(consumer) for consumer in consumers],
     }
+    active = next((part.active_consumer for part in parts if part.active_consumer is not None), None)
+    if active is not None:
+        figures["activeConsumerName"] = active
+    keys = next((consumer.key_shared for consumer in consumers if consumer.key_shared is not None), None)
+    figures["allowOutOfOrderDelivery"] = keys is not None and keys.allow_out_of_order
+    if keys is not None:
+        figures["keySharedMode"] = keys.mode
+    return figures
+
+
+def _draining_json(consumers: Sequence[KeySharedFigures | None]) -> JsonObject:
+    keys = [one for one in consumers if one is not None]
+    return {
+        "drainingHashesCount": sum(len(one.draining) for one in keys),
+        "drainingHashesClearedTotal": sum(one.drained for one in keys),
+        "drainingHashesUnackedMessages": sum(slot.unacked_messages for one in keys for slot in one.draining),
+    }
+
+
+def _key_shared_json(keys: KeySharedFigures | None) -> JsonObject:
+    """As in Pulsar, what drains is listed only where hashes can drain: split, and in order."""
+    if keys is None:
+        return {}
+    figures: JsonObject = {
+        "keyHashRangeArrays": keys.ranges,
+        "keyHashRanges": [f"[{start}, {end}]" for start, end in keys.ranges],
+    }
+    if keys.mode == "AUTO_SPLIT" and not keys.allow_out_of_order:
+        figures["drainingHashes"] = [
+            {"hash": slot.slot, "unackMsgs": slot.unacked_messages, "blockedAttempts": slot.blocked_attempts}
+            for slot in keys.draining
+        ]
+    return figures
 
 
 def _consumer_json(consumer: ConsumerFigures) -> JsonObject:
     return {
+        **_draining_json([consumer.key_shared]),
+        **_key_shared_json(consumer.key_shared),
         "msgRateOut": consumer.message_rate,
         "msgThroughputOut": consumer.byte_rate,
         "bytesOutCounter": consumer.bytes,

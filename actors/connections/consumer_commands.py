@@ -39,12 +39,13 @@ from ...protocol.pulsar_pb2 import (
     CommandSubscribe,
     CommandSuccess,
     CommandUnsubscribe,
+    KeySharedMode,
     MessageIdData,
     ServerError,
 )
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
-from ..dispatch.consumer import AttachedConsumer
+from ..dispatch.consumer import AttachedConsumer, KeySharedOptions
 from ..topics.batch_index_acks import PartOfBatch
 from ..topics.subscription import Subscription
 from ..topics.topic import SubscriptionStart
@@ -136,6 +137,7 @@ class ConsumerCommands(CommandFamily):
             connected_since_ms=host.env.clock.now_ms(),
             now_s=asyncio.get_running_loop().time(),
         )
+        consumer.key_shared = _key_shared(command)
         await subscription.attach(consumer, command.subType)
         cancelled = self._creating.pop(command.consumer_id, True)
         if cancelled or connection.closed:
@@ -356,10 +358,18 @@ def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
         )
     if not command.subscription:
         raise NotAllowedError("the name of the subscription is empty: give one")
-    if command.subType == CommandSubscribe.Key_Shared:
-        raise NotAllowedError("the subscription type Key_Shared is not supported")
     if command.read_compacted:
         raise NotAllowedError("compacted topics are not supported: subscribe without read_compacted")
+
+
+def _key_shared(command: CommandSubscribe) -> KeySharedOptions:
+    """Without any, as old clients subscribe, the hashes are split."""
+    meta = command.keySharedMeta
+    return KeySharedOptions(
+        sticky=meta.keySharedMode == KeySharedMode.STICKY,
+        allow_out_of_order=meta.allowOutOfOrderDelivery,
+        ranges=tuple((one.start, one.end) for one in meta.hashRanges),
+    )
 
 
 def _done_up_to(data: MessageIdData) -> Position:

@@ -11,11 +11,26 @@ from typing import NamedTuple, Protocol
 from ...protocol.commands import encode, message_header
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandActiveConsumerChange
-from ...protocol.topic_figures import ConsumerFigures
+from ...protocol.topic_figures import ConsumerFigures, KeySharedFigures
 from ...runtime.meter import Meter
 
 Delivered = tuple[Position, bytes, int, int]
 """Position, entry body, messages in it, redelivery count."""
+
+
+class KeySharedOptions(NamedTuple):
+    """What a consumer asks of a Key_Shared subscription."""
+
+    sticky: bool = False
+    """Whether it brings its hash ranges, instead of getting a share (AUTO_SPLIT)."""
+    allow_out_of_order: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
+    """With `sticky`: first and last slot of each."""
+
+    @property
+    def mode(self) -> str:
+        """As Pulsar writes it."""
+        return "STICKY" if self.sticky else "AUTO_SPLIT"
 
 
 class Delivery(NamedTuple):
@@ -74,6 +89,7 @@ class AttachedConsumer:
         self.last_consumed_ms = 0
         self.last_acknowledged_ms = 0
         self.last_flow_ms = 0
+        self.key_shared = KeySharedOptions()
         self._partition = partition
 
     @property
@@ -140,7 +156,7 @@ class AttachedConsumer:
         """Tell the client whether its consumer is the active one of a Failover subscription."""
         self.connection.write(encode(CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)))
 
-    def figures(self, now_s: float) -> ConsumerFigures:
+    def figures(self, now_s: float, key_shared: KeySharedFigures | None = None) -> ConsumerFigures:
         out = self.out
         return ConsumerFigures(
             name=self.name,
@@ -161,4 +177,5 @@ class AttachedConsumer:
             last_consumed_ms=self.last_consumed_ms,
             last_acknowledged_ms=self.last_acknowledged_ms,
             last_flow_ms=self.last_flow_ms,
+            key_shared=key_shared,
         )

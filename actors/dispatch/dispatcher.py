@@ -26,6 +26,7 @@ from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
 
 from ...protocol.message_id import Position
+from ...protocol.topic_figures import KeySharedFigures
 from .consumer import AttachedConsumer, Delivery
 
 Entry = tuple[Position, bytes]
@@ -61,6 +62,10 @@ class Limits(NamedTuple):
     turn_messages_max: int
     unacked_messages_max: int
     subscription_unacked_max: int = 0
+    look_ahead_max_per_consumer: int = 0
+    """Entries for each consumer that may wait while later ones are read (Key_Shared); 0: no such bound."""
+    look_ahead_max: int = 0
+    """The same for the whole subscription."""
 
 
 class ReadPlan(NamedTuple):
@@ -81,6 +86,8 @@ class Dispatcher:
 
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
         self.consumers: list[AttachedConsumer] = []
+        self.active: AttachedConsumer | None = None
+        """The consumer that gets everything, where one does. A method that changes it rewinds, too."""
         self.generation = 0
         self.blocked = False
         """Whether too much is unacknowledged; see the module. Kept by `next_read`."""
@@ -140,10 +147,34 @@ class Dispatcher:
         """How often the entry was asked for again, as far as this dispatcher remembers."""
         return 0
 
+    def forget(self, positions: list[Position]) -> None:
+        """Entries that were to be delivered again no longer exist."""
+
+    def set_aside(self, plan: ReadPlan, position: Position) -> bool:
+        """The first entry of a plan, which stands at `position`, cannot be read: go on without it. Returns False, and
+        changes nothing, when the subscription has to wait for it."""
+        return False
+
+    def recall(self, entries_max: int) -> bool:
+        """The entries that have been set aside for the longest time are to be read again. Returns whether others are
+        left aside."""
+        return False
+
+    @property
+    def set_aside_size(self) -> int:
+        """Entries that are set aside."""
+        return 0
+
     @property
     def replay_size(self) -> int:
         """Entries that wait for redelivery."""
         return 0
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    def key_figures(self) -> dict[AttachedConsumer, KeySharedFigures]:
+        """What each consumer has of a Key_Shared subscription; empty for other types."""
+        return {}
 
     # -- shared by subclasses ------------------------------------------------------------------------------------
 

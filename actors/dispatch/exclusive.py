@@ -14,9 +14,6 @@ class SingleActiveDispatcher(Dispatcher):
     """One consumer at a time gets everything. It is not tracked what that consumer holds: a redelivery of anything is
     one of everything that is not acknowledged, which keeps the order."""
 
-    active: AttachedConsumer | None = None
-    """The consumer that gets the entries. A method that changes it rewinds, too."""
-
     def next_read(self, tail: Position) -> ReadPlan | None:
         consumer = self.active
         if consumer is None or self.read_position > tail or not consumer.able:

@@ -10,8 +10,9 @@ Consumers of the smallest `priority_level` value go first; others get something 
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Protocol
 
 from sortedcontainers import SortedSet
 
@@ -23,6 +24,18 @@ from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
 SET_ASIDE_MAX = 1000
 
 
+class Replay(Protocol):
+    """The replay set."""
+
+    def update(self, positions: Iterable[Position], /) -> object: ...
+    def discard(self, position: Position, /) -> None: ...
+    def difference_update(self, positions: Iterable[Position], /) -> object: ...
+    def clear(self) -> None: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, position: object) -> bool: ...
+    def __iter__(self) -> Iterator[Position]: ...
+
+
 class SharedDispatcher(Dispatcher):
     """Round robin, in turns of at most `turn_messages_max` messages."""
 
@@ -31,7 +44,7 @@ class SharedDispatcher(Dispatcher):
 
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
         super().__init__(cursor, limits, count_of)
-        self._replay: SortedSet[Position] = SortedSet()
+        self._replay: Replay = SortedSet[Position]()
         self._aside: dict[Position, None] = {}
         """In the order in which they were set aside."""
         self._redeliveries: dict[Position, int] = {}

@@ -1,14 +1,18 @@
-"""Makes the dispatcher of a subscription, by the type that its first consumer asks for."""
+"""Makes the dispatcher of a subscription as its first consumer asks for it, and says which other consumers fit."""
 
 from collections.abc import Callable
 from typing import Protocol
 
+from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...runtime.settings.declarations import Settings
+from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import CursorView, Dispatcher, Limits
 from ..dispatch.exclusive import ExclusiveDispatcher
 from ..dispatch.failover import FailoverDispatcher, FailoverTopic, HeldTopics
+from ..dispatch.hash_ranges import HashRing, SplitRanges, StickyRanges
+from ..dispatch.key_shared import KeySharedDispatcher
 from ..dispatch.shared import SharedDispatcher
 from .active_consumer import ActiveConsumerNews
 
@@ -27,19 +31,30 @@ def new_dispatcher(
     subscription: str,
     cursor: CursorView,
     subscription_type: int,
-    wake: Callable[[], None],
+    consumer: AttachedConsumer,
     count_of: Callable[[Position, bytes], int],
+    wake: Callable[[], None],
 ) -> Dispatcher:
-    """The dispatcher of a subscription that has no consumer yet. `wake` sets its dispatch going, and `count_of` says
-    how many messages of an entry are to be delivered."""
+    """The dispatcher of a subscription whose first consumer is about to join. `wake` sets its dispatch going, and
+    `count_of` says how many messages of an entry are to be delivered."""
+    limits, settings = host.dispatch_limits, host.settings
     if subscription_type == CommandSubscribe.Exclusive:
-        return ExclusiveDispatcher(cursor, host.dispatch_limits, count_of)
+        return ExclusiveDispatcher(cursor, limits, count_of)
     if subscription_type == CommandSubscribe.Shared:
-        return SharedDispatcher(cursor, host.dispatch_limits, count_of)
-    news = ActiveConsumerNews(host.settings.active_consumer_failover_delay_ms / 1000, wake)
+        return SharedDispatcher(cursor, limits, count_of)
+    if subscription_type == CommandSubscribe.Key_Shared:
+        options = consumer.key_shared
+        if options.sticky:
+            ranges = StickyRanges()
+        elif settings.key_shared_consistent_hashing:
+            ranges = HashRing(settings.key_shared_ring_points)
+        else:
+            ranges = SplitRanges()
+        return KeySharedDispatcher(cursor, limits, count_of, options=options, ranges=ranges)
+    news = ActiveConsumerNews(settings.active_consumer_failover_delay_ms / 1000, wake)
     news.dispatcher = FailoverDispatcher(
         cursor,
-        host.dispatch_limits,
+        limits,
         count_of,
         subscription=subscription,
         topic=host.failover_topic,
@@ -47,3 +62,45 @@ def new_dispatcher(
         changed=news.changed,
     )
     return news.dispatcher
+
+
+def fits(dispatcher: Dispatcher, consumer: AttachedConsumer, subscription_type: int) -> bool:
+    """Whether the consumer asks for what the subscription is."""
+    try:
+        check_fits(dispatcher, consumer, subscription_type)
+    except ConsumerBusy:
+        return False
+    return True
+
+
+def check_fits(dispatcher: Dispatcher, consumer: AttachedConsumer, subscription_type: int) -> None:
+    """Raise ConsumerBusy when the consumer asks for something else than what the subscription is."""
+    if dispatcher.subscription_type != subscription_type:
+        active, connecting = type_name(dispatcher.subscription_type), type_name(subscription_type)
+        raise ConsumerBusy(
+            f"Subscription is of different type. Active subscription type of '{active}' is different than the "
+            f"connecting consumer's type '{connecting}'."
+        )
+    if not isinstance(dispatcher, KeySharedDispatcher):
+        return
+    active, connecting = dispatcher.options, consumer.key_shared
+    if active.sticky != connecting.sticky:
+        raise ConsumerBusy(
+            f"Subscription is of different type. Active subscription key_shared mode of '{active.mode}' is different "
+            f"than the connecting consumer's key_shared mode '{connecting.mode}'."
+        )
+    if active.allow_out_of_order and not connecting.allow_out_of_order:
+        raise ConsumerBusy(
+            "Subscription is of different type. Active subscription allows out of order delivery while the connecting "
+            "consumer does not allow it."
+        )
+    if connecting.allow_out_of_order and not active.allow_out_of_order:
+        raise ConsumerBusy(
+            "Subscription is of different type. Active subscription does not allow out of order delivery while the "
+            "connecting consumer allows it."
+        )
+
+
+def type_name(subscription_type: int) -> str:
+    """A subscription type as Pulsar writes it."""
+    return CommandSubscribe.SubType.Name(subscription_type)  # type: ignore[arg-type]

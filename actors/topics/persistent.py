@@ -363,4 +363,6 @@ def _dispatch_limits(settings: Settings, policies: EffectivePolicies) -> Limits:
         settings.dispatcher_turn_messages_max,
         policies.max_unacked_messages_per_consumer,
         policies.max_unacked_messages_per_subscription,
+        settings.key_shared_look_ahead_max_per_consumer,
+        settings.key_shared_look_ahead_max,
     )

@@ -19,7 +19,6 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
-from ..dispatch.shared import SharedDispatcher
 from .batch_index_acks import BatchIndexAcks
 
 logger = logging.getLogger(__name__)
@@ -123,7 +122,7 @@ class Pump:
             bytes_max -= sum(len(body) for _, body in entries)
             if bytes_max <= 0:
                 break
-        if gone and isinstance(self.dispatcher, SharedDispatcher):
+        if gone and self.dispatcher is not None:
             self.dispatcher.forget(gone)  # trimmed meanwhile
         return found
 
@@ -137,7 +136,7 @@ class Pump:
         """The first entry of a plan cannot be read. A Shared subscription goes on with the others, and tries it again
         from time to time. Returns whether it does: not when many in a row cannot be read, for then it is not the
         entries' fault."""
-        if not isinstance(dispatcher, SharedDispatcher) or self._passed_over >= PASSED_OVER_MAX:
+        if self._passed_over >= PASSED_OVER_MAX:
             return False
         if plan.positions:
             position = plan.positions[0]
@@ -153,7 +152,7 @@ class Pump:
 
     def _recall_some(self) -> None:
         self._recall = None
-        if isinstance(self.dispatcher, SharedDispatcher):
+        if self.dispatcher is not None:
             if self.dispatcher.recall(RECALL_ENTRIES_MAX):
                 self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
             self.wake()

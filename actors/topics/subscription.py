@@ -18,14 +18,12 @@ from typing import Protocol
 
 from ...protocol.errors import (
     BrokerMetadataError,
-    ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
     MagnetarError,
     NotAllowedError,
     ServiceUnitNotReady,
 )
 from ...protocol.message_id import Position, WireMessageId
-from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...protocol.topic_figures import SubscriptionFigures
 from ...runtime.environment import Environment
 from ...runtime.meter import Meter
@@ -35,7 +33,7 @@ from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher
 from .batch_index_acks import BatchIndexAcks, PartOfBatch
-from .dispatchers import DispatcherHost, new_dispatcher
+from .dispatchers import DispatcherHost, check_fits, fits, new_dispatcher, type_name
 from .message_counts import MessageCounts
 from .pump import Pump
 
@@ -121,8 +119,8 @@ class Subscription:
     async def attach(self, consumer: AttachedConsumer, subscription_type: int) -> None:
         """Add a consumer; the first one sets the type.
 
-        Raises ConsumerBusy (other type, or Exclusive and taken by a live consumer), ServiceUnitNotReady (closed
-        meanwhile).
+        Raises ConsumerBusy (other type or Key_Shared mode, or Exclusive and taken by a live consumer),
+        ConsumerAssignError (hash ranges), ServiceUnitNotReady (closed meanwhile).
         """
         self._attaching += 1
         try:
@@ -145,17 +143,14 @@ class Subscription:
         self.host.check_consumers(self)
         dispatcher = self._pump.dispatcher
         if dispatcher is None:
-            dispatcher = new_dispatcher(self.host, self.name, self.cursor, subscription_type, self.wake, self._count_of)
+            dispatcher = new_dispatcher(
+                self.host, self.name, self.cursor, subscription_type, consumer, self._count_of, self.wake
+            )
             dispatcher.add(consumer)
             self._become(SubscriptionState.TYPED)
             self._pump.dispatcher = dispatcher
-        elif dispatcher.subscription_type != subscription_type:
-            active, connecting = self.type_name, _type_name(subscription_type)
-            raise ConsumerBusy(
-                f"Subscription is of different type. Active subscription type of '{active}' is different than the "
-                f"connecting consumer's type '{connecting}'."
-            )
         else:
+            check_fits(dispatcher, consumer, subscription_type)
             dispatcher.add(consumer)
         self._cancel_expiry()
 
@@ -164,7 +159,7 @@ class Subscription:
         dispatcher = self._pump.dispatcher
         if dispatcher is None or not dispatcher.consumers:
             return None
-        if dispatcher.subscription_type != subscription_type:
+        if not fits(dispatcher, consumer, subscription_type):
             return dispatcher.consumers[0]
         return dispatcher.obstacle(consumer)
 
@@ -240,14 +235,15 @@ class Subscription:
     def acknowledge_cumulative(self, consumer: AttachedConsumer, position: Position) -> None:
         """Everything up to and including `position` is done.
 
-        Raises CumulativeAcknowledgementNotAllowedError on Shared, NotAllowedError for a position never written.
+        Raises CumulativeAcknowledgementNotAllowedError on Shared and Key_Shared, NotAllowedError for a position never
+        written.
         """
         dispatcher = self._pump.dispatcher
         if dispatcher is None or self.closed:
             return
         if dispatcher.tracks_pending:
             raise CumulativeAcknowledgementNotAllowedError(
-                "a Shared subscription has no cumulative acknowledgement: acknowledge each message"
+                f"a {self.type_name} subscription has no cumulative acknowledgement: acknowledge each message"
             )
         if position > self.host.ledger.last_confirmed:
             raise NotAllowedError("the acknowledgement names a message that was never written")
@@ -349,14 +345,15 @@ class Subscription:
         """The subscription type as Pulsar writes it, empty without a consumer."""
         if self._dispatcher is None:
             return ""
-        return _type_name(self._dispatcher.subscription_type)
+        return type_name(self._dispatcher.subscription_type)
 
     # -- figures -------------------------------------------------------------------------------------------------
 
     def figures(self, now_s: float) -> SubscriptionFigures:
         members = self.consumers
-        consumers = [member.figures(now_s) for member in members]
         dispatcher = self._pump.dispatcher
+        keys = dispatcher.key_figures() if dispatcher is not None else {}
+        consumers = [member.figures(now_s, keys.get(member)) for member in members]
         return SubscriptionFigures(
             name=self.name,
             durable=self.durable,
@@ -369,8 +366,5 @@ class Subscription:
             unacked_messages=sum(member.unacked_messages for member in members),
             blocked=dispatcher is not None and dispatcher.blocked,
             consumers=consumers,
+            active_consumer=dispatcher.active.name if dispatcher is not None and dispatcher.active else None,
         )
-
-
-def _type_name(subscription_type: int) -> str:
-    return CommandSubscribe.SubType.Name(subscription_type)  # type: ignore[arg-type]

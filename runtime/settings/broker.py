@@ -107,6 +107,43 @@ class BrokerSettings:
         maximum=3_600_000,
         hostile=1,
     )
+    key_shared_consistent_hashing: bool = setting(
+        "subscriptionKeySharedUseConsistentHashing",
+        "pulsar",
+        True,
+        "Whether AUTO_SPLIT of Key_Shared subscriptions divides the keys by consistent hashing. If not, it divides "
+        "them by ranges of hashes.",
+        hostile=False,
+    )
+    key_shared_ring_points: int = setting(
+        "subscriptionKeySharedConsistentHashingReplicaPoints",
+        "pulsar",
+        100,
+        "Points of each Key_Shared consumer on the ring of consistent hashing.",
+        minimum=1,
+        maximum=10_000,
+        hostile=1,
+    )
+    key_shared_look_ahead_max_per_consumer: int = setting(
+        "keySharedLookAheadMsgInReplayThresholdPerConsumer",
+        "pulsar",
+        2000,
+        "Entries for each consumer of a Key_Shared subscription that may wait for their consumer or for redelivery "
+        "while the dispatcher reads later ones; 0 = no such bound.",
+        minimum=0,
+        maximum=1 << 31,
+        hostile=1,
+    )
+    key_shared_look_ahead_max: int = setting(
+        "keySharedLookAheadMsgInReplayThresholdPerSubscription",
+        "pulsar",
+        20_000,
+        "The same for a whole Key_Shared subscription; 0 = no such bound. Without both, the bounds of unacknowledged "
+        "messages hold.",
+        minimum=0,
+        maximum=1 << 31,
+        hostile=2,
+    )
     connection_requests_max: int = setting(
         "maxPendingRequestsPerConnection",
         "magnetar",

@@ -1,0 +1,306 @@
+"""Key_Shared: entries of one key go to one consumer, in order. `hash_ranges` decides to which one. `draining` says what
+happens when a key changes its consumer.
+
+State of an entry, from here: *unread* (behind `read_position`) → *pending* at the consumer of its slot → *acknowledged*
+(gone). An entry that was read and cannot be sent now is *waiting* (`waiting`), and so is one that was given back: its
+consumer asked for redelivery, or left. Waiting ones are read again when their consumer is able, before unread ones.
+
+While entries wait, later ones are read (look-ahead), so that a key or a consumer that does not go on does not stop the
+others. How many may wait is bounded (`Limits.look_ahead_max`).
+
+Invariants:
+
+- An entry in front of `read_position` that is not acknowledged is pending at exactly one consumer, or waiting.
+- The entries of a slot that are pending are pending at one consumer (`SlotHoldings`). With `allow_out_of_order` this
+  does not hold: a slot that changes its consumer is sent to the new one at once.
+- An entry is sent only when no entry of its slot that stands in front of it waits. So the order of a key is broken by
+  redelivery only: an entry that was given back comes behind those that its consumer has got meanwhile.
+- Unlike a Shared subscription, this one waits for an entry that cannot be read: its key is not known.
+"""
+
+import sys
+from collections.abc import Callable
+
+from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import CommandSubscribe
+from ...protocol.sticky_key import sticky_hash
+from ...protocol.topic_figures import DrainingFigures, KeySharedFigures
+from .consumer import AttachedConsumer, Delivered, Delivery, KeySharedOptions
+from .dispatcher import CursorView, Entry, Limits, ReadPlan
+from .draining import SlotHoldings
+from .hash_ranges import HashRanges
+from .shared import SharedDispatcher
+from .waiting import WaitingEntries, WaitingPlace
+
+
+class KeySharedDispatcher(SharedDispatcher):
+    """See the module. All its consumers have the same mode and the same `allow_out_of_order` as the first."""
+
+    subscription_type = CommandSubscribe.Key_Shared
+
+    def __init__(
+        self,
+        cursor: CursorView,
+        limits: Limits,
+        count_of: Callable[[Position, bytes], int],
+        *,
+        options: KeySharedOptions,
+        ranges: HashRanges,
+    ) -> None:
+        super().__init__(cursor, limits, count_of)
+        self.options = options._replace(ranges=())
+        self._ranges = ranges
+        self._holdings: SlotHoldings | None = None if options.allow_out_of_order else SlotHoldings()
+        self._waiting = WaitingEntries(self._place, self._take_back)
+        self._replay = self._waiting
+        self._slots: dict[Position, int] = {}
+        """Of pending entries."""
+        self._given_back: set[int] = set()
+        """Slots of which entries were given back since the last read of waiting ones was planned."""
+
+    # -- consumers -----------------------------------------------------------------------------------------------
+
+    def obstacle(self, consumer: AttachedConsumer) -> AttachedConsumer | None:
+        return self._ranges.obstacle(consumer)
+
+    def add(self, consumer: AttachedConsumer) -> None:
+        """Raises ConsumerAssignError."""
+        self._ranges.add(consumer)
+        super().add(consumer)
+        self._reassign()
+
+    def remove(self, consumer: AttachedConsumer) -> None:
+        if consumer not in self.consumers:
+            return
+        self._ranges.remove(consumer)
+        super().remove(consumer)
+        if self._holdings is not None:
+            self._holdings.forget(consumer)
+        self._reassign()
+
+    def _reassign(self) -> None:
+        """Slots have other owners now."""
+        if self._holdings is not None:
+            self._holdings.reassign(self._ranges.select)
+        self._waiting.place_all()
+
+    def _place(self, slot: int) -> WaitingPlace:
+        """Where entries of a slot wait."""
+        if self._holdings is not None and self._holdings.is_draining(slot):
+            return slot
+        return self._ranges.select(slot)
+
+    def _take_back(self, position: Position) -> int:
+        """A pending entry has left its consumer, unacknowledged. Returns its slot."""
+        slot = self._slots.pop(position)
+        self._given_back.add(slot)
+        self._release(slot)
+        return slot
+
+    def _release(self, slot: int) -> bool:
+        """A pending entry of the slot has left its consumer. Returns whether that unblocks entries that wait."""
+        if self._holdings is None or not self._holdings.release(slot):
+            return False
+        self._waiting.move(slot)
+        return self._waiting.has_slot(slot)
+
+    # -- reading and sending -------------------------------------------------------------------------------------
+
+    def next_read(self, tail: Position) -> ReadPlan | None:
+        waiting = len(self._waiting)
+        if not waiting and self.read_position > tail:
+            return None
+        permits = 0
+        able: list[AttachedConsumer] = []
+        for consumer in self.consumers:
+            if consumer.able:
+                permits += consumer.permits
+                able.append(consumer)
+        if not able or self._block(self._unacked_messages()):
+            return None
+        if waiting:
+            positions: list[Position] = []
+            for consumer in able:
+                positions += self._waiting.first(consumer, self._entries_for(consumer.permits))
+            if positions:
+                positions.sort()
+                self._given_back.clear()
+                entries_max = self._limits.read_entries_max
+                return ReadPlan(self.generation, positions[0], entries_max, tuple(positions[:entries_max]))
+            if self.read_position > tail or waiting >= self._look_ahead_max():
+                return None
+        return ReadPlan(self.generation, self.read_position, self._entries_for(permits))
+
+    def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
+        if plan.generation != self.generation:
+            return []
+        bound = self._limits.subscription_unacked_max
+        room = bound - self._unacked_messages() if bound else sys.maxsize
+        sending = _Sending(self.consumers, self._limits, room, self._count_of, self._redeliveries)
+        if plan.positions:
+            self._send_waiting(sending, entries)
+        else:
+            taken = self._send_unread(sending, entries)
+            self._move_on(entries, taken)
+            if taken and not sending.entries and not len(self._waiting):
+                self.read_position = self._cursor.next_unacknowledged(self.read_position)
+        self._learn_size(sending.entries, sending.messages)
+        return sending.deliveries()
+
+    def _send_unread(self, sending: "_Sending", entries: list[Entry]) -> int:
+        """Send entries that were read for the first time, or have them wait. Returns how many; then no consumer is able
+        to get more."""
+        is_acknowledged, waiting, holdings = self._cursor.is_acknowledged, self._waiting, self._holdings
+        slot_of, select, has_slot, slots = self._ranges.slot_of, self._ranges.select, waiting.has_slot, self._slots
+        for index, (position, body) in enumerate(entries):
+            if not sending.open:
+                return index
+            if is_acknowledged(position):
+                continue
+            slot = slot_of(sticky_hash(body))
+            consumer = select(slot)
+            if (
+                consumer is None
+                or (holdings is not None and holdings.blocks(slot, consumer))
+                or has_slot(slot)
+                or not sending.send(consumer, position, body)
+            ):
+                waiting.add(position, slot)
+                continue
+            slots[position] = slot
+            if holdings is not None:
+                holdings.take(slot, consumer)
+        return len(entries)
+
+    def _send_waiting(self, sending: "_Sending", entries: list[Entry]) -> None:
+        """Send entries that waited, as far as they still do."""
+        waiting, holdings = self._waiting, self._holdings
+        for position, body in entries:
+            slot = waiting.slot_of(position)
+            if slot is None:
+                continue
+            if self._cursor.is_acknowledged(position):
+                waiting.discard(position)
+                continue
+            consumer = self._ranges.select(slot)
+            if (
+                consumer is not None
+                and slot not in self._given_back  # perhaps one in front of this one, which is not in the plan
+                and not (holdings is not None and holdings.is_draining(slot))
+                and sending.send(consumer, position, body)
+            ):
+                waiting.discard(position)
+                self._slots[position] = slot
+                if holdings is not None:
+                    holdings.take(slot, consumer)
+
+    def _look_ahead_max(self) -> int:
+        """How many entries may wait while unread ones are read."""
+        limits = self._limits
+        each = limits.look_ahead_max_per_consumer * len(self.consumers)
+        bounds = [bound for bound in (each, limits.look_ahead_max) if bound > 0]
+        if not bounds:
+            bounds = [
+                bound for bound in (limits.subscription_unacked_max, limits.unacked_messages_max) if bound > 0
+            ] or [sys.maxsize]
+        return min(bounds)
+
+    def set_aside(self, plan: ReadPlan, position: Position) -> bool:
+        return False
+
+    # -- acknowledgement -----------------------------------------------------------------------------------------
+
+    def acknowledged(self, consumer: AttachedConsumer, positions: list[Position]) -> bool:
+        unblocked = super().acknowledged(consumer, positions)
+        for position in positions:
+            slot = self._slots.pop(position, None)
+            if slot is not None and self._release(slot):
+                unblocked = True
+        return unblocked
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    def key_figures(self) -> dict[AttachedConsumer, KeySharedFigures]:
+        """What drains at each consumer, and its slots."""
+        ranges = self._ranges.ranges()
+        return {
+            consumer: KeySharedFigures(
+                self.options.mode,
+                self.options.allow_out_of_order,
+                [list(one) for one in ranges.get(consumer, [])],
+                0 if self._holdings is None else self._holdings.cleared(consumer),
+                self._draining_at(consumer),
+            )
+            for consumer in self.consumers
+        }
+
+    def _draining_at(self, consumer: AttachedConsumer) -> list[DrainingFigures]:
+        draining = [] if self._holdings is None else self._holdings.draining_at(consumer)
+        if not draining:
+            return []
+        messages: dict[int, int] = dict.fromkeys((slot for slot, _ in draining), 0)
+        for position, count in consumer.pending.items():
+            slot = self._slots[position]
+            if slot in messages:
+                messages[slot] += count
+        return [DrainingFigures(slot, messages[slot], attempts) for slot, attempts in draining]
+
+
+class _Sending:
+    """One round of sending: what each consumer gets, and how much more it can take.
+
+    `open` ends when no consumer can take more, or the subscription's bound of unacknowledged messages is reached.
+    """
+
+    def __init__(
+        self,
+        consumers: list[AttachedConsumer],
+        limits: Limits,
+        room: int,
+        count_of: Callable[[Position, bytes], int],
+        redeliveries: dict[Position, int],
+    ) -> None:
+        self.open = True
+        self.entries = 0
+        self.messages = 0
+        self._unacked_messages_max = limits.unacked_messages_max
+        self._room = room
+        self._count_of = count_of
+        self._redeliveries = redeliveries
+        self._left: dict[AttachedConsumer, int] = {}
+        self._out: dict[AttachedConsumer, list[Delivered]] = {}
+        for consumer in consumers:
+            if consumer.able:
+                left = consumer.permits
+                if self._unacked_messages_max:
+                    left = min(left, self._unacked_messages_max - consumer.unacked_messages)
+                self._left[consumer] = left
+                self._out[consumer] = []
+
+    def send(self, consumer: AttachedConsumer, position: Position, body: bytes) -> bool:
+        """Send an entry to a consumer. Returns False if that one can take nothing."""
+        left = self._left.get(consumer)
+        if left is None or not self.open:
+            return False
+        count = self._count_of(position, body)
+        redeliveries = self._redeliveries.get(position, 0) if self._redeliveries else 0
+        self._out[consumer].append((position, body, count, redeliveries))
+        self.entries += 1
+        self.messages += count
+        if left > count:
+            self._left[consumer] = left - count
+        else:
+            del self._left[consumer]
+        if not self._left or self.messages >= self._room:
+            self.open = False
+        return True
+
+    def deliveries(self) -> list[Delivery]:
+        """What was sent, charged to the consumers."""
+        deliveries: list[Delivery] = []
+        for consumer, out in self._out.items():
+            if out:
+                messages = sum(entry[2] for entry in out)
+                consumer.charge(out, messages, self._unacked_messages_max)
+                deliveries.append(Delivery(consumer, out, messages))
+        return deliveries
