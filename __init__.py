@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .client.core.configuration import HashingScheme as HashingScheme
     from .client.core.configuration import InitialPosition as InitialPosition
     from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
+    from .client.core.configuration import ProducerAccessMode as ProducerAccessMode
     from .client.core.configuration import RegexSubscriptionMode as RegexSubscriptionMode
     from .client.core.message_id import MessageId as MessageId
     from .client.core.message_id import TopicMessageId as TopicMessageId
@@ -111,6 +112,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "HashingScheme",
         "InitialPosition",
         "PartitionsRoutingMode",
+        "ProducerAccessMode",
         "RegexSubscriptionMode",
     ),
     "client.consuming.message": ("Message",),

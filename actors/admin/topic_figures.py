@@ -25,7 +25,9 @@ JsonObject = dict[str, Any]
 
 def topic_json(topic: TopicFigures) -> JsonObject:
     """`GET …/stats`."""
-    own = {"state": topic.state, "ownerEpoch": topic.epoch, "topicEpoch": topic.topic_epoch}
+    own: JsonObject = {"state": topic.state, "ownerEpoch": topic.epoch}
+    if topic.topic_epoch is not None:  # as in Pulsar, there is none before the first grant
+        own["topicEpoch"] = topic.topic_epoch
     return {**_totals([topic]), **own}
 
 

@@ -169,7 +169,8 @@ class TopicAccess(Generic[S]):
                 raise ProducerBusy(self._taken())
             self._shared[session] = None
             return Decision()
-        returning = self._returning(request.topic_epoch)
+        self.check_epoch(request)
+        returning = request.topic_epoch
         if mode is AccessMode.EXCLUSIVE_WITH_FENCING:
             return self._fence(session, returning)
         if mode is AccessMode.EXCLUSIVE:
@@ -189,15 +190,16 @@ class TopicAccess(Generic[S]):
         first = self._grant.session if self._grant is not None else next(iter(self._waiting))
         return f"Topic has an existing exclusive producer: {first.name}"
 
-    def _returning(self, epoch: int | None) -> int | None:
-        if epoch is None:
-            return None
+    def check_epoch(self, request: AccessRequest) -> None:
+        """Raise ProducerFenced for a producer that was deposed while it was away."""
+        epoch = request.topic_epoch
+        if request.mode is AccessMode.SHARED or epoch is None:
+            return
         if epoch > EPOCH_MAX:
             raise NotAllowedError(f"the topic epoch {epoch} of the producer is too high: create a new producer")
         current = self._grant.epoch if self._grant is not None else self.epoch
         if epoch < current:
             raise ProducerFenced(stale_text(current, epoch))
-        return epoch
 
     def _fence(self, session: S, returning: int | None) -> Decision[S]:
         grant = self._grant

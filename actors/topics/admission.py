@@ -83,6 +83,7 @@ class ProducerAdmission:
         """
         self._host.check_open()
         self._check(producer)
+        self.access.check_epoch(producer.asks)
         in_the_way = self._in_the_way(producer)
         if in_the_way is not None and in_the_way.connection is not producer.connection:
             if not await in_the_way.connection.check_alive():

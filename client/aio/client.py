@@ -19,6 +19,7 @@ from ..core.configuration import (
     HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
+    ProducerAccessMode,
     ProducerConfiguration,
     ReaderConfiguration,
     RegexSubscriptionMode,
@@ -142,7 +143,7 @@ class AsyncClient:
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: object = None,
         crypto_key_reader: object = None,
-        access_mode: object = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         **options: object,
@@ -173,7 +174,7 @@ class AsyncClient:
             batching_type: Which messages may share a batch.
             encryption_key: Not supported. Leave it out.
             crypto_key_reader: Not supported. Leave it out.
-            access_mode: Not supported. Leave it out.
+            access_mode: Whether others may publish beside this producer.
             message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
             hashing_scheme: The hash of a key that chooses the partition.
             options: Other fields of `ProducerConfiguration`.
@@ -188,7 +189,8 @@ class AsyncClient:
             ConnectError: If no broker can be reached.
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
-            ProducerBusy: If another producer of that name is connected.
+            ProducerBusy: If another producer of that name is connected, or one with exclusive access.
+            ProducerFenced: If another producer has exclusive access, or had it since.
         """
         configuration = ProducerConfiguration.of({**locals(), **options})
         core = self._running_core()

@@ -21,6 +21,7 @@ from ..core.configuration import (
     HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
+    ProducerAccessMode,
     ProducerConfiguration,
     ReaderConfiguration,
     RegexSubscriptionMode,
@@ -136,7 +137,7 @@ class Client:
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: object = None,
         crypto_key_reader: object = None,
-        access_mode: object = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         **options: object,
@@ -167,7 +168,7 @@ class Client:
             batching_type: Which messages may share a batch.
             encryption_key: Not supported. Leave it out.
             crypto_key_reader: Not supported. Leave it out.
-            access_mode: Not supported. Leave it out.
+            access_mode: Whether others may publish beside this producer.
             message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
             hashing_scheme: The hash of a key that chooses the partition.
             options: Other fields of `ProducerConfiguration`.
@@ -182,7 +183,8 @@ class Client:
             ConnectError: If no broker can be reached.
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
-            ProducerBusy: If another producer of that name is connected.
+            ProducerBusy: If another producer of that name is connected, or one with exclusive access.
+            ProducerFenced: If another producer has exclusive access, or had it since.
         """
         return Producer(
             self,
@@ -368,8 +370,12 @@ class Client:
         """What a producer of this configuration is the face of."""
         self._check_open()
         producer = TopicProducer(self.running.core, configuration)
-        self.running.run(producer.open())
         self._made[producer] = None
+        try:
+            self.running.run(producer.open())
+        except BaseException:
+            self._made.pop(producer, None)
+            raise
         return producer
 
     def open_consumer(self, configuration: ConsumerConfiguration) -> TopicConsumer:

@@ -59,6 +59,15 @@ class HashingScheme(IntEnum):
     Murmur3_32Hash = 1
 
 
+class ProducerAccessMode(IntEnum):
+    """Whether others may publish to the topic beside this producer."""
+
+    Shared = 0
+    Exclusive = 1
+    WaitForExclusive = 2
+    ExclusiveWithFencing = 3
+
+
 class BatchingType(IntEnum):
     """What may share a batch: anything, or only messages of one key."""
 
@@ -137,7 +146,6 @@ class ProducerConfiguration(Options):
         "lazy_start_partitioned_producers",
         "encryption_key",
         "crypto_key_reader",
-        "access_mode",
     )
 
     topic: str = option(doc="Any form of a topic's name.", text=True)
@@ -164,6 +172,12 @@ class ProducerConfiguration(Options):
     )
     properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
     batching_type: BatchingType = option(BatchingType.Default, "Which messages may share a batch.", choice=BatchingType)
+    access_mode: ProducerAccessMode = option(
+        ProducerAccessMode.Shared, "Whether others may publish beside this producer.", choice=ProducerAccessMode
+    )
+    initial_subscription_name: str | None = option(
+        None, "A subscription that the broker creates with the topic, at its beginning.", text=True
+    )
     message_router: Callable[[OutgoingMessage, int], int] | None = option(
         None, "Called as `router(message, partitions)` with CustomPartition; returns the partition's index."
     )

@@ -103,7 +103,9 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX_BYTES)
-        self._requests: dict[int, asyncio.Future[WireMessage]] = {}
+        self.requests: dict[int, asyncio.Future[WireMessage]] = {}
+        """What waits for an answer, by request id."""
+        self._limits: dict[int, tuple[asyncio.Timeout, ...]] = {}
         self._request_id = 0
         self._transport: asyncio.Transport | None = None
         self._heard = False
@@ -129,9 +131,17 @@ class ClientConnection(asyncio.Protocol):
         return self._request_id
 
     async def request(
-        self, command: WireMessage, request_id: int, timeout_s: float, answer_type: type[Answer]
+        self,
+        command: WireMessage,
+        request_id: int,
+        timeout_s: float,
+        answer_type: type[Answer],
+        deadline: asyncio.Timeout | None = None,
     ) -> Answer:
         """Send `command`, which carries `request_id`, and return the answer with that id.
+
+        The broker may answer PRODUCER first with the word that the producer waits for access. From then on there is no
+        time-out, and no `deadline` of the caller.
 
         Raises the broker's error, ConnectionClosed, ProtocolError (the answer to something else; the connection is
         closed then), or TimeoutError.
@@ -139,13 +149,15 @@ class ClientConnection(asyncio.Protocol):
         if self.closed:
             raise ConnectionClosed(f"the connection to {format_address(self.address)} is closed")
         future: asyncio.Future[WireMessage] = self._loop.create_future()
-        self._requests[request_id] = future
+        self.requests[request_id] = future
         try:
             self.write(encode(command))
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
+                self._limits[request_id] = (limit,) if deadline is None else (limit, deadline)
                 answer = await future
         finally:
-            self._requests.pop(request_id, None)
+            self.requests.pop(request_id, None)
+            self._limits.pop(request_id, None)
         if not isinstance(answer, answer_type):
             error = ProtocolError(
                 f"the broker answered {type(command).__name__} with {type(answer).__name__}, which does not fit"
@@ -183,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
         if not self._ready.done():
             self._ready.set_exception(ConnectError(str(reason)))
-        for future in list(self._requests.values()):
+        for future in list(self.requests.values()):
             if not future.done():
                 future.set_exception(ConnectionClosed(str(reason)))
         endpoints: list[Endpoint] = [*self.producers.values(), *self.consumers.values()]
@@ -261,7 +273,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _on_answer(self, command: BaseCommand, entry: bytes | None) -> None:
         answer = getattr(command, _ANSWERS[command.type])
-        future = self._requests.get(answer.request_id)
+        if command.type == BaseCommand.PRODUCER_SUCCESS and not answer.producer_ready:
+            for limit in self._limits.get(answer.request_id, ()):
+                limit.reschedule(None)
+            return
+        future = self.requests.get(answer.request_id)
         if future is not None and not future.done():
             future.set_result(answer)
 
@@ -270,7 +286,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._ready.done():
             self._ready.set_exception(error)
             return
-        future = self._requests.get(command.error.request_id)
+        future = self.requests.get(command.error.request_id)
         if future is not None and not future.done():
             future.set_exception(error)
 

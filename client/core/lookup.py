@@ -180,8 +180,10 @@ class Lookup:
                 connection, authoritative = target, answer.authoritative
         raise TopicLookupError(f"the lookup of {topic} was redirected more than {REDIRECTS_MAX} times")
 
-    async def retry(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry(self, what: str, attempt: Callable[[], Awaitable[T]], deadline: asyncio.Timeout | None = None) -> T:
         """The result of `attempt`, repeated with back-off while its failure may pass and the operation has time left.
+
+        An attempt may put off the `deadline` that its caller made. Without one the operation time-out holds.
 
         Raises the last failure, or Timeout when the time is up.
         """
@@ -191,7 +193,7 @@ class Lookup:
             failures.append(error)
 
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with deadline or asyncio.timeout(self.timeout_s):
                 return await retry.forever(
                     self.new_backoff(),
                     attempt,

@@ -94,6 +94,10 @@ class Registration(Generic[E]):
         self._endpoint = endpoint
         self._register = register
         self._failed = failed
+        self._asking: tuple[ClientConnection, int] | None = None
+        """Where an attempt waits for the broker's answer, and its request id."""
+        self._deadline: asyncio.Timeout | None = None
+        """Of the first registration."""
         self._reconnecting = False
         """Whether the task of `reconnect` is under way."""
 
@@ -105,6 +109,17 @@ class Registration(Generic[E]):
         """Raise why it has ended, if it has."""
         if self.failure is not None:
             raise self.failure
+
+    async def open(self, what: str) -> None:
+        """Register for the first time. Raises the broker's refusal, ConnectError or Timeout.
+
+        A producer that waits for exclusive access waits without a time-out, also when its topic moves meanwhile.
+        """
+        self._deadline = asyncio.timeout(self._core.timeout_s)
+        try:
+            await self._core.lookup.retry(what, self._register, self._deadline)
+        finally:
+            self._deadline = None
 
     async def attempt(self, command: Callable[[int, int], WireMessage], answer_type: type[Answer]) -> Answer:
         """Register with the broker that has the topic now, and return its answer.
@@ -119,13 +134,17 @@ class Registration(Generic[E]):
         endpoints[endpoint_id] = self._endpoint
         try:
             asked = command(endpoint_id, request_id)
-            answer = await connection.request(asked, request_id, self._core.timeout_s, answer_type)
+            self._asking = (connection, request_id)
+            timeout_s, deadline = self._core.timeout_s, self._deadline
+            answer = await connection.request(asked, request_id, timeout_s, answer_type, deadline)
         except BaseException as error:
             endpoints.pop(endpoint_id, None)
-            if isinstance(error, TimeoutError | asyncio.CancelledError):
+            if isinstance(error, TimeoutError | asyncio.CancelledError) or self.failure is not None:
                 # The broker may still register it, and would then hold the name against the next attempt.
                 self._withdraw(connection, endpoint_id)
             raise
+        finally:
+            self._asking = None
         if endpoint_id not in endpoints:
             during = f"while the {self._kind.name} {self._kind.registers}"
             raise ConnectionClosed(f"the connection to the broker of {self._topic} ended {during}")
@@ -143,9 +162,19 @@ class Registration(Generic[E]):
 
     def lost(self, connection: ClientConnection) -> None:
         """A connection has ended, or the broker closed this endpoint on it: go on with another one."""
+        if self._asking is not None and self._asking[0] is connection:
+            self._stop_asking(ConnectionClosed(f"the broker sent the {self._kind.name} on {self._topic} away"))
         if connection is self.connection:
             self.let_go()
             self.reconnect()
+
+    def _stop_asking(self, error: MagnetarError) -> None:
+        """An attempt waits in vain, perhaps without a time-out: it fails with `error`."""
+        if self._asking is not None:
+            connection, request_id = self._asking
+            future = connection.requests.get(request_id)
+            if future is not None and not future.done():
+                future.set_exception(error)
 
     def let_go(self) -> ClientConnection | None:
         """Leave the connection, without a word to its broker. Returns it if the broker can still be told."""
@@ -184,6 +213,7 @@ class Registration(Generic[E]):
         if self.failure is None:
             self._become(state)
             self.failure = error
+            self._stop_asking(error)
         return self.failure
 
     def inherited(self, error: MagnetarError) -> None:

@@ -108,6 +108,8 @@ class PartitionProducer:
         self._timeout_s = configuration.send_timeout_millis / 1000
         self._registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._epoch = 0
+        self._topic_epoch: int | None = None
+        """Of the access that this producer has, or had: with it the broker knows whether another one had it since."""
         self._registered = False
         self._inflight: deque[Batch] = deque()
         self._flushes: list[Flush] = []
@@ -121,7 +123,7 @@ class PartitionProducer:
 
     async def open(self) -> None:
         """Register with the topic's broker. Raises the broker's refusal, ConnectError or Timeout."""
-        await self._core.lookup.retry(f"creating a producer on {self.topic.full}", self.register)
+        await self._registration.open(f"creating a producer on {self.topic.full}")
 
     @property
     def is_connected(self) -> bool:
@@ -204,15 +206,22 @@ class PartitionProducer:
             epoch=self._epoch,
             user_provided_producer_name=bool(configuration.producer_name),
             metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
+            producer_access_mode=configuration.access_mode.value,  # pyright: ignore[reportArgumentType]
         )
         if self.name:
             command.producer_name = self.name
+        if self._topic_epoch is not None:
+            command.topic_epoch = self._topic_epoch
+        if configuration.initial_subscription_name is not None:
+            command.initial_subscription_name = configuration.initial_subscription_name
         return command
 
     def _registered_at(self, answer: CommandProducerSuccess) -> None:
         connection = self._registration.connection
         assert connection is not None
         self._epoch += 1
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
         self.name = answer.producer_name
         self._encoder.producer_name(answer.producer_name)
         self._encoder.size_max_bytes = connection.message_size_max_bytes

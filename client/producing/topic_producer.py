@@ -61,14 +61,15 @@ class TopicProducer:
                 producer.outbox.on_full = partial(self.router.turn_from, index)
         else:
             self.producers = [self._make(topic, topic.partition, configuration.max_pending_messages, None)]
+        self._core.opened[self] = None  # a client that closes ends a producer that waits for access, too
         try:
             await together([producer.open() for producer in self.producers])
         except BaseException:
+            self._core.opened.pop(self, None)
             for producer in self.producers:
                 producer.abandon(AlreadyClosed("the producer could not be created"))
                 await producer.close()
             raise
-        self._core.opened[self] = None
 
     def _make(self, topic: TopicName, partition: int, limit: int, pool: PendingPool | None) -> PartitionProducer:
         make_outbox = KeyedOutbox if self.configuration.batching_type is BatchingType.KeyBased else Outbox

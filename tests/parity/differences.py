@@ -36,7 +36,6 @@ DIFFERENCES: tuple[Difference, ...] = (
     *_left_out("Magnetar does not ask how old a backlog is yet", "(oldest|earliest)\\w*Backlog\\w*"),
     *_left_out("Magnetar has no chunks yet", "(chunkedMessageRate|msgChunkPublished)"),
     *_left_out("Magnetar has no Key_Shared yet", "(drainingHashes\\w+|allowOutOfOrderDelivery)"),
-    *_left_out("Magnetar has no access modes yet", "waitingPublishers"),
     *_left_out("the same figure has another name, too: isDurable", "durable"),
     *_left_out("Magnetar does not count it", "nonContiguousDeletedMessagesRanges(SerializedSize)?"),
     *_left_out("Magnetar does not tell it", "(supportsPartialProducer|consumersAfterMarkDeletePosition|ownerBroker)"),
@@ -50,7 +49,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         r"\S*\.lastAckedTime = \"\"",
         steps=STATISTICS,
     ),
-    Difference("the epoch of the ownership", None, r"\.topicEpoch = .*", steps=STATISTICS),
+    Difference("the epoch of the ownership", None, r"\.ownerEpoch = .*", steps=STATISTICS),
     Difference("the broker says whether the topic takes publishes", None, r"\.state = .*", steps=STATISTICS),
     Difference("the broker says how many entries are on their way", None, r"\.pendingPublishes = .*", steps=STATISTICS),
 )

@@ -28,7 +28,7 @@ ABSENT = {
     "ConsumerBatchReceivePolicy": {"policy"},
 }
 OTHERWISE = {  # a default that differs: what it stands for is the same
-    "service_url", "schema", "properties", "disable_replication", "access_mode",
+    "service_url", "schema", "properties", "disable_replication",
     "crypto_failure_action",
 }  # fmt: skip
 NAMES = ["Client", "Producer", "Consumer", "Reader", "Message", "MessageId", "ConsumerBatchReceivePolicy"]
@@ -81,7 +81,7 @@ CALLS = [
 ONE_FACE_ONLY = {"message_listener", "reader_listener", "pattern_auto_discovery_period", "is_pattern_topic"}
 """The official client has these in one of its faces."""
 BY_NAME = {
-    "ack_group_time_ms", "ack_group_max", "max_pending_chunked_message",
+    "ack_group_time_ms", "ack_group_max", "max_pending_chunked_message", "initial_subscription_name",
     "auto_ack_oldest_chunked_message_on_queue_full", "expire_time_of_incomplete_chunked_message_ms",
 }  # fmt: skip
 """Options of ours: calls take them among their `**options`."""
@@ -119,7 +119,7 @@ LATER = {  # features that are not here yet, with the classes that configure the
     "Authentication", "AuthenticationAthenz", "AuthenticationBasic", "AuthenticationOauth2", "AuthenticationTLS",
     "AuthenticationToken", "AutoClusterFailover", "BytesSchema", "ConsumerCryptoFailureAction",
     "ConsumerDeadLetterPolicy", "ConsumerKeySharedPolicy", "CryptoKeyReader", "DeadLetterPolicyBuilder",
-    "EncryptionContext", "EncryptionKey", "KeySharedMode", "KeySharedPolicy", "ProducerAccessMode",
+    "EncryptionContext", "EncryptionKey", "KeySharedMode", "KeySharedPolicy",
     "ServiceInfo", "ServiceInfoProvider", "TableView", "schema", "tableview",
 }  # fmt: skip
 LOGGERS = {"ConsoleLogger", "FileLogger", "LoggerLevel"}
@@ -162,7 +162,15 @@ def test_an_id_of_the_official_client_is_wrapped() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["CompressionType", "InitialPosition", "PartitionsRoutingMode", "BatchingType", "RegexSubscriptionMode", "Result"],
+    [
+        "CompressionType",
+        "InitialPosition",
+        "ProducerAccessMode",
+        "PartitionsRoutingMode",
+        "BatchingType",
+        "RegexSubscriptionMode",
+        "Result",
+    ],
 )
 def test_enumerations(name: str) -> None:
     for member, value in getattr(pulsar, name).__members__.items():
@@ -173,7 +181,6 @@ def test_enumerations(name: str) -> None:
     ("method", "options"),
     [
         ("create_producer", {"schema": object()}),
-        ("create_producer", {"access_mode": pulsar.ProducerAccessMode.Exclusive}),
         ("subscribe", {"subscription_name": "s", "unacked_messages_timeout_ms": 10_000}),
         ("subscribe", {"subscription_name": "s", "dead_letter_policy": object()}),
         ("create_reader", {"start_message_id": magnetar.MessageId.earliest, "is_read_compacted": True}),
