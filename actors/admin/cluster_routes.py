@@ -128,20 +128,38 @@ class ClusterRoutes:
 
     async def create_tenant(self, request: web.Request) -> web.Response:
         """Create a tenant. Body: `adminRoles` and `allowedClusters`, both optional."""
-        await self._ask.put_tenant(tenant=request.match_info["tenant"], record=await _tenant_body(request), create=True)
+        await self._ask.put_tenant(
+            tenant=request.match_info["tenant"], record=await self._tenant_body(request), create=True
+        )
         return no_content()
 
     async def change_tenant(self, request: web.Request) -> web.Response:
         """Change a tenant. Body: `adminRoles` and `allowedClusters`, both optional."""
-        await self._ask.put_tenant(
-            tenant=request.match_info["tenant"], record=await _tenant_body(request), create=False
-        )
+        record = await self._tenant_body(request)
+        await self._ask.put_tenant(tenant=request.match_info["tenant"], record=record, create=False)
         return no_content()
 
     async def delete_tenant(self, request: web.Request) -> web.Response:
         """Delete a tenant that has no namespaces."""
         await self._ask.delete_tenant(tenant=request.match_info["tenant"])
         return no_content()
+
+    async def _tenant_body(self, request: web.Request) -> dict[str, object]:
+        body = await json_body(request)
+        if body is None:
+            return {}
+        if not is_text_map(body):
+            raise web.HTTPBadRequest(text="the body must be an object with adminRoles and allowedClusters")
+        record: dict[str, object] = {}
+        for name in ("adminRoles", "allowedClusters"):
+            if name in body:
+                value = body[name]
+                if not is_list(value) or not all(isinstance(item, str) for item in value):
+                    raise web.HTTPBadRequest(text=f"{name} must be a list of names")
+                record[name] = value
+        if record.get("allowedClusters", [self._cluster]) != [self._cluster]:
+            raise InvalidConfiguration(f"allowedClusters must name this cluster, and no other: {self._cluster}")
+        return record
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -216,19 +234,3 @@ def _writable(status: ClusterView) -> int:
         for member in status["members"]
         if member["role"] == ROLE_BOOKIE
     )
-
-
-async def _tenant_body(request: web.Request) -> dict[str, object]:
-    body = await json_body(request)
-    if body is None:
-        return {}
-    if not is_text_map(body):
-        raise InvalidConfiguration("the body must be an object with adminRoles and allowedClusters")
-    record: dict[str, object] = {}
-    for name in ("adminRoles", "allowedClusters"):
-        if name in body:
-            value = body[name]
-            if not is_list(value) or not all(isinstance(item, str) for item in value):
-                raise InvalidConfiguration(f"{name} must be a list of names")
-            record[name] = value
-    return record

@@ -177,6 +177,8 @@ class AdminService:
 def _status_of(error: MagnetarError) -> int:
     if error.details.get("exists"):
         return 409
+    if error.details.get("in_use"):
+        return 412
     return next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
 
 

@@ -212,7 +212,7 @@ def _cursor_json(cursor: CursorFigures) -> JsonObject:
         "markDeletePosition": _text(cursor.mark_delete),
         "readPosition": _text(cursor.read),
         "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries,
-        "individuallyDeletedMessagesRanges": cursor.acknowledged_ranges,
+        "totalNonContiguousDeletedMessagesRange": cursor.acknowledged_ranges,
         "properties": cursor.properties,
     }
 

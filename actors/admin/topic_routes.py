@@ -1,5 +1,7 @@
 """The admin's paths of topics and subscriptions, `/admin/v2/persistent/…`, and of lookup."""
 
+import contextlib
+
 from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
@@ -86,7 +88,12 @@ class TopicRoutes:
 
     async def grow(self, request: web.Request) -> web.Response:
         """Add partitions. Body: the new, greater number of partitions."""
-        await self._ask.grow_topic(topic=topic_of(request).full, partitions=await _partitions(request))
+        topic, partitions = topic_of(request), await _partitions(request)
+        await self._check_partitioned(topic)
+        try:
+            await self._ask.grow_topic(topic=topic.full, partitions=partitions)
+        except InvalidConfiguration as error:
+            raise web.HTTPUnprocessableEntity(text=str(error)) from None
         return no_content()
 
     async def partitions(self, request: web.Request) -> web.Response:
@@ -104,7 +111,7 @@ class TopicRoutes:
         """Delete a partitioned topic and its partitions; `force=true` disconnects its clients first."""
         topic = topic_of(request)
         if not await self._ask.partitions(topic=topic.full):
-            raise TopicNotFound(f"{topic.full} is not a partitioned topic")
+            raise web.HTTPConflict(text=f"{topic.full} is not partitioned: delete it with DELETE …/{topic.local_name}")
         return await self._delete(topic, flag(request, "force"))
 
     async def create(self, request: web.Request) -> web.Response:
@@ -116,7 +123,7 @@ class TopicRoutes:
         """Delete a topic without partitions; `force=true` disconnects its clients first."""
         topic = topic_of(request)
         if await self._ask.partitions(topic=topic.full):
-            raise NotAllowedError(f"{topic.full} is partitioned: delete it with DELETE …/partitions")
+            raise web.HTTPConflict(text=f"{topic.full} is partitioned: delete it with DELETE …/partitions")
         return await self._delete(topic, flag(request, "force"))
 
     async def unload(self, request: web.Request) -> web.Response:
@@ -124,6 +131,13 @@ class TopicRoutes:
         destination = request.query.get("destinationBroker")
         await self._ask.unload(topic=topic_of(request).full, destination=destination)
         return no_content()
+
+    async def _check_partitioned(self, topic: TopicName) -> None:
+        """Raises HTTP 409, as Pulsar does, also for a topic that does not exist."""
+        with contextlib.suppress(TopicNotFound):
+            if await self._ask.partitions(topic=topic.full):
+                return
+        raise web.HTTPConflict(text=f"{topic.full} is not a partitioned topic")
 
     async def _delete(self, topic: TopicName, force: bool) -> web.Response:
         await self._ask.delete_topic(topic=topic.full, force=force)
@@ -243,6 +257,8 @@ async def _partitions(request: web.Request) -> int:
     body = await json_body(request)
     if is_text_map(body):
         body = body.get("partitions")
-    if type(body) is not int or not 1 <= body < 1 << 31:
-        raise InvalidConfiguration("the body must be the number of partitions, 1 or more")
+    if type(body) is not int or body >= 1 << 31:
+        raise web.HTTPBadRequest(text="the body must be the number of partitions, 1 or more")
+    if body < 1:
+        raise web.HTTPNotAcceptable(text="the number of partitions must be 1 or more")
     return body

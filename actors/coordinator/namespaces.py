@@ -110,7 +110,7 @@ class Namespaces:
         async with self._changing:
             self.check(name)
             if in_use(name):
-                raise NotAllowedError(f"the namespace {name} still has topics: delete them first")
+                raise NotAllowedError(f"the namespace {name} still has topics: delete them first", exists=True)
             self._going[name] = None
             try:
                 await delete_certain(self._env, self._store, metadata_keys.namespace(name))
@@ -149,7 +149,7 @@ class Namespaces:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
             if self.names(name):
-                raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first")
+                raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first", exists=True)
             await delete_certain(self._env, self._store, metadata_keys.tenant(name))
             del self._tenants[name]
 

@@ -296,7 +296,7 @@ class Subscription:
             self._check_open()
             others = [other for other in self.consumers if other is not consumer]
             if others and not force:
-                raise BrokerMetadataError("Unconnected or shared consumer attempting to unsubscribe")
+                raise BrokerMetadataError("Unconnected or shared consumer attempting to unsubscribe", in_use=True)
             for other in others:
                 other.connection.consumer_closed(other)
             self._close()

@@ -1,7 +1,10 @@
 """A blocking client of raw frames, to say what the official client would never say. It knows no server."""
 
+import contextlib
 import socket
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -20,13 +23,17 @@ class Ended(Exception):
 
 
 class Peer:
-    """One connection. Frames that nobody asked for wait in `received`."""
+    """One connection. A thread reads it and answers pings. Frames that nobody asked for wait in `received`."""
 
     def __init__(self, host: str, port: int) -> None:
         self.received: list[Frame] = []
         self._requests = 0
-        self._decoder = FrameDecoder(64 << 20)
+        self._ended = False
+        self._arrived = threading.Condition()
         self._socket = socket.create_connection((host, port), TIMEOUT_S)
+        self._socket.settimeout(None)
+        self._thread = threading.Thread(target=self._read, name="peer", daemon=True)
+        self._thread.start()
 
     def connect(self, **fields: Any) -> Frame:
         """Introduce itself."""
@@ -44,8 +51,11 @@ class Peer:
         self.write(encode(command))
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
-        self._socket.sendall(data)
+        """Send bytes. Raises Ended."""
+        try:
+            self._socket.sendall(data)
+        except ConnectionError:
+            raise Ended("the server closed the connection") from None
 
     def send_message(
         self, payload: bytes, sequence_id: int, *, producer_id: int = 1, messages: int = 1, **metadata: Any
@@ -73,7 +83,8 @@ class Peer:
         """Everything that came before the answer to a ping. Raises Ended."""
         self.write(ping())
         self._wait(lambda frame: frame.command.type == BaseCommand.PONG)
-        out, self.received = self.received, []
+        with self._arrived:
+            out, self.received = self.received, []
         return out
 
     def ends(self) -> bool:
@@ -88,29 +99,38 @@ class Peer:
 
     def close(self) -> None:
         """End the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._socket.close()
 
-    def _wait(self, wanted: Any, timeout_s: float = TIMEOUT_S) -> Frame:
+    def _wait(self, wanted: Callable[[Frame], bool], timeout_s: float = TIMEOUT_S) -> Frame:
         deadline = time.monotonic() + timeout_s
-        while True:
-            for index, frame in enumerate(self.received):
-                if wanted(frame):
-                    return self.received.pop(index)
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                raise TimeoutError(f"nothing came within {timeout_s:.0f} s; there are {self.received}")
-            self._socket.settimeout(remaining_s)
-            try:
-                data = self._socket.recv(1 << 16)
-            except ConnectionError:
-                data = b""
-            if not data:
-                raise Ended("the server closed the connection")
-            for frame in self._decoder.feed(data):
-                if frame.command.type == BaseCommand.PING:
-                    self.write(pong())
-                else:
-                    self.received.append(frame)
+        with self._arrived:
+            while True:
+                for index, frame in enumerate(self.received):
+                    if wanted(frame):
+                        return self.received.pop(index)
+                if self._ended:
+                    raise Ended("the server closed the connection")
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
+                    raise TimeoutError(f"nothing came within {timeout_s:.0f} s; there are {self.received}")
+                self._arrived.wait(remaining_s)
+
+    def _read(self) -> None:
+        decoder = FrameDecoder(64 << 20)
+        with contextlib.suppress(OSError):
+            while data := self._socket.recv(1 << 16):
+                frames = decoder.feed(data)
+                if any(frame.command.type == BaseCommand.PING for frame in frames):
+                    self._socket.sendall(pong())
+                with self._arrived:
+                    self.received += [frame for frame in frames if frame.command.type != BaseCommand.PING]
+                    self._arrived.notify_all()
+        with self._arrived:
+            self._ended = True
+            self._arrived.notify_all()
 
 
 def content_of(frame: Frame) -> Any:

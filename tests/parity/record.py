@@ -1,7 +1,7 @@
 """Records scenarios on a real Pulsar: `python tests/parity/record.py [NAME…]`, all of them without a name.
 
 `--on magnetar` shows what Magnetar says instead and records nothing. `--broker` and `--admin` name a Pulsar that runs
-already; it must have the settings of the scenarios' group.
+already, with the settings of the group `--group`; scenarios of other groups are left out then.
 """
 
 import argparse
@@ -66,6 +66,7 @@ def main() -> int:
     parser.add_argument("--on", choices=["pulsar", "magnetar"], default="pulsar")
     parser.add_argument("--broker", help="service URL of a server that runs already")
     parser.add_argument("--admin", help="its admin URL")
+    parser.add_argument("--group", default="plain", help="which settings that server has")
     parser.add_argument("--show", action="store_true", help="print the recordings")
     options = parser.parse_args()
     scenarios = all_scenarios()
@@ -75,8 +76,11 @@ def main() -> int:
     if bool(options.broker) != bool(options.admin):
         parser.error("give both --broker and --admin")
     names = set(options.names) or known
+    chosen = [one for one in scenarios if {one.name, one.subject} & names]
+    if options.broker:
+        chosen = [one for one in chosen if one.group.name == options.group]
     try:
-        return 1 if run([one for one in scenarios if {one.name, one.subject} & names], options) else 0
+        return 1 if run(chosen, options) else 0
     except OracleError as error:
         print(error, file=sys.stderr)
         return 1

@@ -174,7 +174,9 @@ class Stage:
         elif shown == "":
             step.lines.append("no body")
         else:
-            step.lines += _chosen(json_lines(self.names, shown), only)
+            step.lines += _chosen(
+                json_lines(self.names, shown), [self.names.text(one) for one in only] if only else None
+            )
         return answer.body
 
     def admin(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Answer:

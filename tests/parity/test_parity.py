@@ -1,5 +1,6 @@
 """Plays each scenario on Magnetar and compares with the recording of Pulsar. No Java is needed."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -18,20 +19,41 @@ _played: set[str] = set()
 _used: set[Difference] = set()
 
 
+class Servers:
+    """Starts a Magnetar for each group of settings. Scenarios of a group follow each other: one runs at a time."""
+
+    def __init__(self, directories: pytest.TempPathFactory) -> None:
+        self._directories = directories
+        self._group: Group | None = None
+        self._running = contextlib.ExitStack()
+        self._server: Server | None = None
+
+    def of(self, group: Group) -> Server:
+        """The one with the settings of this group."""
+        if self._group is not group or self._server is None:
+            self.close()
+            directory = self._directories.mktemp("parity")
+            self._server = self._running.enter_context(magnetar_server(directory, group.settings))
+            self._group = group
+        return self._server
+
+    def close(self) -> None:
+        """Stop what runs."""
+        self._server = None
+        self._running.close()
+
+
 @pytest.fixture(scope="module")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Magnetar with the settings of a group. Scenarios of a group follow each other, so each group has one."""
-    group: Group = request.param
-    with magnetar_server(tmp_path_factory.mktemp("parity"), group.settings) as running:
-        yield running
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """The servers of all scenarios."""
+    made = Servers(tmp_path_factory)
+    yield made
+    made.close()
 
 
-@pytest.mark.parametrize(
-    ("server", "scenario"),
-    [pytest.param(one.group, one, id=f"{one.subject}-{one.name}") for one in SCENARIOS],
-    indirect=["server"],
-)
-def test_magnetar_says_what_pulsar_says(server: Server, scenario: Scenario) -> None:
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: f"{one.subject}-{one.name}")
+def test_magnetar_says_what_pulsar_says(servers: Servers, scenario: Scenario) -> None:
+    server = servers.of(scenario.group)
     recorded = Transcript.parse(scenario.recording.read_text())
     result = compare(scenario.name, recorded, play(scenario, server, recorded.head), DIFFERENCES)
     _played.add(scenario.name)

@@ -135,10 +135,12 @@ async def test_partitioned_topics_are_created_grown_listed_and_deleted(http: Htt
     assert (await http("PUT", f"{topic}/partitions", 4))[0] == 409
     assert await http("GET", f"{topic}/partitions") == (200, {"partitions": 4})
     for wrong in ("zero", "0", "-1", "1.5", "[", "true", "100000000", "9" * 400):
-        assert (await http("PUT", f"{PERSISTENT}/other/partitions", text=wrong))[0] in (400, 412), wrong
-    assert (await http("POST", f"{topic}/partitions", 3))[0] == 412
+        assert (await http("PUT", f"{PERSISTENT}/other/partitions", text=wrong))[0] in (400, 406, 412), wrong
+    assert (await http("PUT", f"{PERSISTENT}/other/partitions", 0))[0] == 406
+    assert (await http("PUT", f"{PERSISTENT}/other/partitions"))[0] == 400
+    assert (await http("POST", f"{topic}/partitions", 3))[0] == 422
     assert (await http("POST", f"{topic}/partitions", 5))[0] == 204
-    assert (await http("POST", f"{PERSISTENT}/none/partitions", 5))[0] == 404
+    assert (await http("POST", f"{PERSISTENT}/none/partitions", 5))[0] == 409
     names = [f"persistent://public/default/flights-partition-{index}" for index in range(5)]
     assert await http("GET", PERSISTENT) == (200, names)
     assert await http("GET", "/admin/v2/namespaces/public/default/topics?mode=ALL") == (200, names)
@@ -146,7 +148,7 @@ async def test_partitioned_topics_are_created_grown_listed_and_deleted(http: Htt
     assert (await http("GET", "/admin/v2/non-persistent/public/none"))[0] == 404
     assert (await http("GET", "/admin/v2/persistent/public/none"))[0] == 404
     assert await http("GET", f"{PERSISTENT}/partitioned") == (200, ["persistent://public/default/flights"])
-    assert (await http("DELETE", topic))[0] == 412
+    assert (await http("DELETE", topic))[0] == 409
     assert (await http("DELETE", f"{topic}/partitions"))[0] == 204
     assert (await http("DELETE", f"{topic}/partitions"))[0] == 404
     assert await http("GET", PERSISTENT) == (200, [])
@@ -159,7 +161,8 @@ async def test_plain_topics_and_unusual_names(http: Http) -> None:
     assert (await http("PUT", topic))[0] == 409
     assert await http("GET", PERSISTENT) == (200, ["persistent://public/default/ünusual näme %2F?&"])
     assert (await http("GET", f"{topic}/stats"))[0] == 200
-    assert (await http("DELETE", f"{topic}/partitions"))[0] == 404
+    assert (await http("DELETE", f"{topic}/partitions"))[0] == 409
+    assert (await http("POST", f"{topic}/partitions", 2))[0] == 409
     assert (await http("DELETE", topic))[0] == 204
     assert (await http("PUT", f"{PERSISTENT}/p-partition-0"))[0] == 412
     assert (await http("PUT", "/admin/v2/persistent/no/where/x"))[0] == 404
@@ -190,7 +193,7 @@ async def test_figures_are_asked_of_the_owners_and_added_up(http: Http) -> None:
     assert len(total["publishers"]) == 3
     assert total["subscriptions"]["s"]["msgBacklog"] == 3
     assert total["subscriptions"]["s"]["type"] == "Shared"
-    assert "topicEpoch" not in total and total["partitions"][_name("t", 0)]["topicEpoch"] == 7
+    assert "topicEpoch" not in total and total["partitions"][_name("t", 0)]["ownerEpoch"] == 7
     assert len(total["partitions"]) == 3 and total["partitions"][_name("t", 0)]["msgInCounter"] == 2
     assert (await http("GET", f"{PERSISTENT}/t/partitioned-stats?perPartition=false"))[1]["partitions"] == {}
     assert (await http("GET", f"{PERSISTENT}/t/stats"))[0] == 412
@@ -254,8 +257,10 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert (await http("PUT", "/admin/v2/tenants/acme", {}))[0] == 409
     assert (await http("POST", "/admin/v2/tenants/acme", {"adminRoles": ["b"]}))[0] == 204
     assert (await http("GET", "/admin/v2/tenants/acme"))[1] == {"adminRoles": ["b"], "allowedClusters": ["standalone"]}
-    assert (await http("PUT", "/admin/v2/tenants/bad", {"adminRoles": 5}))[0] == 412
-    assert (await http("PUT", "/admin/v2/tenants/bad", []))[0] == 412
+    assert (await http("PUT", "/admin/v2/tenants/bad", {"adminRoles": 5}))[0] == 400
+    assert (await http("PUT", "/admin/v2/tenants/bad", []))[0] == 400
+    for clusters in ([], ["none"], ["standalone", "none"]):
+        assert (await http("PUT", "/admin/v2/tenants/bad", {"allowedClusters": clusters}))[0] == 412
     assert (await http("POST", "/admin/v2/tenants/none", {}))[0] == 404
     assert (await http("PUT", "/admin/v2/namespaces/acme/orders"))[0] == 204
     assert (await http("PUT", "/admin/v2/namespaces/acme/orders"))[0] == 409
@@ -263,7 +268,7 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert (await http("PUT", "/admin/v2/namespaces/acme/o2", {"retention_policies": {"a": 1}}))[0] == 412
     assert await http("GET", "/admin/v2/namespaces/acme") == (200, ["acme/orders"])
     assert await http("GET", "/admin/v2/namespaces/acme/orders") == (200, {"encryption_required": False})
-    assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 412
+    assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 409
     assert (await http("DELETE", "/admin/v2/namespaces/acme/orders"))[0] == 204
     assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 204
     assert await http("GET", "/admin/v2/tenants") == (200, ["public"])
