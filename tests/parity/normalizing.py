@@ -19,6 +19,7 @@ LONG_TEXT = 120
 _ADDRESS = re.compile(r"/?127\.0\.0\.1:\d+|/?\[?::1\]?:\d+|localhost:\d+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(Z|[+-]\d\d:?\d\d)?")
 _GENERATED = re.compile(r"\b(?:standalone|magnetar|parity)-\d+-\d+\b")
+_RANGE = re.compile(r"\d+:-?\d+")
 _POSITION = re.compile(r"^(\d+):(-?\d+)(.*)$")
 
 _TIME_KEY = re.compile(r"(Timestamp|Time|Since|TimeStamp|Ms)$")
@@ -102,7 +103,8 @@ def _scalar(names: Names, value: Any, key: str) -> str:
     if key in _PLACE_KEYS and value:
         return "<set>"
     if isinstance(value, str):
-        return json.dumps(names.position(value), ensure_ascii=False)
+        text = _RANGE.sub(lambda found: names.position(found[0]), value) if "Deleted" in key else names.position(value)
+        return json.dumps(text, ensure_ascii=False)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return json.dumps(value)

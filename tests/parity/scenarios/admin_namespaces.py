@@ -1,5 +1,7 @@
 """The admin's paths of tenants, namespaces and their policies."""
 
+from magnetar.protocol.pulsar_pb2 import CommandCloseProducer, CommandProducer, CommandSubscribe
+
 from ..registry import scenario
 from ..stage import Stage
 
@@ -9,7 +11,8 @@ def tenants_are_created_changed_and_deleted(stage: Stage) -> None:
     """Statuses and bodies, also of what cannot be."""
     tenant = "/admin/v2/tenants/tenant-of-parity"
     body = {"adminRoles": ["one"], "allowedClusters": ["standalone"]}
-    stage.admin("DELETE", tenant)
+    for name in ("tenant-of-parity", "other-of-parity"):
+        stage.admin("DELETE", f"/admin/v2/tenants/{name}")
     stage.http("missing", "GET", tenant)
     stage.http("change a missing one", "POST", tenant, body)
     stage.http("delete a missing one", "DELETE", tenant)
@@ -18,10 +21,12 @@ def tenants_are_created_changed_and_deleted(stage: Stage) -> None:
     stage.http("get", "GET", tenant)
     stage.http("change", "POST", tenant, {**body, "adminRoles": ["two"]})
     stage.http("get then", "GET", tenant)
-    stage.http("clusters that do not exist", "PUT", "/admin/v2/tenants/other", {"allowedClusters": ["none-such"]})
-    stage.http("no clusters", "PUT", "/admin/v2/tenants/other", {"allowedClusters": []})
+    stage.http(
+        "clusters that do not exist", "PUT", "/admin/v2/tenants/other-of-parity", {"allowedClusters": ["none-such"]}
+    )
+    stage.http("no clusters", "PUT", "/admin/v2/tenants/other-of-parity", {"allowedClusters": []})
     stage.http("a name that cannot be", "PUT", "/admin/v2/tenants/no good", body)
-    stage.http("a body that is no tenant", "PUT", "/admin/v2/tenants/other", ["a"])
+    stage.http("a body that is no tenant", "PUT", "/admin/v2/tenants/other-of-parity", ["a"])
     stage.admin("PUT", "/admin/v2/namespaces/tenant-of-parity/n")
     stage.http("delete with a namespace", "DELETE", tenant)
     stage.admin("DELETE", "/admin/v2/namespaces/tenant-of-parity/n")
@@ -80,10 +85,16 @@ def a_policy_limits_the_clients_of_a_topic(stage: Stage) -> None:
     """One producer and one consumer at most, and the errors beyond that."""
     stage.admin("POST", "/admin/v2/namespaces/{ns}/maxProducersPerTopic", 1)
     stage.admin("POST", "/admin/v2/namespaces/{ns}/maxConsumersPerTopic", 1)
-    client = stage.client(operation_timeout_seconds=3)
-    first = stage.step("the first producer", client.create_producer, stage.topic(), producer_name="a")
-    stage.step("the second producer", client.create_producer, stage.topic(), producer_name="b")
-    stage.step("the first consumer", client.subscribe, stage.topic(), "s")
-    stage.step("the second consumer", client.subscribe, stage.topic(), "t")
-    first.close()
-    stage.step("a producer when the first has left", client.create_producer, stage.topic(), producer_name="c")
+    topic, peer = stage.found_topic(), stage.peer()
+    stage.ask("the first producer", peer, CommandProducer(topic=topic, producer_id=1, producer_name="a"))
+    stage.ask("the second producer", peer, CommandProducer(topic=topic, producer_id=2, producer_name="b"))
+    consumer = {"topic": topic, "subType": CommandSubscribe.Shared}
+    stage.ask("the first consumer", peer, CommandSubscribe(**consumer, consumer_id=1, subscription="s"))
+    stage.ask("the second consumer", peer, CommandSubscribe(**consumer, consumer_id=2, subscription="t"))
+    peer.request(CommandCloseProducer(producer_id=1))
+    stage.ask("another when it has left", peer, CommandProducer(topic=topic, producer_id=3, producer_name="c"))
+    stage.admin("DELETE", "/admin/v2/namespaces/{ns}/maxConsumersPerTopic")
+    stage.admin("POST", "/admin/v2/namespaces/{ns}/maxConsumersPerSubscription", 1)
+    stage.admin("POST", "/admin/v2/namespaces/{ns}/maxSubscriptionsPerTopic", 1)
+    stage.ask("a second one of s", peer, CommandSubscribe(**consumer, consumer_id=3, subscription="s"))
+    stage.ask("another subscription", peer, CommandSubscribe(**consumer, consumer_id=4, subscription="u"))
