@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from .client.aio.reader import AsyncReader as AsyncReader
     from .client.blocking.client import Client as Client
     from .client.blocking.consumer import Consumer as Consumer
-    from .client.blocking.consumer import Reader as Reader
     from .client.blocking.producer import Producer as Producer
+    from .client.blocking.reader import Reader as Reader
     from .client.consuming.message import Message as Message
     from .client.core.configuration import BatchingType as BatchingType
     from .client.core.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
+    from .client.core.configuration import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
     from .client.core.configuration import ConsumerType as ConsumerType
+    from .client.core.configuration import DeadLetterProducerContext as DeadLetterProducerContext
     from .client.core.configuration import HashingScheme as HashingScheme
     from .client.core.configuration import InitialPosition as InitialPosition
     from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
@@ -102,13 +104,16 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.aio.consumer": ("AsyncConsumer",),
     "client.aio.producer": ("AsyncProducer",),
     "client.blocking.client": ("Client",),
-    "client.blocking.consumer": ("Consumer", "Reader"),
+    "client.blocking.consumer": ("Consumer",),
     "client.blocking.producer": ("Producer",),
+    "client.blocking.reader": ("Reader",),
     "client.aio.client": ("AsyncClient",),
     "client.core.configuration": (
         "BatchingType",
         "ConsumerBatchReceivePolicy",
+        "ConsumerDeadLetterPolicy",
         "ConsumerType",
+        "DeadLetterProducerContext",
         "HashingScheme",
         "InitialPosition",
         "PartitionsRoutingMode",

@@ -8,13 +8,13 @@ from typing import Any
 from ...protocol.errors import AlreadyClosed, OperationNotSupported
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
-from ..consuming.topic_consumer import TopicConsumer
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
     CompressionType,
     ConsumerBatchReceivePolicy,
     ConsumerConfiguration,
+    ConsumerDeadLetterPolicy,
     ConsumerType,
     HashingScheme,
     InitialPosition,
@@ -30,6 +30,7 @@ from ..core.discovery import service_url_source
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
 from ..core.threading_bridge import SameThread
+from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import AsyncConsumer
 from .producer import AsyncProducer
@@ -222,7 +223,7 @@ class AsyncClient:
         key_shared_policy: object = None,
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
-        dead_letter_policy: object = None,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
         crypto_failure_action: object = None,
         is_pattern_topic: bool = False,
         **options: object,
@@ -254,7 +255,7 @@ class AsyncClient:
             key_shared_policy: Not supported. Leave it out.
             batch_index_ack_enabled: Not supported. Leave it out.
             regex_subscription_mode: Which topics a pattern takes.
-            dead_letter_policy: Not supported. Leave it out.
+            dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
             crypto_failure_action: Not supported. Leave it out.
             is_pattern_topic: Whether `topic` is the text of a pattern.
             options: Other fields of `ConsumerConfiguration`.
@@ -273,8 +274,7 @@ class AsyncClient:
         """
         configuration = ConsumerConfiguration.of({**locals(), **options})
         core = self._running_core()
-        consumer = TopicConsumer(core, configuration)
-        await consumer.open()
+        consumer = await open_consumer(core, configuration)
         return AsyncConsumer(core, consumer)
 
     async def create_reader(

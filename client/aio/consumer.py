@@ -1,7 +1,8 @@
 """The asyncio face of a consumer."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import TypeVar
 
 from ...protocol.errors import Timeout
@@ -12,6 +13,7 @@ from ..core.configuration import ConsumerBatchReceivePolicy
 from ..core.context import Core
 from ..core.message_id import MessageId, TopicMessageId
 from ..core.threading_bridge import LoopSignal
+from ..letters.handling import retry_is_off
 from .facts import ConsumerFacts
 
 T = TypeVar("T")
@@ -161,6 +163,30 @@ class AsyncConsumer(ConsumerFacts):
             OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
         """
         self._consumer.negative_acknowledge(message)
+
+    async def reconsume_later(
+        self, message: Message, delay: timedelta | int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Store a copy of a message in the retry letter topic, then acknowledge the message.
+
+        The copy comes when the delay has passed. After `max_redeliver_count` attempts it goes to the dead letter topic
+        instead.
+
+        Args:
+            message: The message.
+            delay: Time until the next attempt, as a timedelta or in milliseconds.
+            properties: Properties that the copy gets beside those of the message.
+
+        Raises:
+            OperationNotSupported: Without `enable_retry`, or if the message belongs to another consumer.
+            InvalidMessage: If the delay or the properties are impossible.
+            AlreadyClosed: If the consumer is closed.
+            MagnetarError: Why the copy could not be stored. The message is not acknowledged then.
+        """
+        letters = self._consumer.letters
+        if letters is None:
+            raise retry_is_off()
+        await letters.reconsume_later(message, delay, properties)
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages delivered again."""

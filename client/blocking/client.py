@@ -17,6 +17,7 @@ from ..core.configuration import (
     CompressionType,
     ConsumerBatchReceivePolicy,
     ConsumerConfiguration,
+    ConsumerDeadLetterPolicy,
     ConsumerType,
     HashingScheme,
     InitialPosition,
@@ -30,10 +31,12 @@ from ..core.configuration import (
 from ..core.context import Closeable
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
+from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
-from .consumer import Consumer, Reader
+from .consumer import Consumer
 from .loop import Running, obtain
 from .producer import Producer
+from .reader import Reader
 
 
 class Client:
@@ -217,7 +220,7 @@ class Client:
         key_shared_policy: object = None,
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
-        dead_letter_policy: object = None,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
         crypto_failure_action: object = None,
         **options: object,
     ) -> Consumer:
@@ -253,7 +256,7 @@ class Client:
             key_shared_policy: Not supported. Leave it out.
             batch_index_ack_enabled: Not supported. Leave it out.
             regex_subscription_mode: Which topics a pattern takes.
-            dead_letter_policy: Not supported. Leave it out.
+            dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
             crypto_failure_action: Not supported. Leave it out.
             options: Other fields of `ConsumerConfiguration`.
 
@@ -381,8 +384,7 @@ class Client:
     def open_consumer(self, configuration: ConsumerConfiguration) -> TopicConsumer:
         """What a consumer of this configuration is the face of."""
         self._check_open()
-        consumer = TopicConsumer(self.running.core, configuration)
-        self.running.run(consumer.open())
+        consumer = self.running.run(open_consumer(self.running.core, configuration))
         self._made[consumer] = None
         return consumer
 

@@ -1,86 +1,20 @@
-"""The blocking faces of consumer and reader, and the thread that calls listeners."""
+"""The blocking face of a consumer."""
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 
-from ...protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported, Timeout
+from ...protocol.errors import InvalidConfiguration, Timeout
 from ..aio.consumer import is_enough
 from ..aio.facts import ConsumerFacts
-from ..aio.reader import ReaderFacts, TopicReader
 from ..consuming.message import Message
 from ..consuming.messages import Messages
-from ..consuming.receive_queue import ReceiveQueue
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
-from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfiguration, ReaderConfiguration
+from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfiguration
 from ..core.message_id import MessageId, TopicMessageId
-from .loop import Running
+from ..letters.handling import retry_is_off
 from .pickling import Opener, OpensLater
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-LISTENER_STOP_TIMEOUT_S = 5.0
-
-
-class Receiver:
-    """Takes messages from a receive queue, and waits if there are none."""
-
-    def __init__(self, running: Running, consumer: TopicConsumer) -> None:
-        self._running = running
-        self._consumer = consumer
-        self._receive_queue = consumer.receive_queue
-        self._wake = consumer.core.handover.wake
-
-    def receive(self, timeout_millis: int | None) -> Message:
-        """The next message. Raises Timeout, why it cannot be opened, or why there will be none."""
-        return self._take(self._receive_queue.take, timeout_millis)
-
-    def receive_many(self, messages_max: int, timeout_millis: int | None) -> Messages:
-        """The next messages, at least one. Raises as `receive`."""
-        return self._take(lambda: self._receive_queue.take_many(messages_max) or None, timeout_millis)
-
-    def receive_unless_error(self, timeout_millis: int | None) -> Message | None:
-        """As `receive`, but None if the next one cannot be opened: that is left for another call."""
-        queue = self._receive_queue
-
-        def take() -> list[Message | None] | None:
-            message = queue.take(raises=False)
-            return [message] if message is not None or queue.is_at_error else None
-
-        return self._take(take, timeout_millis)[0]
-
-    def _take(self, take: Callable[[], T | None], timeout_millis: int | None) -> T:
-        """What `take` gives as soon as there is something."""
-        if self._running.is_here():
-            raise OperationNotSupported(
-                "a callback runs on the client's loop and cannot wait for a message: call receive in another thread"
-            )
-        end = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
-        queue = self._receive_queue
-        while True:
-            if queue.failure is not None:
-                raise queue.failure
-            taken = take()
-            if taken is not None:
-                return taken
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                raise Timeout(f"no message arrived within {timeout_millis} ms")
-            if not self._consumer.configuration.receiver_queue_size:
-                self._wake(self._consumer.ask_for_one)
-            arrival = queue.arrival
-            assert isinstance(arrival, threading.Condition)
-            with arrival:
-                queue.waiting += 1
-                try:
-                    if not queue.has_more() and queue.failure is None:
-                        arrival.wait(left)
-                finally:
-                    queue.waiting -= 1
+from .receiving import Listener, Receiver
 
 
 class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
@@ -248,6 +182,30 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
         """
         self._consumer.negative_acknowledge(message)
 
+    def reconsume_later(
+        self, message: Message, delay: timedelta | int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Store a copy of a message in the retry letter topic, then acknowledge the message.
+
+        The copy comes when the delay has passed. After `max_redeliver_count` attempts it goes to the dead letter topic
+        instead.
+
+        Args:
+            message: The message.
+            delay: Time until the next attempt, as a timedelta or in milliseconds.
+            properties: Properties that the copy gets beside those of the message.
+
+        Raises:
+            OperationNotSupported: Without `enable_retry`, or if the message belongs to another consumer.
+            InvalidMessage: If the delay or the properties are impossible.
+            AlreadyClosed: If the consumer is closed.
+            MagnetarError: Why the copy could not be stored. The message is not acknowledged then.
+        """
+        letters = self._consumer.letters
+        if letters is None:
+            raise retry_is_off()
+        self._running.run(letters.reconsume_later(message, delay, properties))
+
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages delivered again."""
         self._running.run(_later(self._consumer.redeliver_unacknowledged_messages))
@@ -331,155 +289,6 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
         self._client.close_one(self._consumer)
         if self._listener is not None:
             self._listener.stop()
-
-
-class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
-    """Reads topics from a given position. Made by `Client.create_reader`.
-
-    Pickles as its client and configuration: what comes out reads from the same start when it is first used.
-    """
-
-    _SET_BY_OPENING = frozenset({"_running", "_reader", "_receiver", "_listener"})
-
-    def __init__(self, client: Opener, reader: TopicReader) -> None:
-        self._client = client
-        self._configuration = reader.configuration
-        self._running = client.running
-        self._reader = reader
-        self._receiver = Receiver(client.running, reader.consumer)
-        self._listener: Listener | None = None
-        listener = reader.configuration.reader_listener
-        if listener is not None:
-            topic = reader.consumer.topic_text
-            self._listener = Listener(
-                topic, reader.consumer.receive_queue, self._next, lambda message: listener(self, message)
-            )
-        client.close_when_forgotten(self, reader.consumer)
-
-    def _open(self) -> None:
-        Reader.__init__(self, self._client, self._client.open_reader(self._configuration))
-
-    def __enter__(self) -> "Reader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _next(self, timeout_millis: int | None = None) -> Message:
-        try:
-            message = self._receiver.receive(timeout_millis)
-        except MagnetarError as error:
-            self._reader.missed(error)
-            raise
-        self._reader.took(message)
-        return message
-
-    def read_next(self, timeout_millis: int | None = None) -> Message:
-        """Read the next message, waiting for it.
-
-        Args:
-            timeout_millis: Milliseconds to wait; None waits without end.
-
-        Returns:
-            The message.
-
-        Raises:
-            Timeout: If no message comes in time.
-            AlreadyClosed: If the reader is closed.
-            MagnetarError: Why the reader ended, or why the next message cannot be opened.
-        """
-        if self._listener is not None:
-            raise InvalidConfiguration(
-                "this reader has a listener, which gets its messages: create it without one to call read_next"
-            )
-        return self._next(timeout_millis)
-
-    def has_message_available(self) -> bool:
-        """Return whether there is a message behind the reader's position now.
-
-        Returns:
-            True if there is.
-
-        Raises:
-            MagnetarError: What the broker answers, as the class of its error.
-        """
-        return self._running.run(self._reader.has_message_available())
-
-    def seek(self, messageid: SeekTarget) -> None:
-        """Move to a message or to a publish time.
-
-        The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
-
-        Args:
-            messageid: A message id, a publish time in ms since the epoch, or a function. The client calls a function
-                with each topic or partition, and it returns an id or a time.
-
-        Raises:
-            Timeout: If it takes longer than `operation_timeout_seconds`.
-            MagnetarError: What the broker answers, as the class of its error.
-        """
-        self._running.run(self._reader.seek(messageid))
-
-    def close(self) -> None:
-        """Close the reader.
-
-        A second call does nothing.
-        """
-        if self.is_unopened:
-            return
-        self._client.close_one(self._reader.consumer)
-        if self._listener is not None:
-            self._listener.stop()
-
-
-class Listener:
-    """A thread that hands messages to the application, one at a time, until its consumer ends.
-
-    What cannot be opened is logged and stays unacknowledged.
-    """
-
-    def __init__(
-        self, topic: str, queue: ReceiveQueue, receive: Callable[[], Message], handle: Callable[[Message], object]
-    ) -> None:
-        self._topic = topic
-        self._receive_queue = queue
-        self._receive = receive
-        self._handle = handle
-        self._going = threading.Event()
-        self._going.set()
-        self._thread = threading.Thread(target=self._serve, name=f"magnetar-listener {topic}", daemon=True)
-        self._thread.start()
-
-    def pause(self) -> None:
-        """Rest after the message that is being handled."""
-        self._going.clear()
-
-    def resume(self) -> None:
-        """Go on."""
-        self._going.set()
-
-    def stop(self) -> None:
-        """Wait for the end, after the consumer was closed."""
-        self._going.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(LISTENER_STOP_TIMEOUT_S)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                self._going.wait()
-                message = self._receive()
-                self._going.wait()
-            except MagnetarError as error:
-                if self._receive_queue.failure is None:
-                    logger.error("the listener on %s gets no message: %s", self._topic, error)
-                    continue
-                logger.info("the listener on %s ends: %s", self._topic, error)
-                return
-            try:
-                self._handle(message)
-            except Exception:  # the application's; no caller waits for it
-                logger.exception("a listener on %s failed", self._topic)
 
 
 async def _later(function: Callable[[], None]) -> None:

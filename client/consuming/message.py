@@ -19,7 +19,7 @@ from ...protocol.compression import decompress
 from ...protocol.entries import is_batch, message_count
 from ...protocol.errors import MagnetarError, ProtocolError
 from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from ..core.message_id import ChunkedMessageId, MessageId, TopicMessageId
+from ..core.message_id import ChunkedMessageId, MessageId, TopicMessageId, positions_of
 from .undelivered import encrypted, lone_chunk, too_large, unknown_compression
 
 LARGE_BYTES = 256 * 1024
@@ -360,7 +360,7 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
             self[1],
             self[2],
             None if single is None or single is entry.metadata else single.SerializeToString(),
-            self.message_id().positions if entry.chunks else (),
+            positions_of(self.message_id()) if entry.chunks else (),
         )
         return (_restore, state)
 

@@ -282,7 +282,7 @@ class PartitionConsumer:
         self._granted -= received.count
         if self._resumed_at is not None and not self._seeking:
             if position <= self._resumed_at:  # it is queued, or with the application: not acknowledged for it here
-                self._leave_out(received.count)
+                self.leave_out(received.count)
                 return
             self._resumed_at = None
         self._last_arrived = position
@@ -299,14 +299,14 @@ class PartitionConsumer:
             return
         message = self._chunks.arrive(chunk)
         if message is None:
-            self._leave_out(chunk.count)
+            self.leave_out(chunk.count)
         elif start is None or self._passes(start, message):
             self._receive_queue.arrive(message)
 
     def _passes(self, start: StartFilter, received: ReceivedEntry) -> bool:
         """Whether what came is wanted, if only in part."""
         if start.drops(received):
-            self._leave_out(received.count)
+            self.leave_out(received.count)
             if self._ordered and not self._seeking:
                 # Done, as far as the application is concerned. On a Shared subscription another consumer may just have
                 # sought back to it: there it stays unacknowledged and comes again.
@@ -321,9 +321,9 @@ class PartitionConsumer:
         """An entry came that goes no further."""
         count = _count_perhaps(entry)
         self._granted -= count
-        self._leave_out(count)
+        self.leave_out(count)
 
-    def _leave_out(self, messages: int) -> None:
+    def leave_out(self, messages: int) -> None:
         """What came is not for the application: have the broker send something else instead."""
         with self._receive_queue.lock:
             self._credit_messages(messages)

@@ -35,6 +35,22 @@ class Source(Protocol):
         ...
 
 
+class ArrivalGate(Protocol):
+    """What looks at entries before they are queued, on the loop."""
+
+    def takes(self, entry: ReceivedEntry) -> bool:
+        """Whether the entry goes another way. It may come back by `admit`; until then it takes its permits."""
+        ...
+
+    def queued(self, source: object) -> int:
+        """How many messages of `source` wait there."""
+        ...
+
+    def discard(self, source: object) -> int:
+        """Drop what waits there of `source`; returns how many messages that were."""
+        ...
+
+
 class ReceiveQueue:
     """See the module. `arrive` is for the loop, the rest for any thread."""
 
@@ -49,13 +65,19 @@ class ReceiveQueue:
         """Whether a large entry is left alone until it is prepared, because the callers are on an event loop."""
         self.lets_go: Callable[[object, MagnetarError], bool] | None = None
         """Asked when one source has failed finally: whether the others go on without it."""
+        self.gate: ArrivalGate | None = None
         self._entries: deque[ReceivedEntry] = deque()
         self._undelivered: tuple[object, MagnetarError] | None = None
         """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
         lock; nothing is opened meanwhile."""
 
     def arrive(self, entry: ReceivedEntry) -> None:
-        """Queue an entry and wake those who wait."""
+        """Queue an entry and wake those who wait, unless it goes another way."""
+        if self.gate is None or self.failure is not None or not self.gate.takes(entry):
+            self.admit(entry)
+
+    def admit(self, entry: ReceivedEntry) -> None:
+        """Queue an entry that passed the gate."""
         if self.failure is not None:
             return
         self._entries.append(entry)
@@ -177,8 +199,9 @@ class ReceiveQueue:
 
     def discard(self, source: object) -> int:
         """Drop everything from `source`; returns how many of the messages were in entries not yet opened."""
+        waiting = 0 if self.gate is None else self.gate.discard(source)
         with self.lock:
-            dropped = sum(entry.count for entry in self._entries if entry.source is source)
+            dropped = waiting + sum(entry.count for entry in self._entries if entry.source is source)
             self._entries = deque(entry for entry in self._entries if entry.source is not source)
             opened: list[Message] = []
             self._pop_into(opened, sys.maxsize)  # a thread that finds it empty in between waits for the lock
@@ -197,7 +220,8 @@ class ReceiveQueue:
 
     def queued(self, source: object) -> int:
         """How many messages of `source` are in entries not yet opened; to be called under the lock."""
-        return sum(entry.count for entry in self._entries if entry.source is source)
+        waiting = 0 if self.gate is None else self.gate.queued(source)
+        return waiting + sum(entry.count for entry in self._entries if entry.source is source)
 
     def inherited(self, handover: Handover, failure: MagnetarError) -> None:
         """See `forking`: the lock may be held by a thread that is not here."""

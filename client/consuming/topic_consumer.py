@@ -5,9 +5,10 @@ one partition come in order; between partitions and topics there is no order.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import groupby
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from google.protobuf.message import Message as WireMessage
 
@@ -42,11 +43,31 @@ from .topic_set import TopicSet
 SeekTarget: TypeAlias = MessageId | int | Callable[[str], MessageId | int]
 
 
+class LetterHandling(Protocol):
+    """What a consumer does with messages that the application cannot handle; see `client/letters`."""
+
+    async def reconsume_later(
+        self, message: Message, delay: timedelta | int, properties: Mapping[str, str] | None
+    ) -> None:
+        """Store a copy for another attempt, then acknowledge the message."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way."""
+        ...
+
+
 class TopicConsumer:
     """See the module. Acknowledging may be done from any thread, the rest is for the loop's."""
 
-    def __init__(self, core: Core, configuration: ConsumerConfiguration, start: StartFilter | None = None) -> None:
-        """`start` makes it a reader's consumer: non-durable, beginning there.
+    def __init__(
+        self,
+        core: Core,
+        configuration: ConsumerConfiguration,
+        start: StartFilter | None = None,
+        also: Sequence[str] = (),
+    ) -> None:
+        """`start` makes it a reader's consumer: non-durable, beginning there. `also` names topics to take besides.
 
         Raises InvalidTopicName, InvalidConfiguration.
         """
@@ -59,7 +80,9 @@ class TopicConsumer:
             )
         creates = not isinstance(configuration.topic, re.Pattern)
         self.topics = TopicSet(core, configuration, self.receive_queue, start, creates=creates)
-        self._discovery = TopicDiscovery(core, configuration, self.topics)
+        self._discovery = TopicDiscovery(core, configuration, self.topics, also)
+        self.letters: LetterHandling | None = None
+        """What is done with messages that the application cannot handle; set before it is opened."""
         self._ours = self.topics.ours
         self._closed = False
 
@@ -100,6 +123,8 @@ class TopicConsumer:
             self.receive_queue.fail(AlreadyClosed("the consumer is closed: subscribe again"))
             self.topics.closed = True
             await self._discovery.close()
+            if self.letters is not None:
+                await self.letters.close()
             await self.topics.close()
 
     def inherited(self) -> None:

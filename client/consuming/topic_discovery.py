@@ -14,7 +14,7 @@ A consumer of one topic without partitions has no task.
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 from ...protocol.errors import AlreadyClosed, MagnetarError, TopicNotFound
 from ...protocol.topics import TopicName
@@ -33,17 +33,21 @@ JOINED_AT_ONCE_MAX = 100
 class TopicDiscovery:
     """See the module."""
 
-    def __init__(self, core: Core, configuration: ConsumerConfiguration, topics: TopicSet) -> None:
-        """Raises InvalidTopicName, InvalidConfiguration."""
+    def __init__(
+        self, core: Core, configuration: ConsumerConfiguration, topics: TopicSet, also: Sequence[str] = ()
+    ) -> None:
+        """`also` names topics beside those of the configuration. Raises InvalidTopicName, InvalidConfiguration."""
         self.names: list[TopicName] = []
         """The topics that are named; none for a pattern."""
         self.pattern: TopicPattern | None = None
-        wanted = configuration.topic
+        wanted = self._wanted = configuration.topic
         if isinstance(wanted, re.Pattern):
             self.pattern = TopicPattern(wanted, configuration.regex_subscription_mode)
         else:
             named = (wanted,) if isinstance(wanted, str) else wanted
             self.names = list(dict.fromkeys(TopicName.parse(name) for name in named))
+        self._configured = list(self.names)
+        self.names += [name for name in map(TopicName.parse, also) if name not in self.names]
         self._core = core
         self._topics = topics
         self._several = configuration.takes_several_topics
@@ -56,13 +60,13 @@ class TopicDiscovery:
     @property
     def text(self) -> str:
         """The topic, the topics or the pattern, for people."""
-        return self.pattern.text if self.pattern is not None else ",".join(name.full for name in self.names)
+        return self.pattern.text if self.pattern is not None else ",".join(name.full for name in self._configured)
 
     async def open(self) -> None:
         """Subscribe to what there is. Raises the first refusal; the caller closes then what was opened."""
-        if not self._several:
+        if isinstance(self._wanted, str):
             await self._topics.join(self.names[0])
-        else:
+        if self._several:
             await self._join(await self._missing(), first=True)
         if self._several or any(self._topics.partitions.values()):
             self._task = self._core.tasks.spawn(self._serve(), f"discover topics of {self.text}"[:200])

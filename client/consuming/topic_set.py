@@ -202,5 +202,7 @@ class TopicSet:
 
 def _of_topic(message: Message) -> MessageId:
     """The id of a message that came through another consumer, or out of a pickle, with its topic."""
-    ledger_id, entry_id, index, partition, size = message.message_id()
-    return TopicMessageId.of(message.topic_name(), MessageId(partition, ledger_id, entry_id, index, size))
+    message_id = message.message_id()
+    if isinstance(message_id, TopicMessageId):
+        return message_id
+    return TopicMessageId.of(message.topic_name(), message_id)

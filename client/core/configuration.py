@@ -44,6 +44,43 @@ WantedTopics: TypeAlias = str | Sequence[str] | re.Pattern[str]
 """What a consumer may be told to take: one topic, several by name, or all that match a pattern."""
 
 
+@dataclass(frozen=True)
+class ConsumerDeadLetterPolicy:
+    """When messages go to a dead letter topic: after so many redeliveries.
+
+    By default the topic is `<topic>-<subscription>-DLQ`. `initial_subscription_name` creates that subscription with the
+    topic; without it nobody is subscribed.
+    """
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    initial_subscription_name: str | None = None
+
+    def __post_init__(self) -> None:
+        count = self.max_redeliver_count
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise InvalidConfiguration(f"max_redeliver_count must be greater than 0, not {count!r}")
+        for name in ("dead_letter_topic", "initial_subscription_name"):
+            text = getattr(self, name)
+            if text is not None and (not isinstance(text, str) or not text):
+                raise InvalidConfiguration(f"{name} must be a non-empty string, not {text!r}")
+
+
+@dataclass(frozen=True)
+class DeadLetterProducerContext:
+    """What a customizer of a retry letter or dead letter producer is told."""
+
+    default_topic_name: str
+    """The name that the retry letter or dead letter topic has by default."""
+    input_topic_name: str
+    input_topic_subscription_name: str
+    input_topic_consumer_name: str
+
+
+ProducerCustomizer: TypeAlias = Callable[[DeadLetterProducerContext, dict[str, object]], object]
+"""Changes the options of a retry letter or dead letter producer, which have the names of `create_producer`."""
+
+
 class PartitionsRoutingMode(IntEnum):
     """Which partition a message goes to. With a key both built-in modes choose by its hash."""
 
@@ -181,7 +218,6 @@ class ProducerConfiguration(Options):
     message_router: Callable[[OutgoingMessage, int], int] | None = option(
         None, "Called as `router(message, partitions)` with CustomPartition; returns the partition's index."
     )
-
     chunking_enabled: bool = option(
         False, "Whether a message that is too large for one entry is published in chunks; needs batching off."
     )
@@ -208,7 +244,6 @@ class ConsumerConfiguration(Options):
         "replicate_subscription_state_enabled",
         "key_shared_policy",
         "batch_index_ack_enabled",
-        "dead_letter_policy",
         "crypto_failure_action",
     )
     WITHOUT_EFFECT = ("broker_consumer_stats_cache_time_ms",)
@@ -244,6 +279,21 @@ class ConsumerConfiguration(Options):
     is_pattern_topic: bool = option(False, "Whether `topic` is the text of a pattern.")
     start_message_id_inclusive: bool = option(False, "Whether a seek to a message redelivers that message.")
     batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` returns.")
+    dead_letter_policy: ConsumerDeadLetterPolicy | None = option(
+        None, "When messages go to a dead letter topic. For Shared and KeyShared subscriptions."
+    )
+    enable_retry: bool = option(
+        False, "Take the retry letter topic, too, and allow `reconsume_later`. For Shared subscriptions."
+    )
+    retry_letter_topic: str | None = option(
+        None, "The retry letter topic; by default `<topic>-<subscription>-RETRY`.", text=True
+    )
+    retry_letter_producer_customizer: ProducerCustomizer | None = option(
+        None, "Called as `customizer(context, options)` before the retry letter producer is made; changes the options."
+    )
+    dead_letter_producer_customizer: ProducerCustomizer | None = option(
+        None, "Called as `customizer(context, options)` before the dead letter producer is made; changes the options."
+    )
     ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
     ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
     max_pending_chunked_message: int = option(
@@ -260,11 +310,28 @@ class ConsumerConfiguration(Options):
         if self.is_pattern_topic and isinstance(self.topic, str):
             object.__setattr__(self, "topic", compiled_pattern(self.topic))
         object.__setattr__(self, "topic", checked_topics(self.topic))
+        self._check_letters()
+
+    def _check_letters(self) -> None:
+        kind = self.consumer_type.name
+        policy = self.dead_letter_policy
+        if policy is not None and not isinstance(policy, ConsumerDeadLetterPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise InvalidConfiguration(f"dead_letter_policy must be a ConsumerDeadLetterPolicy, not {policy!r}")
+        if policy is not None and kind not in ("Shared", "KeyShared"):
+            raise InvalidConfiguration(
+                f"a dead letter policy needs a Shared or KeyShared subscription, and this one is {kind}"
+            )
+        if self.enable_retry and kind != "Shared":
+            raise InvalidConfiguration(f"enable_retry needs a Shared subscription, and this one is {kind}")
+        if self.enable_retry and isinstance(self.topic, re.Pattern):
+            raise InvalidConfiguration("a pattern of topics has no retry letter topic: subscribe to topics by name")
+        if self.retry_letter_topic is not None and not self.enable_retry:
+            raise InvalidConfiguration("retry_letter_topic has no effect without enable_retry: set it to True")
 
     @property
     def takes_several_topics(self) -> bool:
         """Whether messages of more than one topic may come."""
-        return not isinstance(self.topic, str)
+        return self.enable_retry or not isinstance(self.topic, str)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:
     if attributes.partition_key is not None:
         metadata.partition_key = attributes.partition_key
     if attributes.ordering_key is not None:
-        metadata.ordering_key = attributes.ordering_key.encode()
+        metadata.ordering_key = attributes.ordering_key.encode("utf-8", "surrogateescape")
     if batched:
         return metadata
     if attributes.properties:
@@ -78,4 +78,6 @@ def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:
         metadata.event_time = attributes.event_timestamp
     if attributes.null_value:
         metadata.null_value = True
+    if attributes.deliver_at_ms is not None:
+        metadata.deliver_at_time = attributes.deliver_at_ms
     return metadata

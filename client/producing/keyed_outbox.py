@@ -38,7 +38,7 @@ class KeyedOutbox(Outbox):
 
     def add_with(self, content: bytes, attributes: Attributes, callback: SendCallback) -> bool:
         """As in Outbox."""
-        if not self._batching:
+        if not self._batching or attributes.deliver_at_ms is not None:
             return super().add_with(content, attributes, callback)
         key = attributes.ordering_key if attributes.ordering_key is not None else attributes.partition_key
         with self.lock:

@@ -41,7 +41,15 @@ def ignore(result: Result, message_id: MessageId) -> None:
 class Attributes:
     """What a message may carry beside its payload. `content` None is a null value (a tombstone)."""
 
-    __slots__ = ("event_timestamp", "null_value", "ordering_key", "partition_key", "properties", "sequence_id")
+    __slots__ = (
+        "deliver_at_ms",
+        "event_timestamp",
+        "null_value",
+        "ordering_key",
+        "partition_key",
+        "properties",
+        "sequence_id",
+    )
 
     def __init__(
         self,
@@ -51,6 +59,7 @@ class Attributes:
         sequence_id: int | None = None,
         event_timestamp: int | None = None,
         null_value: bool = False,
+        deliver_at_ms: int | None = None,
     ) -> None:
         self.properties = properties
         self.partition_key = partition_key
@@ -58,6 +67,8 @@ class Attributes:
         self.sequence_id = sequence_id
         self.event_timestamp = event_timestamp
         self.null_value = null_value
+        self.deliver_at_ms = deliver_at_ms
+        """Such a message is an entry of its own, even with batching."""
 
     def encode(self, content: bytes) -> bytes:
         """The message as a piece of a batch: its SingleMessageMetadata, by hand because it is made once per message."""
@@ -81,7 +92,7 @@ class Attributes:
 
 def _text(tag: bytes, text: str) -> bytes:
     """A string field."""
-    data = text.encode()
+    data = text.encode("utf-8", "surrogateescape")  # an ordering key that was received may be any bytes
     return tag + varint(len(data)) + data
 
 
@@ -228,12 +239,15 @@ class Outbox:
 
     def add_with(self, content: bytes, attributes: Attributes, callback: SendCallback) -> bool:
         """Accept a message with attributes. False as in `add`."""
-        piece = attributes.encode(content) if self._batching else content
+        alone = not self._batching or attributes.deliver_at_ms is not None
+        piece = content if alone else attributes.encode(content)
         with self.lock:
             if self.pending >= self.pending_max and not self._borrow():
                 return False
             self.pending += 1
-            if not self._batching:
+            if alone:
+                if self._callbacks:
+                    self._seal()
                 self._seal_one(content, callback, attributes)
             else:
                 if self._size + len(piece) > self._bytes_max and self._callbacks:

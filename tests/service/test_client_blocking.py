@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.client.blocking.client import Client
-from magnetar.client.blocking.consumer import Consumer, Reader
+from magnetar.client.blocking.consumer import Consumer
+from magnetar.client.blocking.reader import Reader
 from magnetar.client.consuming.message import Message
 from magnetar.client.core.configuration import ConsumerType, InitialPosition
 from magnetar.client.core.message_id import MessageId

@@ -16,7 +16,15 @@ from magnetar.protocol import names
 ROOT = Path(__file__).resolve().parents[2]
 
 BASE = {"protocol", "runtime", "runtime.rpc", "runtime.settings"}
-CLIENT = {"client", "client.core", "client.producing", "client.consuming", "client.aio", "client.blocking"}
+CLIENT = {
+    "client",
+    "client.core",
+    "client.producing",
+    "client.consuming",
+    "client.letters",
+    "client.aio",
+    "client.blocking",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "protocol": set(),
     "runtime": {"protocol"},
@@ -31,8 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client.core": BASE,
     "client.producing": BASE | {"client.core"},
     "client.consuming": BASE | {"client.core"},
-    "client.aio": BASE | {"client.core", "client.producing", "client.consuming"},
-    "client.blocking": BASE | {"client.core", "client.producing", "client.consuming", "client.aio"},
+    "client.letters": BASE | {"client.core", "client.producing", "client.consuming"},
+    "client.aio": BASE | {"client.core", "client.producing", "client.consuming", "client.letters"},
+    "client.blocking": BASE | {"client.core", "client.producing", "client.consuming", "client.letters", "client.aio"},
     "actors": set(),
     "actors.members": BASE | {"storage.ledger", "storage.metadata"},
     "actors.dispatch": BASE,

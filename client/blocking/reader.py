@@ -1,0 +1,108 @@
+"""The blocking face of a reader."""
+
+from ...protocol.errors import InvalidConfiguration, MagnetarError
+from ..aio.reader import ReaderFacts, TopicReader
+from ..consuming.message import Message
+from ..consuming.topic_consumer import SeekTarget
+from ..core.configuration import ReaderConfiguration
+from .pickling import Opener, OpensLater
+from .receiving import Listener, Receiver
+
+
+class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
+    """Reads topics from a given position. Made by `Client.create_reader`.
+
+    Pickles as its client and configuration: what comes out reads from the same start when it is first used.
+    """
+
+    _SET_BY_OPENING = frozenset({"_running", "_reader", "_receiver", "_listener"})
+
+    def __init__(self, client: Opener, reader: TopicReader) -> None:
+        self._client = client
+        self._configuration = reader.configuration
+        self._running = client.running
+        self._reader = reader
+        self._receiver = Receiver(client.running, reader.consumer)
+        self._listener: Listener | None = None
+        listener = reader.configuration.reader_listener
+        if listener is not None:
+            topic = reader.consumer.topic_text
+            self._listener = Listener(
+                topic, reader.consumer.receive_queue, self._next, lambda message: listener(self, message)
+            )
+        client.close_when_forgotten(self, reader.consumer)
+
+    def _open(self) -> None:
+        Reader.__init__(self, self._client, self._client.open_reader(self._configuration))
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self, timeout_millis: int | None = None) -> Message:
+        try:
+            message = self._receiver.receive(timeout_millis)
+        except MagnetarError as error:
+            self._reader.missed(error)
+            raise
+        self._reader.took(message)
+        return message
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        """Read the next message, waiting for it.
+
+        Args:
+            timeout_millis: Milliseconds to wait; None waits without end.
+
+        Returns:
+            The message.
+
+        Raises:
+            Timeout: If no message comes in time.
+            AlreadyClosed: If the reader is closed.
+            MagnetarError: Why the reader ended, or why the next message cannot be opened.
+        """
+        if self._listener is not None:
+            raise InvalidConfiguration(
+                "this reader has a listener, which gets its messages: create it without one to call read_next"
+            )
+        return self._next(timeout_millis)
+
+    def has_message_available(self) -> bool:
+        """Return whether there is a message behind the reader's position now.
+
+        Returns:
+            True if there is.
+
+        Raises:
+            MagnetarError: What the broker answers, as the class of its error.
+        """
+        return self._running.run(self._reader.has_message_available())
+
+    def seek(self, messageid: SeekTarget) -> None:
+        """Move to a message or to a publish time.
+
+        The next message is the one behind the id, or that message itself with `start_message_id_inclusive`.
+
+        Args:
+            messageid: A message id, a publish time in ms since the epoch, or a function. The client calls a function
+                with each topic or partition, and it returns an id or a time.
+
+        Raises:
+            Timeout: If it takes longer than `operation_timeout_seconds`.
+            MagnetarError: What the broker answers, as the class of its error.
+        """
+        self._running.run(self._reader.seek(messageid))
+
+    def close(self) -> None:
+        """Close the reader.
+
+        A second call does nothing.
+        """
+        if self.is_unopened:
+            return
+        self._client.close_one(self._reader.consumer)
+        if self._listener is not None:
+            self._listener.stop()

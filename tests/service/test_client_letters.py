@@ -1,0 +1,257 @@
+"""Retry letter and dead letter topics, on a whole cluster and on a scripted broker."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+import magnetar
+from magnetar.client.aio.client import AsyncClient
+from magnetar.client.aio.consumer import AsyncConsumer
+from magnetar.client.core.configuration import ConsumerDeadLetterPolicy, ConsumerType, InitialPosition
+from magnetar.client.core.message_id import MessageId
+from magnetar.protocol.errors import InvalidMessage, OperationNotSupported, Timeout
+from magnetar.protocol.pulsar_pb2 import ServerError
+from support.clients.calls import TOPIC, numbers, publish
+from support.fakes.broker import FakeBroker
+from support.servers.embedded_cluster import EmbeddedCluster
+
+SHARED, EARLIEST = ConsumerType.Shared, InitialPosition.Earliest
+_numbers = itertools.count()
+
+
+@pytest.fixture
+async def on_cluster(cluster: EmbeddedCluster) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(cluster.service_url, operation_timeout_seconds=10) as made:
+        yield made
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"letters-{next(_numbers)}"
+
+
+def full(topic: str) -> str:
+    return f"persistent://public/default/{topic}"
+
+
+async def deliveries_until_dead(consumer: AsyncConsumer, content: bytes) -> int:
+    """Negatively acknowledge `content` whenever it comes, acknowledge all else; how often it came."""
+    times = 0
+    while True:
+        try:
+            message = await consumer.receive(500)
+        except Timeout:
+            return times
+        if message.data() == content:
+            times += 1
+            await consumer.negative_acknowledge(message)
+        else:
+            await consumer.acknowledge(message)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+async def test_a_message_moves_after_its_redeliveries_and_the_others_go_on(
+    on_cluster: AsyncClient, cluster: EmbeddedCluster, topic: str, batch: int
+) -> None:
+    consumer = await on_cluster.subscribe(
+        topic,
+        "s",
+        SHARED,
+        dead_letter_policy=ConsumerDeadLetterPolicy(2),
+        negative_ack_redelivery_delay_ms=1,
+        consumer_name="worker",
+    )
+    producer = await on_cluster.create_producer(topic, batching_enabled=batch > 1, batching_max_messages=batch)
+    ids = await producer.send_many(numbers(5))
+    await producer.send(b"bad", {"mine": "1"}, partition_key="k", ordering_key="o", event_timestamp=7)
+    dead = await on_cluster.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
+    assert await deliveries_until_dead(consumer, b"bad") == 3
+    moved = await dead.read_next(10_000)
+    assert (moved.data(), moved.partition_key(), moved.ordering_key(), moved.event_timestamp()) == (b"bad", "k", "o", 7)
+    assert moved.properties()["REAL_TOPIC"] == full(topic) and moved.properties()["mine"] == "1"
+    assert moved.properties()["ORIGIN_MESSAGE_ID"].split(":")[:2] == [str(ids[0].ledger_id()), moved_entry(ids, batch)]
+    assert moved.producer_name().startswith(f"{full(topic)}-s-worker-") and moved.producer_name().endswith("-DLQ")
+    assert not await dead.has_message_available()
+    await consumer.close()
+    again = await on_cluster.subscribe(topic, "s", SHARED)
+    with pytest.raises(Timeout):  # everything is acknowledged, the dead letter too
+        await again.receive(100)
+
+
+def moved_entry(ids: list[MessageId], batch: int) -> str:
+    return str(ids[-1].entry_id() + 1)
+
+
+async def test_an_initial_subscription_keeps_the_first_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
+    policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead", "keeper")
+    consumer = await on_cluster.subscribe(
+        topic, "s", SHARED, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=1
+    )
+    await publish(on_cluster, [b"bad"], topic=topic)
+    assert await deliveries_until_dead(consumer, b"bad") == 2
+    keeper = await on_cluster.subscribe(f"{topic}-dead", "keeper")  # from the latest message, if it were new
+    assert (await keeper.receive(10_000)).data() == b"bad"
+
+
+async def test_reconsuming_counts_waits_and_ends_in_the_dead_letter_topic(on_cluster: AsyncClient, topic: str) -> None:
+    consumer = await on_cluster.subscribe(
+        topic, "s", SHARED, enable_retry=True, dead_letter_policy=ConsumerDeadLetterPolicy(2)
+    )
+    assert consumer.topic() == full(topic)
+    dead = await on_cluster.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
+    await publish(on_cluster, [b"bad"], batch=2, topic=topic)
+    first = await consumer.receive(10_000)
+    begun = time.time()
+    await consumer.reconsume_later(first, 300, {"attempt": "one"})
+    second = await consumer.receive(10_000)
+    assert time.time() - begun >= 0.29
+    assert second.topic_name() == f"{full(topic)}-s-RETRY" and second.data() == b"bad"
+    origin = first.message_id().text
+    assert second.properties() == {
+        "DELAY_TIME": "300", "ORIGIN_MESSAGE_ID": origin, "ORIGIN_MESSAGE_IDY_TIME": origin, "RECONSUMETIMES": "1",
+        "REAL_SUBSCRIPTION": "s", "REAL_TOPIC": full(topic), "attempt": "one",
+    }  # fmt: skip
+    await consumer.reconsume_later(second, timedelta(milliseconds=1), {"attempt": "two"})
+    third = await consumer.receive(10_000)
+    assert (third.properties()["RECONSUMETIMES"], third.properties()["attempt"]) == ("2", "two")
+    assert (third.properties()["REAL_TOPIC"], third.properties()["ORIGIN_MESSAGE_ID"]) == (full(topic), origin)
+    await consumer.reconsume_later(third)
+    moved = await dead.read_next(10_000)
+    assert moved.properties()["RECONSUMETIMES"] == "3" and moved.properties()["DELAY_TIME"] == "0"
+    await consumer.close()
+    for name in (topic, f"{topic}-s-RETRY"):
+        rest = await on_cluster.subscribe(name, "s", SHARED)
+        with pytest.raises(Timeout):
+            await rest.receive(50)
+
+
+async def test_a_retry_letter_that_is_not_handled_becomes_a_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
+    consumer = await on_cluster.subscribe(
+        topic, "s", SHARED, enable_retry=True, dead_letter_policy=ConsumerDeadLetterPolicy(1, f"{topic}-dead"),
+        negative_ack_redelivery_delay_ms=1, retry_letter_topic=f"{topic}-again",
+    )  # fmt: skip
+    await publish(on_cluster, [b"bad"], topic=topic)
+    await consumer.reconsume_later(await consumer.receive(10_000))
+    dead = await on_cluster.create_reader(f"{topic}-dead", MessageId.earliest)
+    assert await deliveries_until_dead(consumer, b"bad") == 2
+    assert (await dead.read_next(10_000)).properties()["RECONSUMETIMES"] == "1"
+
+
+async def test_a_held_copy_goes_to_another_consumer_when_its_consumer_leaves(
+    on_cluster: AsyncClient, topic: str
+) -> None:
+    consumer = await on_cluster.subscribe(topic, "s", SHARED, enable_retry=True)
+    await publish(on_cluster, [b"x"], topic=topic)
+    await consumer.reconsume_later(await consumer.receive(10_000), 700)
+    with pytest.raises(Timeout):
+        await consumer.receive(100)
+    await consumer.close()
+    begun = time.monotonic()
+    other = await on_cluster.subscribe(topic, "s", SHARED, enable_retry=True)
+    assert (await other.receive(10_000)).data() == b"x"
+    assert time.monotonic() - begun > 0.2
+
+
+async def test_reconsuming_is_refused_where_it_cannot_be(on_cluster: AsyncClient, topic: str) -> None:
+    plain = await on_cluster.subscribe(topic, "plain", SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(1))
+    consumer = await on_cluster.subscribe(topic, "s", SHARED, enable_retry=True)
+    await publish(on_cluster, [b"x"], topic=topic)
+    message = await plain.receive(10_000)
+    with pytest.raises(OperationNotSupported, match="enable_retry"):
+        await plain.reconsume_later(message)
+    own = await consumer.receive(10_000)
+    with pytest.raises(InvalidMessage, match="takes a Message"):
+        await consumer.reconsume_later(own.message_id())  # type: ignore[arg-type]
+    with pytest.raises(InvalidMessage, match="a delay must be"):
+        await consumer.reconsume_later(own, "soon")  # type: ignore[arg-type]
+    with pytest.raises(InvalidMessage, match="property"):
+        await consumer.reconsume_later(own, 1, {"a": 1})  # type: ignore[dict-item]
+    elsewhere = await on_cluster.subscribe(f"{topic}-other", "s", SHARED)
+    await publish(on_cluster, [b"y"], topic=f"{topic}-other")
+    with pytest.raises(OperationNotSupported, match="does not have"):
+        await consumer.reconsume_later(await elsewhere.receive(10_000))
+
+
+def test_the_blocking_client_has_letters_too(cluster: EmbeddedCluster, topic: str) -> None:
+    with magnetar.Client(cluster.service_url) as client:
+        consumer = client.subscribe(
+            topic, "s", SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(1), enable_retry=True,
+            initial_position=EARLIEST,
+        )  # fmt: skip
+        client.create_producer(topic).send(b"x")
+        consumer.reconsume_later(consumer.receive(10_000), 1, {"a": "b"})
+        again = consumer.receive(10_000)
+        assert again.properties()["a"] == "b"
+        consumer.reconsume_later(again)
+        dead = client.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
+        assert dead.read_next(10_000).data() == b"x"
+
+
+# ---- Order of steps, on a scripted broker ----
+
+
+async def test_the_original_is_acknowledged_only_when_the_copy_is_stored(
+    broker: FakeBroker, client: AsyncClient
+) -> None:
+    consumer = await client.subscribe("t", "s", SHARED, enable_retry=True, ack_group_time_ms=0)
+    await publish(client, [b"x"])
+    message = await consumer.receive(2000)
+    broker.receipt_delay_s = 0.1
+    under_way = asyncio.create_task(consumer.reconsume_later(message))
+    await broker.until(lambda: broker.topic(f"{TOPIC}-s-RETRY").entries)
+    assert not broker.count("ACK") and not under_way.done()
+    await under_way
+    await broker.until(lambda: broker.count("ACK"))
+    kinds = [name for name, _ in broker.log]
+    assert kinds.index("ACK") > len(kinds) - 1 - kinds[::-1].index("SEND")
+
+
+async def test_when_the_copy_is_not_stored_the_original_stays(broker: FakeBroker, client: AsyncClient) -> None:
+    consumer = await client.subscribe("t", "s", SHARED, enable_retry=True, ack_group_time_ms=0)
+    await publish(client, [b"x"])
+    message = await consumer.receive(2000)
+    broker.producer_errors = [ServerError.NotAllowedError]
+    with pytest.raises(magnetar.NotAllowedError):
+        await consumer.reconsume_later(message)
+    assert not broker.count("ACK")
+    await consumer.reconsume_later(message)  # the next attempt makes another producer
+    await broker.until(lambda: broker.count("ACK"))
+
+
+async def test_a_consumer_that_dies_between_copy_and_acknowledgement_repeats_the_message(
+    broker: FakeBroker, client: AsyncClient
+) -> None:
+    dying = AsyncClient(broker.url)
+    consumer = await dying.subscribe("t", "s", SHARED, enable_retry=True, ack_group_time_ms=0)
+    await publish(client, [b"x"])
+    message = await consumer.receive(2000)
+    broker.receipt_delay_s = 60
+    under_way = asyncio.create_task(consumer.reconsume_later(message))
+    await broker.until(lambda: broker.topic(f"{TOPIC}-s-RETRY").entries)
+    dying.shutdown()
+    with pytest.raises(magnetar.AlreadyClosed):
+        await under_way
+    await dying.close()
+    other = await client.subscribe("t", "s", SHARED, enable_retry=True)
+    found = [await other.receive(2000) for _ in range(2)]
+    assert {one.topic_name() for one in found} == {TOPIC, f"{TOPIC}-s-RETRY"}  # repeated, and not lost
+
+
+async def test_a_dead_letter_that_is_not_stored_comes_again(broker: FakeBroker, client: AsyncClient) -> None:
+    policy = ConsumerDeadLetterPolicy(1)
+    consumer = await client.subscribe(
+        "t", "s", SHARED, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=1, ack_group_time_ms=0
+    )
+    await publish(client, [b"x"])
+    broker.producer_errors = [ServerError.NotAllowedError] * 2  # as where subscriptions are not created by themselves
+    for _ in range(2):
+        await consumer.negative_acknowledge(await consumer.receive(2000))
+    await broker.until(lambda: broker.topic(f"{TOPIC}-s-DLQ").entries)
+    await broker.until(lambda: broker.count("ACK"))
+    with pytest.raises(Timeout):
+        await consumer.receive(50)
+    assert len(broker.topic(f"{TOPIC}-s-DLQ").entries) == 1
