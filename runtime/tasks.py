@@ -26,6 +26,11 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._running)
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called: nothing can be started any longer."""
+        return self._closed
+
     def spawn(self, coroutine: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
         """Start a task. Raises RuntimeError after `close`."""
         if self._closed:

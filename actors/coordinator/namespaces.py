@@ -4,19 +4,33 @@ Only the active coordinator changes these records (each write is guarded by its 
 it is active. Changes run one by one. A namespace that is being deleted takes no new topics.
 
 A change of policies is stored by compare-and-set, entered in the copy, and then told to `on_policies`, without a pause
-between the last two. So brokers are told of stored changes only, in the order of their versions. When the store's
-answer stays lost, the caller gets OutcomeUnknown. The next change reads the record again and tells what it finds.
+between the last two. So brokers are told of stored changes only, in the order of their versions.
+
+When the store's answer stays lost, or the caller goes away before it comes, the namespace is *in doubt*: the change may
+be stored, or be stored later. The coordinator then reads the record again until the store answers, with a back-off:
+
+- another version than before: the change is stored. The coordinator takes it over and tells it.
+- the same version: the coordinator writes the record again as it is. The new version keeps the change from being stored
+  later, because that change names the old one. A deletion that did not happen is ended in the same way.
+- no record: a deletion happened, and is told. A namespace that was to be created is created.
+
+A namespace whose deletion is in doubt takes no topics. The doubt ends with this, with the next change whose outcome is
+known, or with the end of the office: the next coordinator reads everything.
 
 Which topics a namespace has is not known here.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
 
-from ...protocol.errors import KeyExists, MetadataError, NoSuchKey, NotAllowedError, TopicNotFound
+from ...protocol.errors import KeyExists, MetadataError, NoSuchKey, NotAllowedError, OutcomeUnknown, TopicNotFound
 from ...protocol.topics import check_named_entity, parse_namespace
+from ...runtime import retry
+from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
@@ -24,8 +38,14 @@ from ...storage.metadata.store import list_all, pack, unpack
 from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
 from ..policies.record import NamespaceRecord
 
+logger = logging.getLogger(__name__)
+
 PAGE = 5000
 """Namespaces that one answer holds."""
+SETTLE_INITIAL_S = 0.5
+SETTLE_MAX_S = 10.0
+
+Outcome = TypeVar("Outcome")
 
 
 class Namespaces:
@@ -40,7 +60,11 @@ class Namespaces:
         self._tenants: dict[str, tuple[dict[str, object], int]] = {}
         self._namespaces: dict[str, tuple[NamespaceRecord, int]] = {}
         self._going: dict[str, None] = {}
+        self._in_doubt: dict[str, NamespaceRecord | None] = {}
+        """Namespaces of which a change may be stored or not, with the record of one that was to be created."""
         self._changing = asyncio.Lock()
+        self._tasks = Tasks()
+        self._settler: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable, MetadataError for a record that cannot be read."""
@@ -50,6 +74,10 @@ class Namespaces:
         for key, record in await list_all(self._store, metadata_keys.NAMESPACES_PREFIX):
             name = key.removeprefix(metadata_keys.NAMESPACES_PREFIX)
             self._namespaces[name] = (_read(key, record.value), record.version)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._tasks.close()
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -87,8 +115,8 @@ class Namespaces:
                 raise NoSuchKey(f"the tenant {tenant} does not exist")
             if name in self._namespaces:
                 raise KeyExists(f"the namespace {name} already exists")
-            version = await put_certain(self._env, self._store, metadata_keys.namespace(name), record.pack(), None)
-            self._enter(name, record, version)
+            change = put_certain(self._env, self._store, metadata_keys.namespace(name), record.pack(), None)
+            self._enter(name, record, await self._outcome_of(name, change, created=record))
 
     async def set_policy(self, namespace: str, policy: str, value: object) -> None:
         """Set one policy; None takes it away. Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong
@@ -102,7 +130,8 @@ class Namespaces:
             before = _read(key, found.value)
             record, version = before.with_policy(policy, value), found.version
             if record != before:
-                version = await put_certain(self._env, self._store, key, record.pack(), version)
+                change = put_certain(self._env, self._store, key, record.pack(), version)
+                version = await self._outcome_of(namespace, change)
             self._enter(namespace, record, version)
 
     async def delete(self, name: str, in_use: Callable[[str], bool]) -> None:
@@ -113,11 +142,12 @@ class Namespaces:
                 raise NotAllowedError(f"the namespace {name} still has topics: delete them first", exists=True)
             self._going[name] = None
             try:
-                await delete_certain(self._env, self._store, metadata_keys.namespace(name))
-                _, version = self._namespaces.pop(name)
-                self._on_policies(NamespacePolicies(name, version + 1, None))
+                change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
+                await self._outcome_of(name, change)
+                self._gone(name)
             finally:
-                del self._going[name]
+                if name not in self._in_doubt:
+                    del self._going[name]
 
     # -- tenants -------------------------------------------------------------------------------------------------
 
@@ -148,10 +178,55 @@ class Namespaces:
     async def delete_tenant(self, name: str) -> None:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
-            if self.names(name):
+            if self.names(name) or any(one.startswith(f"{name}/") for one in self._in_doubt):
                 raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first", exists=True)
             await delete_certain(self._env, self._store, metadata_keys.tenant(name))
             del self._tenants[name]
+
+    # -- changes in doubt ----------------------------------------------------------------------------------------
+
+    async def _outcome_of(
+        self, namespace: str, change: Awaitable[Outcome], created: NamespaceRecord | None = None
+    ) -> Outcome:
+        """The outcome of a change. Where it stays unknown, the namespace is in doubt from here on."""
+        try:
+            outcome = await change
+        except (OutcomeUnknown, asyncio.CancelledError):
+            self._in_doubt[namespace] = created
+            if not self._tasks.closed and (self._settler is None or self._settler.done()):
+                self._settler = self._tasks.spawn(self._settle(), "coordinator-namespaces-in-doubt")
+            raise
+        self._in_doubt.pop(namespace, None)  # an older change in doubt names a version that is gone
+        return outcome
+
+    async def _settle(self) -> None:
+        backoff = Backoff(self._env.random, SETTLE_INITIAL_S, SETTLE_MAX_S)
+        await retry.forever(backoff, self._settle_all, retriable=retry.our_error, on_retry=self._log_retry)
+
+    async def _settle_all(self) -> None:
+        while self._in_doubt and not self._store.superseded:
+            async with self._changing:
+                for namespace, created in list(self._in_doubt.items()):
+                    await self._settle_one(namespace, created)
+                    self._in_doubt.pop(namespace)
+                    self._going.pop(namespace, None)
+
+    async def _settle_one(self, namespace: str, created: NamespaceRecord | None) -> None:
+        key = metadata_keys.namespace(namespace)
+        found, known = await self._store.get(key), self._namespaces.get(namespace)
+        if found is not None:
+            record, version = _read(key, found.value), found.version
+            if known is not None and known[1] == version:
+                version = await self._store.put(key, found.value, version)
+            self._enter(namespace, record, version)
+        elif created is not None:
+            self._enter(namespace, created, await self._store.put(key, created.pack(), None))
+        elif known is not None:
+            self._gone(namespace)
+
+    def _log_retry(self, error: Exception, delay_s: float) -> None:
+        names = ", ".join(sorted(self._in_doubt))
+        logger.warning("whether the policies of %s are stored is asked again in %.1f s: %s", names, delay_s, error)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -161,6 +236,11 @@ class Namespaces:
         self._namespaces[namespace] = (record, version)
         if known is None or known[1] != version:
             self._on_policies(self._row(namespace))
+
+    def _gone(self, namespace: str) -> None:
+        """Forget what was deleted, and tell it."""
+        _, version = self._namespaces.pop(namespace)
+        self._on_policies(NamespacePolicies(namespace, version + 1, None))
 
     def _row(self, namespace: str) -> NamespacePolicies:
         record, version = self._namespaces[namespace]

@@ -127,6 +127,7 @@ class Office:
         await self.rebalancer.close()
         await self.auditor.close()
         await self.deletions.close()
+        await self.namespaces.close()
         await self.placement.close()
         await self.broker_calls.close()
 

@@ -1,0 +1,198 @@
+"""Changes of namespaces whose outcome the store did not tell: the coordinator finds out, and brokers hear of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from magnetar.actors.coordinator import namespaces as namespaces_module
+from magnetar.actors.coordinator.namespaces import Namespaces
+from magnetar.actors.members.contracts_namespaces import NamespacePolicies
+from magnetar.protocol.errors import BadVersion, MetadataUnavailable, NotAllowedError, OutcomeUnknown
+from magnetar.runtime.environment import Environment
+from magnetar.storage.metadata import certain_writes
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.epoch_guard import take_office
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult
+from support.fakes.bookies import until
+
+NAME = "public/default"
+BOUND = "max_producers_per_topic"
+KEY = metadata_keys.namespace(NAME)
+
+pytestmark = pytest.mark.parametrize("landed", [True, False], ids=["stored", "not stored"])
+
+
+class SilentStore(MemoryMetadataStore):
+    """While `silent`, the answers of writes are lost, and from then on nothing is answered. The writes happen if
+    `landed`. `away`: reads that fail afterwards.
+    """
+
+    silent = False
+    landed = True
+    away = 0
+    _lost = False
+
+    async def write_many(self, writes: list[Write], guard: Guard | None = None) -> list[WriteResult]:  # type: ignore[override]
+        if not self.silent:
+            return await super().write_many(writes, guard)
+        self._lost = True
+        if self.landed:
+            await super().write_many(writes, guard)
+        raise OutcomeUnknown("the answer was lost")
+
+    async def get(self, key: str) -> Versioned | None:
+        self._lost &= self.silent
+        if self._lost or (self.away and not self.silent):
+            self.away -= not self.silent
+            raise MetadataUnavailable("the store is away")
+        return await super().get(key)
+
+
+class Bench:
+    """Namespaces of one coordinator over a store that falls silent, and what they told."""
+
+    def __init__(self, env: Environment, store: SilentStore) -> None:
+        self.store = store
+        self.told: list[NamespacePolicies] = []
+        self._env = env
+
+    async def open(self) -> Namespaces:
+        self.namespaces = Namespaces(self._env, await take_office(self.store), self.told.append)
+        await self.namespaces.start()
+        return self.namespaces
+
+    async def stored(self) -> Versioned | None:
+        return await MemoryMetadataStore(self.store.records).get(KEY)
+
+    async def settled(self) -> None:
+        await until(lambda: not self.namespaces._in_doubt)
+        stored = await self.stored()
+        if stored is None:
+            assert not self.namespaces.exists(NAME)
+        else:
+            assert self.namespaces.policies(NAME) == self.told[-1]
+            assert self.told[-1].version == stored.version
+
+    def last_told(self) -> dict[str, object] | None:
+        return self.told[-1].policies
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch, landed: bool) -> AsyncIterator[Bench]:
+    monkeypatch.setattr(namespaces_module, "SETTLE_INITIAL_S", 0.005)
+    monkeypatch.setattr(certain_writes, "SETTLE_LIMIT_S", 0.01)
+    monkeypatch.setattr(certain_writes.put_certain, "__kwdefaults__", {"needs": None, "settle_limit_s": 0.01})
+    env = Environment.real(1)
+    store = SilentStore()
+    store.landed = landed
+    await create_cluster(store, "c", 0)
+    found = Bench(env, store)
+    await found.open()
+    yield found
+    await found.namespaces.close()
+    env.close()
+
+
+async def test_a_policy_in_doubt_is_told_without_another_change(bench: Bench, landed: bool) -> None:
+    bench.store.silent, bench.store.away = True, 3
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.set_policy(NAME, BOUND, 3)
+    assert bench.told == []
+    bench.store.silent = False
+    await bench.settled()
+    assert bench.store.away == 0 and bench.last_told() == ({BOUND: 3} if landed else {})
+
+
+async def test_a_change_in_doubt_cannot_be_stored_after_it_was_settled(bench: Bench, landed: bool) -> None:
+    before = await bench.stored()
+    assert before is not None
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.set_policy(NAME, BOUND, 3)
+    bench.store.silent = False
+    await bench.settled()
+    with pytest.raises(BadVersion):
+        await bench.store.put(KEY, before.value, before.version)
+
+
+async def test_a_namespace_whose_creation_is_in_doubt_exists_in_the_end(bench: Bench, landed: bool) -> None:
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.create("public/new", {BOUND: 2})
+    assert not bench.namespaces.exists("public/new")
+    with pytest.raises(NotAllowedError):
+        await bench.namespaces.delete_tenant("public")
+    bench.store.silent = False
+    await until(lambda: bench.namespaces.exists("public/new"))
+    assert [(one.namespace, one.policies) for one in bench.told] == [("public/new", {BOUND: 2})]
+    assert await bench.store.get(metadata_keys.namespace("public/new")) is not None
+
+
+async def test_a_namespace_whose_deletion_is_in_doubt_takes_no_topics_until_then(bench: Bench, landed: bool) -> None:
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.delete(NAME, lambda name: False)
+    assert not bench.namespaces.exists(NAME)
+    bench.store.silent = False
+    await bench.settled()
+    assert bench.namespaces.exists(NAME) is not landed
+    assert bench.last_told() == (None if landed else {})
+
+
+async def test_a_change_whose_caller_goes_away_is_told(bench: Bench, landed: bool) -> None:
+    real = MemoryMetadataStore.write_many
+
+    async def slow(store: MemoryMetadataStore, writes: list[Write], guard: Guard | None = None) -> list[WriteResult]:
+        del bench.store.write_many  # only this write is slow
+        if landed:
+            await real(store, writes, guard)
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    bench.store.write_many = slow.__get__(bench.store)  # type: ignore[method-assign]
+    caller = asyncio.create_task(bench.namespaces.set_policy(NAME, BOUND, 3))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    await bench.settled()
+    assert bench.last_told() == ({BOUND: 3} if landed else {})
+
+
+async def test_the_next_change_settles_one_in_doubt_itself(bench: Bench, landed: bool) -> None:
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.set_policy(NAME, BOUND, 3)
+    bench.store.silent = False
+    await bench.namespaces.set_policy(NAME, "max_consumers_per_topic", 4)
+    assert bench.last_told() == {**({BOUND: 3} if landed else {}), "max_consumers_per_topic": 4}
+    told = list(bench.told)
+    await bench.settled()
+    assert bench.told == told
+
+
+async def test_a_coordinator_that_was_replaced_gives_up_its_doubts(bench: Bench, landed: bool) -> None:
+    old = bench.namespaces
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await old.set_policy(NAME, BOUND, 3)
+    bench.store.silent = False
+    await bench.open()
+    stored = await bench.stored()
+    settler = old._settler
+    assert settler is not None
+    await until(settler.done)
+    assert settler.exception() is None and await bench.stored() == stored
+    assert bench.namespaces.policies(NAME).policies == ({BOUND: 3} if landed else {})
+
+
+async def test_a_coordinator_that_ends_ends_its_doubts(bench: Bench, landed: bool) -> None:
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.set_policy(NAME, BOUND, 3)
+    settler = bench.namespaces._settler
+    assert settler is not None
+    await bench.namespaces.close()
+    assert settler.cancelled() and bench.told == []
