@@ -3,11 +3,9 @@
 Pure: no sockets, no clock, no metadata store. `LedgerWriter` (live writing) and `LedgerRecovery` (writing back what was
 recovered) drive it and carry out what it says.
 
-`TRANSITIONS` has the phases, with what leads from one to the other. A slot that fails while a change is under way
-joins the next change.
-
-A slot is LIVE, FAILED (waits for the change) or EMPTY (no spare was found: nothing is sent to it again in this ledger).
-Each time a slot changes hands its *tenure* rises, and an answer names the tenure it was asked under.
+`TRANSITIONS` has the phases, with what leads from one to the other, and `SLOT_TRANSITIONS` the states of a slot. A slot
+that fails while a change is under way joins the next change. Each time a slot changes hands its *tenure* rises, and an
+answer names the tenure it was asked under.
 
 Invariants:
 - An entry is acknowledged only when `ack_quorum` live slots of its write set hold it and all entries below it are
@@ -55,11 +53,25 @@ TRANSITIONS: Mapping[WriterPhase, Collection[WriterPhase]] = {
 
 
 class SlotState(enum.Enum):
-    """What an ensemble slot can do."""
+    """What an ensemble slot can do. See `SLOT_TRANSITIONS`."""
 
     LIVE = enum.auto()
     FAILED = enum.auto()
     EMPTY = enum.auto()
+
+
+SLOT_TRANSITIONS: Mapping[SlotState, Collection[SlotState]] = {
+    SlotState.LIVE: (
+        SlotState.FAILED,  # `slot_failed`: it waits for a change
+    ),
+    SlotState.FAILED: (
+        SlotState.LIVE,  # `commit_change`, and a spare took its place
+        SlotState.EMPTY,  # `commit_change` or `abandon_change` without a spare for it
+    ),
+    SlotState.EMPTY: (  # nothing is sent to it
+        SlotState.LIVE,  # `commit_change` of a later change, which found a spare for it
+    ),
+}
 
 
 class PendingEntry:
@@ -166,7 +178,7 @@ class LedgerWriterState:
         self.metadata = metadata
         for slot, bookie in replaced.items():
             self.ensemble[slot] = bookie
-            self.slots[slot] = SlotState.LIVE
+            self._slot_becomes(slot, SlotState.LIVE)
         for slot in unreplaced:
             self._take_away(slot, SlotState.EMPTY)
         self._find_live_write_sets()
@@ -214,6 +226,11 @@ class LedgerWriterState:
         check_transition(TRANSITIONS, f"the writer of ledger {self.metadata.ledger_id}", self.phase, phase)
         self.phase = phase
 
+    def _slot_becomes(self, slot: int, state: SlotState) -> None:
+        what = f"slot {slot} of ledger {self.metadata.ledger_id}"
+        check_transition(SLOT_TRANSITIONS, what, self.slots[slot], state)
+        self.slots[slot] = state
+
     def _acknowledge(self) -> list[PendingEntry] | None:
         """Take from the front all entries with enough acknowledgements, unless something holds them back."""
         if self.phase is not WriterPhase.WRITING:
@@ -232,7 +249,7 @@ class LedgerWriterState:
 
     def _take_away(self, slot: int, state: SlotState) -> None:
         """The slot's holder does not count from now on, whatever it said."""
-        self.slots[slot] = state
+        self._slot_becomes(slot, state)
         self.tenures[slot] += 1
         keep = ~(1 << slot)
         for entry in self.pending.values():
