@@ -36,6 +36,8 @@ TRAPPED_PREFIXES = (
 
 
 NAMESPACE = "public/default"
+POLICY_RUNS = 0.1
+"""Share of runs in which policies change and no broker registers again, which would hide a change that was not told."""
 UNREACHED = (None, 0, 1 << 20, (1 << 20) + 1)
 """Bounds that nothing in a run reaches: a change shows in what brokers hold, and nowhere else."""
 
@@ -58,6 +60,9 @@ class ClusterFaults(Faults):
         ]  # fmt: skip
         share = random.choice((0.15, 0.4, 0.7))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
+        if random.random() < POLICY_RUNS:
+            beside = (self.slow, self.delay, self.metadata, self.unload, self.crash_client)
+            self._kinds = [self.change_policy, self.change_policy, random.choice(beside)]
 
     @property
     def harmed(self) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from magnetar.actors.coordinator.member_lists import MemberLists
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.topic_lookup import Lookups
@@ -205,6 +206,10 @@ def _give_ids_out_again(stack: ExitStack) -> None:
     replace(stack, LedgerIds, "known", known)
 
 
+def _keep_policies_secret(stack: ExitStack) -> None:
+    replace(stack, MemberLists, "policies_changed", lambda self, change: None)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I8", _fill_journals_in_use),
@@ -236,5 +241,6 @@ OWN = (
     Mutant(
         "always forced", "a subscriber creates its topic, forced or not", "I10", _create_for_every_subscriber, "cluster"
     ),
+    Mutant("policy not sent", "a change of policies is not sent to brokers", "I8", _keep_policies_secret, "cluster"),
     Mutant("id again", "a restored counter gives ledger ids out twice", "I2", _give_ids_out_again, "cluster"),
 )

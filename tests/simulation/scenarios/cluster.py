@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.policies.effective import EffectivePolicies
+from magnetar.actors.policies.record import NamespaceRecord
 from magnetar.actors.topics import loaded_topics as topics
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
@@ -187,11 +188,14 @@ class Scenario:
             await consumer.run(consumer.stop)
 
     def _policies_agree(self) -> bool:
-        """Whether every broker, and every topic that it has loaded, has the policies of the coordinator."""
+        """Whether the coordinator, every broker, and every topic that it has loaded, has the stored policies."""
         if not self._cluster.coordinator.ready:
             return False
-        told = self._cluster.coordinator.service.office.namespaces.policies(NAMESPACE).policies
-        policies = EffectivePolicies.resolve(self._cluster.settings, told or {})
+        known = self._cluster.coordinator.service.office.namespaces.policies(NAMESPACE)
+        stored = self._cluster.records.by_key[metadata_keys.namespace(NAMESPACE)]
+        if (known.version, known.policies) != (stored.version, NamespaceRecord.unpack(stored.value).policies):
+            return False
+        policies = EffectivePolicies.resolve(self._cluster.settings, known.policies or {})
         brokers = [node.service.topics for node in self._cluster.brokers if node.ready]
         return bool(brokers) and all(
             topics.policies.effective(NAMESPACE) == policies
