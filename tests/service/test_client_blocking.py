@@ -41,7 +41,7 @@ def client(broker: FakeBroker) -> Iterator[Client]:
         yield made
 
 
-def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end

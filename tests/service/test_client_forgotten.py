@@ -29,7 +29,7 @@ def client(broker: FakeBroker, request: pytest.FixtureRequest, monkeypatch: pyte
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end, "it does not happen"
         time.sleep(0.002)

@@ -80,7 +80,7 @@ def kept(cluster, topic):
     return sum(info.entries for info in loaded(cluster, topic).ledger.ledger_infos)
 
 
-def until(condition, timeout_s=10.0):
+def until(condition, timeout_s=30.0):
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end

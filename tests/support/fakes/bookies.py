@@ -328,7 +328,7 @@ class Adds:
                 await self._changed.wait()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 3.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait for something that has no event of its own; fails after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (the conditions are of many objects)

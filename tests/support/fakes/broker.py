@@ -184,7 +184,7 @@ class FakeBroker:
     def commands(self, kind: str) -> list[Any]:
         return [command for name, command in self.log if name == kind]
 
-    async def until(self, condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
         """Wait, looking every millisecond, until something has happened here."""
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110 - conditions are of many kinds

@@ -24,7 +24,7 @@ from ..fakes.managed_ledger import MemoryManagedLedger
 TOPIC = "persistent://public/default/t"
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
     """Wait for something that nobody announces."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110

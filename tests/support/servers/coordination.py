@@ -35,7 +35,7 @@ KEYS = RootKeys(b"coordination test secret")
 FAST = Settings(heartbeat_interval_s=0.1, session_timeout_s=0.8, rebalance_delay_s=0.2, auditor_interval_s=3600.0)
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
+async def eventually(condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
     """Wait until `condition()` is true; it is looked at every 10 ms."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (the state of any service may be waited for)

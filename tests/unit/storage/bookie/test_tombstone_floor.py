@@ -116,16 +116,20 @@ async def test_a_checkpoint_of_many_ledgers_takes_no_step_of_the_loop_that_is_lo
     for file_id in range(1000, 21_000):
         segment = entries.segments[file_id] = Segment("/bookie", file_id, ".journal", "instance")
         segment.become_sealed(SegmentTable())
-    steps: list[float] = []
-    describing = entries._describe()
+    runs: list[list[float]] = []
     described: Checkpoint | None = None
-    while described is None:
-        began = time.process_time()
-        try:
-            describing.send(None)
-        except StopIteration as done:
-            described = done.value
-        steps.append(time.process_time() - began)
+    for _ in range(3):
+        steps: list[float] = []
+        described, describing = None, entries._describe()
+        while described is None:
+            began = time.process_time()
+            try:
+                describing.send(None)
+            except StopIteration as done:
+                described = done.value
+            steps.append(time.process_time() - began)
+        runs.append(steps)
+    steps = [min(times) for times in zip(*runs, strict=True)]  # other processes slow a single step down
     assert described is not None
     assert (
         len(described.fenced) == 200_000 and described.tombstones.runs == 200_000 and len(described.segments) > 19_999

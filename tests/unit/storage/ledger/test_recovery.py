@@ -6,7 +6,14 @@ import contextlib
 import pytest
 
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, decode_read, encode_add, encode_entry_header
-from magnetar.protocol.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger, OutcomeUnknown, RecoveryFailed
+from magnetar.protocol.errors import (
+    BookieUnavailable,
+    LedgerFenced,
+    MetadataUnavailable,
+    NoSuchLedger,
+    OutcomeUnknown,
+    RecoveryFailed,
+)
 from magnetar.storage.ledger.write_back import LATE_ROUNDS_MAX
 from magnetar.storage.metadata.ledger_metadata import LedgerState
 from support.fakes.bookies import Adds, FakeCluster, until
@@ -413,12 +420,12 @@ async def test_recovery_asks_for_few_entries_at_the_end_and_for_more_in_a_long_t
     assert asked(cluster[1]) == [4, 8, 16, 32, 64, 128, 256]
 
 
-async def patiently(cluster, ledger_id):
-    """On a busy machine a live bookie may miss the short time-outs of these tests; recovery is then repeated."""
-    for _ in range(20):
-        with contextlib.suppress(RecoveryFailed):
-            return await cluster.new_ledgers().recover(ledger_id)
-    raise AssertionError("recovery never succeeds")
+async def patiently(attempt):
+    """On a busy machine a live bookie may miss the short time-outs of these tests; the attempt is then repeated."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(RecoveryFailed, BookieUnavailable):
+                return await attempt()
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -439,14 +446,14 @@ async def test_random_trouble_never_loses_an_acknowledged_entry(seed):
         if number == moment:
             (cluster.bookies[victim].crash if seed % 2 else cluster.bookies[victim].hang)()
         if number == takeover:
-            recovery = asyncio.create_task(patiently(cluster, writer.ledger_id))
+            recovery = asyncio.create_task(patiently(lambda: cluster.new_ledgers().recover(writer.ledger_id)))
         try:
             writer.add(b"%d" % number, adds.callback)
         except LedgerFenced:
             break
         if random.randrange(3) == 0:
             await asyncio.sleep(random.uniform(0.0, 0.003))
-    recovery = recovery or asyncio.create_task(patiently(cluster, writer.ledger_id))
+    recovery = recovery or asyncio.create_task(patiently(lambda: cluster.new_ledgers().recover(writer.ledger_id)))
     metadata = await recovery
     await asyncio.sleep(0.15)
     if cluster.bookies[victim].alive:
@@ -455,6 +462,6 @@ async def test_random_trouble_never_loses_an_acknowledged_entry(seed):
     acknowledged = [entry_id for _, entry_id in adds.positions]
     assert acknowledged == list(range(len(acknowledged))), "in order, without gaps"
     assert metadata.last_entry >= len(acknowledged) - 1
-    found = await bodies(cluster, metadata)
+    found = await patiently(lambda: bodies(cluster, metadata))
     assert found == [b"%d" % number for number in range(metadata.last_entry + 1)]
     await cluster.close()

@@ -9,6 +9,7 @@ from magnetar.storage.managed.record import OwnedRecord
 from support.fakes.bookies import FakeCluster
 
 TOPICS = 4000
+ATTEMPTS_MAX = 5
 
 
 async def test_closing_topics_last_first_costs_as_much_as_first_first() -> None:
@@ -33,7 +34,10 @@ async def test_closing_topics_last_first_costs_as_much_as_first_first() -> None:
         return time.process_time() - began
 
     await closing(last_first=False)
-    first_first = await closing(last_first=False)
-    assert await closing(last_first=True) < 4 * first_first
+    for attempt in range(ATTEMPTS_MAX):  # other processes slow single runs down, a search through the lists all of them
+        first_first = await closing(last_first=False)
+        if (last_first := await closing(last_first=True)) < 4 * first_first:
+            break
+        assert attempt < ATTEMPTS_MAX - 1, (first_first, last_first)
     assert not cluster.client.on_usable and not cluster.client.lost.on_lost
     await cluster.close()
