@@ -21,6 +21,20 @@ from magnetar.cluster.ray_cluster import RayCluster
 StartCluster = Callable[..., RayCluster]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a cluster of their own come last, because each of them stops the shared one.
+
+    Those of Spark stay together, because they share a session of Spark.
+    """
+
+    def turn(item: pytest.Item) -> int:
+        if item.path.name == "test_spark_read.py":
+            return 1
+        return 2 if "start_cluster" in getattr(item, "fixturenames", ()) else 0
+
+    items.sort(key=turn)
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A Ray of our own, whatever else runs on this machine."""

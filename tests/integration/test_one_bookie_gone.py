@@ -19,7 +19,9 @@ def test_publishing_goes_on_and_the_copies_come_back(start_cluster, tmp_path):
     cluster = start_cluster(tmp_path / "data", settings=SMALL_LEDGERS)
     client = cluster.client()
     client.subscribe("telemetry", "keeper", initial_position=magnetar.InitialPosition.Earliest).close()
-    with Publisher(cluster.service_url, "telemetry", in_flight_max=50, batching_enabled=False) as publisher:
+    with Publisher(
+        cluster.service_url, "telemetry", in_flight_max=50, pause_s=0.008, batching_enabled=False
+    ) as publisher:
         publisher.wait_for(500)
         with ray_nodes.Stopped("bookie-3"):
             publisher.wait_for(2000)  # ten ledgers' worth

@@ -37,7 +37,7 @@ async def _missing_copies(copies):
     # Not registered, so no topics come to it.
     link = CoordinatorClient(env, Identity(known.cluster_id, "broker", "replica-check", "1"), keys, Settings(), locate)
     identity = Identity(known.cluster_id, "coordinator", "replica-check", "1")
-    held_by = {}
+    held_by, connections = {}, {}
     try:
         await link.start()
         link.bookies.update(await link.ask.bookies())
@@ -49,35 +49,43 @@ async def _missing_copies(copies):
             if ledger.write_quorum < copies:
                 missing.append((ledger.ledger_id, None, 0, ledger.last_entry))
             for bookie in dict.fromkeys(name for fragment in ledger.fragments for name in fragment.bookies):
+                if bookie not in connections:
+                    connections[bookie] = await _connect(env, identity, keys, link, bookie)
                 key = ledger.ledger_id, bookie
-                held_by[key] = await _entries_held(env, identity, keys, link, bookie, ledger)
+                held_by[key] = await _entries_held(connections[bookie], ledger)
             for entry in range(ledger.last_entry + 1):
                 for bookie in ledger.write_set(entry):
                     if entry not in held_by[ledger.ledger_id, bookie]:
                         missing.append((ledger.ledger_id, bookie, entry, entry))
         return missing
     finally:
+        for connection in connections.values():
+            if connection is not None:
+                connection.close()
+                await connection.wait_closed()
         await link.close()
         env.close()
 
 
-async def _entries_held(env, identity, keys, link, bookie, ledger):
-    if bookie not in link.bookies.bookies:
-        return ()
-    place = link.bookies.bookies[bookie]
+async def _connect(env, identity, keys, link, bookie):
+    """A connection to a bookie, None if it is not there."""
+    place = link.bookies.bookies.get(bookie)
+    if place is None:
+        return None
     try:
-        connection = await rpc_connect(env, place.host, place.port, identity, keys, frame_size_max=FRAME_MAX)
+        return await rpc_connect(env, place.host, place.port, identity, keys, frame_size_max=FRAME_MAX)
     except (RpcDisconnected, RpcTimeout):
+        return None
+
+
+async def _entries_held(connection, ledger):
+    if connection is None:
         return ()
-    try:
-        held, following = set(), 0
-        while following <= ledger.last_entry:
-            answer = await connection.call(
-                "entry_ids", ledger=ledger.ledger_id, nonce=ledger.nonce, first=following, last=ledger.last_entry
-            )
-            held |= {entry for first, last in answer["ranges"] for entry in range(first, last + 1)}
-            following = answer["next"]
-        return held
-    finally:
-        connection.close()
-        await connection.wait_closed()
+    held, following = set(), 0
+    while following <= ledger.last_entry:
+        answer = await connection.call(
+            "entry_ids", ledger=ledger.ledger_id, nonce=ledger.nonce, first=following, last=ledger.last_entry
+        )
+        held |= {entry for first, last in answer["ranges"] for entry in range(first, last + 1)}
+        following = answer["next"]
+    return held
