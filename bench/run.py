@@ -5,7 +5,7 @@
 The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--directory`. The default is a temporary directory
 in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
 used the cluster yet; the kills go last, and behind them starting and stopping other clusters. A benchmark that fails is
-reported and does not keep the others from running.
+reported and does not keep the others from running. The logs of Ray, Spark and Java go to bench/results/libraries.log.
 """
 
 import argparse
@@ -32,11 +32,12 @@ from rich.console import Console
 from rich.table import Table
 from rows import RESULTS, Report
 
+from magnetar.cluster.demo.quiet import quiet
 from magnetar.cluster.planning import load_settings
 from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
-console = Console()
+LOG = RESULTS / "libraries.log"
 
 
 def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Report) -> dict[str, Callable[[], None]]:
@@ -64,36 +65,45 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.pop("RAY_ADDRESS", None)
     options.directory.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with quiet(LOG) as console:
+        console.print(f"the logs of Ray, Spark and Java go to {LOG}", highlight=False, soft_wrap=True)
+        return _measure(options.directory, options.only, console)
+
+
+def _measure(parent: Path, only: list[str] | None, console: Console) -> int:
     report = Report()
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=options.directory, prefix="cluster-") as directory:
+    with tempfile.TemporaryDirectory(dir=parent, prefix="cluster-") as directory:
         with console.status("starting the cluster …"):
             cluster = start_on_ray(directory, StartOptions(load_settings(), port=0, admin_port=0), detach=False)
         try:
-            _run_all(benchmarks(cluster, Path(directory), time.monotonic(), report), options.only, report)
+            _run_all(benchmarks(cluster, Path(directory), time.monotonic(), report), only, report, console)
         finally:
             cluster.stop()
     latest = report.save()
     if report.rows:
         plot.draw(report.rows, latest.with_suffix(".png"))
-    _print(report)
+    _print(report, console)
     console.print(f"{latest} and .png, {time.monotonic() - begin:.0f} s", highlight=False)
     return 1 if report.problems else 0
 
 
-def _run_all(available: dict[str, Callable[[], None]], only: list[str] | None, report: Report) -> None:
+def _run_all(
+    available: dict[str, Callable[[], None]], only: list[str] | None, report: Report, console: Console
+) -> None:
     for name in only or available:
         begin = time.monotonic()
         try:
             with console.status(f"measuring {name} …"):
                 available[name]()
         except Exception as error:
-            traceback.print_exc()
+            console.print(traceback.format_exc(), markup=False, highlight=False)
             report.problems[name] = f"{type(error).__name__}: {error}"
         console.print(f"{name}: {time.monotonic() - begin:.0f} s", highlight=False)
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, console: Console) -> None:
     table = Table(title="Magnetar", title_justify="left")
     table.add_column("row")
     table.add_column("figure", justify="right")
