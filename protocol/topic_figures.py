@@ -21,6 +21,7 @@ class ProducerFigures:
     metadata: dict[str, str]
     message_rate: float
     byte_rate: float
+    chunk_rate: float
     average_message_bytes: float
 
 
@@ -61,6 +62,7 @@ class ConsumerFigures:
     byte_rate: float
     redelivery_rate: float
     acknowledge_rate: float
+    chunk_rate: float
     messages_per_entry: int
     permits: int
     unacked_messages: int
@@ -105,6 +107,8 @@ class TopicFigures:
     message_rate: float
     byte_rate: float
     pending_publishes: int
+    has_chunks: bool
+    """Whether a message in chunks was published since the topic was loaded."""
     storage_bytes: int
     backlog_bytes: int
     producers: list[ProducerFigures]

@@ -55,6 +55,17 @@ class Outlet(Protocol):
     async def check_alive(self) -> bool: ...
 
 
+class SentMeter(Meter):
+    """What a consumer was sent."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self, now_s: float) -> None:
+        super().__init__(now_s)
+        self.chunks = Meter(now_s)
+        """The entries of it that are chunks of a larger message."""
+
+
 class AttachedConsumer:
     """One consumer. `permits`, `pending` and `unacked_messages` are changed by the dispatcher."""
 
@@ -83,7 +94,7 @@ class AttachedConsumer:
         self.unacked_messages = 0
         self.blocked = False
         self.closed = False
-        self.out = Meter(now_s)
+        self.out = SentMeter(now_s)
         self.redelivered = Meter(now_s)
         self.acknowledged = Meter(now_s)
         self.last_consumed_ms = 0
@@ -169,6 +180,7 @@ class AttachedConsumer:
             message_rate=out.message_rate(now_s),
             byte_rate=out.byte_rate(now_s),
             redelivery_rate=self.redelivered.message_rate(now_s),
+            chunk_rate=out.chunks.message_rate(now_s),
             acknowledge_rate=self.acknowledged.message_rate(now_s),
             messages_per_entry=round(out.messages / out.entries) if out.entries else 0,
             permits=self.permits,

@@ -13,8 +13,9 @@ from ..dispatch.exclusive import ExclusiveDispatcher
 from ..dispatch.failover import FailoverDispatcher, FailoverTopic, HeldTopics
 from ..dispatch.hash_ranges import HashRing, SplitRanges, StickyRanges
 from ..dispatch.key_shared import KeySharedDispatcher
-from ..dispatch.shared import SharedDispatcher
+from ..dispatch.shared_chunks import ChunkedSharedDispatcher
 from .active_consumer import ActiveConsumerNews
+from .message_counts import MessageCounts
 
 
 class DispatcherHost(Protocol):
@@ -24,6 +25,7 @@ class DispatcherHost(Protocol):
     dispatch_limits: Limits
     failover_topic: FailoverTopic
     held_topics: HeldTopics
+    counts: MessageCounts
 
 
 def new_dispatcher(
@@ -41,7 +43,7 @@ def new_dispatcher(
     if subscription_type == CommandSubscribe.Exclusive:
         return ExclusiveDispatcher(cursor, limits, count_of)
     if subscription_type == CommandSubscribe.Shared:
-        return SharedDispatcher(cursor, limits, count_of)
+        return ChunkedSharedDispatcher(cursor, limits, count_of, host.counts)
     if subscription_type == CommandSubscribe.Key_Shared:
         options = consumer.key_shared
         if options.sticky:

@@ -1,8 +1,14 @@
-"""How many messages recent entries hold, so that dispatch need not parse what the publish path has parsed already."""
+"""How many messages recent entries hold, so that dispatch need not parse what the publish path has parsed already.
+
+Of entries that are chunks of a larger message it is also known which message that is. The publish path leaves these
+out, so that they are parsed here when they are first dispatched.
+"""
 
 from ...protocol.entries import message_count, parse_metadata
 from ...protocol.errors import ProtocolError
 from ...protocol.message_id import Position
+from ..dispatch.chunk_owners import ChunkPlace
+from ..dispatch.dispatcher import Entry
 
 GENERATION_ENTRIES_MAX = 16_384
 
@@ -16,12 +22,38 @@ class MessageCounts:
     def __init__(self, generation_entries_max: int = GENERATION_ENTRIES_MAX) -> None:
         self._young: dict[Position, int] = {}
         self._old: dict[Position, int] = {}
+        self._young_chunks: dict[Position, ChunkPlace] = {}
+        self._old_chunks: dict[Position, ChunkPlace] = {}
         self._generation_entries_max = generation_entries_max
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether any entry that is remembered is a chunk."""
+        return bool(self._young_chunks or self._old_chunks)
+
+    def is_chunk(self, position: Position) -> bool:
+        """Whether the entry there is known to be a chunk."""
+        return position in self._young_chunks or position in self._old_chunks
+
+    def chunks_among(self, entries: list[Entry]) -> dict[Position, ChunkPlace]:
+        """Those of the entries that are chunks. Parses what is not known."""
+        young, old = self._young, self._old
+        for position, body in entries:
+            if position not in young and position not in old:
+                self.of(position, body)
+        if not self.has_chunks:
+            return {}
+        found = [(position, self._chunk_at(position)) for position, _ in entries]
+        return {position: chunk for position, chunk in found if chunk is not None}
+
+    def _chunk_at(self, position: Position) -> ChunkPlace | None:
+        return self._young_chunks.get(position) or self._old_chunks.get(position)
 
     def remember(self, position: Position, messages: int) -> None:
         """Keep a count that is known."""
         if len(self._young) >= self._generation_entries_max:
             self._old, self._young = self._young, {}
+            self._old_chunks, self._young_chunks = self._young_chunks, {}
         self._young[position] = messages
 
     def known(self, position: Position) -> int | None:
@@ -33,9 +65,15 @@ class MessageCounts:
         a permit, even one that cannot be parsed: its consumer sees that and says so."""
         messages = self._young.get(position) or self._old.get(position)
         if messages is None:
+            chunk: ChunkPlace | None = None
             try:
-                messages = max(message_count(parse_metadata(body)), 1)
+                metadata = parse_metadata(body)
+                messages = max(message_count(metadata), 1)
+                if metadata.num_chunks_from_msg > 1 and metadata.uuid:
+                    chunk = ChunkPlace(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
             except ProtocolError:
                 messages = 1
             self.remember(position, messages)
+            if chunk is not None:
+                self._young_chunks[position] = chunk
         return messages

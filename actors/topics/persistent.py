@@ -268,6 +268,7 @@ class PersistentTopic:
             message_rate=publishing.published.message_rate(now_s),
             byte_rate=publishing.published.byte_rate(now_s),
             pending_publishes=publishing.pending,
+            has_chunks=self.publishing.has_chunks,
             storage_bytes=self.ledger.size_bytes,
             backlog_bytes=self.ledger.backlog_bytes,
             producers=[producer.figures(now_s) for producer in publishing.producers.values()],

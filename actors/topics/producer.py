@@ -118,6 +118,8 @@ class AttachedProducer:
         self.refusal: tuple[int, MagnetarError] | None = None
         """Sequence id and error of the entry that cannot be stored."""
         self.published = Meter(now_s)
+        self.chunks = Meter(now_s)
+        """Of what was published, the entries that are chunks of a larger message."""
         self._drained: asyncio.Event | None = None
 
     def may_replace(self, other: "AttachedProducer") -> bool:
@@ -175,6 +177,7 @@ class AttachedProducer:
             metadata=self.metadata,
             message_rate=published.message_rate(now_s),
             byte_rate=published.byte_rate(now_s),
+            chunk_rate=self.chunks.message_rate(now_s),
             average_message_bytes=published.bytes / published.messages if published.messages else 0.0,
         )
 
@@ -182,7 +185,7 @@ class AttachedProducer:
 class Publish:
     """One entry on its way into the ledger. `completed` is the callback of the append."""
 
-    __slots__ = ("highest_sequence_id", "messages", "producer", "sequence_id", "size_bytes")
+    __slots__ = ("highest_sequence_id", "is_chunk", "messages", "producer", "sequence_id", "size_bytes")
 
     def __init__(
         self, producer: AttachedProducer, sequence_id: int, highest_sequence_id: int, messages: int, size_bytes: int
@@ -192,6 +195,7 @@ class Publish:
         self.highest_sequence_id = highest_sequence_id
         self.messages = messages
         self.size_bytes = size_bytes
+        self.is_chunk = False
 
     def completed(self, position: Position | None, error: BaseException | None) -> None:
         """The ledger's answer."""

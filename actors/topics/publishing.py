@@ -118,6 +118,8 @@ class Publishing:
         self.published = Meter(asyncio.get_running_loop().time())
         self._host = host
         self._log = log
+        self.has_chunks = False
+        """Whether a chunk of a larger message was published since the topic was loaded."""
         self._remember = remember
         self._stages = stages
         self._partition = host.name.partition
@@ -188,6 +190,8 @@ class Publishing:
                 return
         else:
             publish = Publish(producer, sequence_id, highest_sequence_id, messages, size)
+        if metadata.num_chunks_from_msg > 1:
+            publish.is_chunk = True
         producer.pending += 1
         self.pending += 1
         producer.connection.publish_began(size)
@@ -230,7 +234,11 @@ class Publishing:
         if position is None:
             self._not_stored(publish, error if error is not None else NoSuchEntry("an append without position"))
         else:
-            self._remember(position, publish.messages)
+            if publish.is_chunk:
+                producer.chunks.add(1, publish.size_bytes)
+                self.has_chunks = True
+            else:
+                self._remember(position, publish.messages)
             producer.published.add(publish.messages, publish.size_bytes)
             self.published.add(publish.messages, publish.size_bytes)
             if session is PRODUCER_OPEN or session is PRODUCER_REFUSED:

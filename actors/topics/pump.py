@@ -20,6 +20,7 @@ from ...runtime.environment import Environment
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
 from .batch_index_acks import BatchIndexAcks
+from .message_counts import MessageCounts
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class PumpHost(Protocol):
     env: Environment
     ledger: ManagedLedger
     dispatch_bytes_max: int
+    counts: MessageCounts
 
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
 
@@ -71,6 +73,7 @@ class Pump:
 
     async def _run(self) -> None:
         rounds = 0
+        counts = self._host.counts
         try:
             while (dispatcher := self.dispatcher) is not None:
                 plan = dispatcher.next_read(self._host.ledger.last_confirmed)
@@ -92,6 +95,8 @@ class Pump:
                 ack_set_of = None if self.index_acks is None else self.index_acks.ack_set_of
                 for delivery in deliveries:
                     delivery.consumer.deliver(delivery, now_ms, ack_set_of)
+                    if counts.has_chunks:
+                        delivery.consumer.out.chunks.add(sum([counts.is_chunk(one[0]) for one in delivery.entries]), 0)
                 self._backoff.reset()
                 rounds += 1
                 if rounds % ROUNDS_BEFORE_YIELD == 0:

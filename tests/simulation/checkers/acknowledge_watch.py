@@ -50,9 +50,11 @@ class AcknowledgeWatch:
             self.gave_up(consumer.topic.full, consumer._configuration.subscription_name, position)
             leave_out(acks, position)
 
-        def acknowledging(subscription: Subscription, consumer: AttachedConsumer, positions: list[Position]) -> None:
+        def acknowledging(
+            subscription: Subscription, consumer: AttachedConsumer, positions: list[Position], *others: Any
+        ) -> None:
             self._check(subscription, positions)
-            acknowledge(subscription, consumer, positions)
+            acknowledge(subscription, consumer, positions, *others)
 
         def acknowledging_up_to(subscription: Subscription, consumer: AttachedConsumer, position: Position) -> None:
             covered: list[Position] = []

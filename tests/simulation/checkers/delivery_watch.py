@@ -50,12 +50,14 @@ class DeliveryWatch:
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
         redeliver, attach, detach = Subscription.redeliver, Subscription.attach, Subscription.detach
 
-        def delivering(consumer: AttachedConsumer, delivery: Delivery, now_ms: int) -> None:
+        def delivering(consumer: AttachedConsumer, delivery: Delivery, now_ms: int, *others: Any) -> None:
             self._goes_out(consumer, delivery)
-            deliver(consumer, delivery, now_ms)
+            deliver(consumer, delivery, now_ms, *others)
 
-        def acknowledging(subscription: Subscription, consumer: AttachedConsumer, positions: list[Position]) -> None:
-            acknowledge(subscription, consumer, positions)
+        def acknowledging(
+            subscription: Subscription, consumer: AttachedConsumer, positions: list[Position], *others: Any
+        ) -> None:
+            acknowledge(subscription, consumer, positions, *others)
             holders = self._of(subscription).holders
             for position in positions:
                 holders.pop(position, None)

@@ -11,6 +11,7 @@ from typing import Any
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.dispatch.shared import SharedDispatcher
+from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.actors.topics.producer import ProducerState
 from magnetar.actors.topics.subscription import Subscription, SubscriptionState
@@ -97,6 +98,8 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
             if position >= read or position <= mark or (ranges and state.is_acknowledged(position)):
                 yield f"{consumer.name} holds {position}, which is acknowledged or not yet read"
     replay = [*dispatcher._replay, *(one for one in dispatcher._aside if chain.contains(one))]
+    if isinstance(dispatcher, ChunkedSharedDispatcher):
+        replay += dispatcher._owners.parked_positions()
     if both := [position for position in replay if position in holders]:
         yield f"{both} wait for a replay, and are with consumers"
     end = in_front_of(read)

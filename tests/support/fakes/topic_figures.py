@@ -21,6 +21,7 @@ def producer_figures(name: str) -> ProducerFigures:
         access_mode="Shared",
         message_rate=0.5,
         byte_rate=2.5,
+        chunk_rate=0.0,
         average_message_bytes=5.0,
         **PEER,
     )
@@ -34,6 +35,7 @@ def consumer_figures(name: str, **changes: Any) -> ConsumerFigures:
         "byte_rate": 10.0,
         "redelivery_rate": 0.25,
         "acknowledge_rate": 0.75,
+        "chunk_rate": 0.0,
         "messages_per_entry": 1,
         "permits": 10,
         "unacked_messages": 2,
@@ -70,6 +72,7 @@ def topic_figures(**changes: Any) -> TopicFigures:
         "message_rate": 0.5,
         "byte_rate": 2.5,
         "pending_publishes": 1,
+        "has_chunks": False,
         "storage_bytes": 100,
         "backlog_bytes": 20,
         "producers": [producer_figures("p")],
