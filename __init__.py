@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
     from .client.core.configuration import ProducerAccessMode as ProducerAccessMode
     from .client.core.configuration import RegexSubscriptionMode as RegexSubscriptionMode
+    from .client.core.failover_events import ConsumerEventListener as ConsumerEventListener
+    from .client.core.key_shared_policy import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
+    from .client.core.key_shared_policy import KeySharedMode as KeySharedMode
     from .client.core.message_id import MessageId as MessageId
     from .client.core.message_id import TopicMessageId as TopicMessageId
     from .client.core.results import Result as Result
@@ -120,6 +123,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ProducerAccessMode",
         "RegexSubscriptionMode",
     ),
+    "client.core.failover_events": ("ConsumerEventListener",),
+    "client.core.key_shared_policy": ("ConsumerKeySharedPolicy", "KeySharedMode"),
     "client.consuming.message": ("Message",),
     "client.core.message_id": ("MessageId", "TopicMessageId"),
     "client.aio.reader": ("AsyncReader",),

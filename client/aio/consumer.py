@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from ...protocol.errors import Timeout
@@ -11,6 +12,7 @@ from ..consuming.messages import Messages
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy
 from ..core.context import Core
+from ..core.failover_events import tell
 from ..core.message_id import MessageId, TopicMessageId
 from ..core.threading_bridge import LoopSignal
 from ..letters.handling import retry_is_off
@@ -28,6 +30,9 @@ class AsyncConsumer(ConsumerFacts):
         self._receive_queue = consumer.receive_queue
         self._receive_queue.defers = True
         self._preparing = asyncio.Lock()
+        listener, events = consumer.configuration.consumer_event_listener, consumer.receive_queue.events
+        if listener is not None and events is not None:
+            events.deliver_to(partial(tell, listener, self))
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Receive the next message, waiting for it.

@@ -47,7 +47,7 @@ class AsyncProducer(ProducerFacts):
             content: The payload; None is a null value.
             properties: Properties of the message.
             partition_key: Key that chooses the partition.
-            ordering_key: Key for Key_Shared consumers of other Pulsars; stored with the message.
+            ordering_key: Key for KeyShared consumers, instead of `partition_key`.
             sequence_id: Number of the message; by default one more than the last.
             replication_clusters: Not supported. Leave it out.
             disable_replication: Not supported. Leave it out.
@@ -109,7 +109,7 @@ class AsyncProducer(ProducerFacts):
             callback: Called as `callback(result, message_id)`.
             properties: Properties of the message.
             partition_key: Key that chooses the partition.
-            ordering_key: Key for Key_Shared consumers of other Pulsars; stored with the message.
+            ordering_key: Key for KeyShared consumers, instead of `partition_key`.
             sequence_id: Number of the message; by default one more than the last.
             replication_clusters: Not supported. Leave it out.
             disable_replication: Not supported. Leave it out.

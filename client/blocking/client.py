@@ -29,6 +29,7 @@ from ..core.configuration import (
     WantedTopics,
 )
 from ..core.context import Closeable
+from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
 from ..letters.handling import open_consumer
@@ -217,7 +218,7 @@ class Client:
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         start_message_id_inclusive: bool = False,
         batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
-        key_shared_policy: object = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
@@ -253,7 +254,7 @@ class Client:
                 acknowledged, instead of asked for again.
             start_message_id_inclusive: Whether a seek to a message redelivers that message.
             batch_receive_policy: When `batch_receive` returns.
-            key_shared_policy: Not supported. Leave it out.
+            key_shared_policy: How KeyShared consumers divide the keys; by default AutoSplit, in order.
             batch_index_ack_enabled: Not supported. Leave it out.
             regex_subscription_mode: Which topics a pattern takes.
             dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.

@@ -13,6 +13,7 @@ from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfiguration
 from ..core.message_id import MessageId, TopicMessageId
 from ..letters.handling import retry_is_off
+from .event_thread import serve_events
 from .pickling import Opener, OpensLater
 from .receiving import Listener, Receiver
 
@@ -39,6 +40,7 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
             self._listener = Listener(
                 consumer.topic_text, self._receive_queue, self._next, lambda message: listener(self, message)
             )
+        serve_events(self, consumer)
         client.close_when_forgotten(self, consumer)
 
     def _open(self) -> None:

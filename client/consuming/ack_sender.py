@@ -22,7 +22,7 @@ from ...protocol.errors import OperationNotSupported
 from ...protocol.message_id import Position
 from ...protocol.plain_values import is_list
 from ...protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
-from ..core.configuration import ConsumerConfiguration, ConsumerType
+from ..core.configuration import ConsumerConfiguration
 from ..core.context import Core
 from ..core.message_id import MessageId
 from .ack_state import Acknowledgements
@@ -105,7 +105,7 @@ class ConsumerAcks:
         self._group_s = configuration.ack_group_time_ms / 1000
         self._group_max = configuration.ack_group_max
         self._negative_delay_s = configuration.negative_ack_redelivery_delay_ms / 1000
-        self._one_by_one = configuration.consumer_type is ConsumerType.Shared
+        self._one_by_one = not configuration.consumer_type.keeps_order
         self._state = Acknowledgements()
         self._collected: deque[object] = deque()
         """In the order of calls: messages, ids, lists of both, opened batches, `_UpTo`, `_Undelivered`, `_Opened`."""

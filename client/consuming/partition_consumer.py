@@ -21,7 +21,8 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...protocol.commands import flow
 from ...protocol.entries import parse_entry, parse_metadata
@@ -45,6 +46,7 @@ from ...protocol.topics import TopicName
 from ..core.configuration import ConsumerConfiguration, ConsumerType
 from ..core.connection import ClientConnection, ConsumerEndpoint
 from ..core.context import Core
+from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
 from ..core.registration import Registration, RegistrationKind, RegistrationState
 from .ack_sender import ConsumerAcks
@@ -84,7 +86,7 @@ class PartitionConsumer:
         self.name = configuration.consumer_name or ""
         self.generation = 0
         self.acks = ConsumerAcks(core, configuration, self)
-        keeps_order = start is None and configuration.consumer_type is not ConsumerType.Shared
+        keeps_order = start is None and configuration.consumer_type.keeps_order
         self._chunks = ChunkReceiver(core, configuration, self.acks, topic.full, keeps_order=keeps_order)
         self.registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._core = core
@@ -93,10 +95,13 @@ class PartitionConsumer:
         self._queue_size = queue_size
         self._entry_of = EntryOfSeveral if configuration.takes_several_topics else ReceivedEntry
         self._durable = start is None
-        self._ordered = configuration.consumer_type is not ConsumerType.Shared
-        self._epoch = 1
+        self.active_changed: Callable[[bool], None] | None = None
+        if queue.events is not None:
+            self.active_changed = partial(queue.events.changed, partition)
+        self._epoch = 1 if configuration.consumer_type.keeps_order else 0
         """Of an ordered subscription: counts our requests for redelivery; the broker says with a message what it knew
-        of them when it sent that. Not 0: a broker may leave that out, and one without epochs leaves out all."""
+        of them when it sent that. It begins with 1: a broker may leave 0 out, and one without epochs leaves out all.
+        Other subscriptions have none, that is 0."""
         self._filter = start
         self._seeking = False
         """Whether a seek has not been answered yet."""
@@ -221,8 +226,11 @@ class PartitionConsumer:
             command.consumer_name = self.name
         if not self._durable:
             command.start_message_id.CopyFrom(_start(self._last_arrived, self._filter))
-        if self._ordered:
+        if self._epoch:
             command.consumer_epoch = self._epoch
+        if configuration.consumer_type is ConsumerType.KeyShared:
+            policy = configuration.key_shared_policy or ConsumerKeySharedPolicy()
+            command.keySharedMeta.CopyFrom(policy.to_wire())
         return command
 
     def _void_queue(self) -> int:
@@ -242,7 +250,7 @@ class PartitionConsumer:
 
     def message(self, command: CommandMessage, entry: bytes) -> None:
         """An entry came."""
-        if self._ordered and command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
+        if self._epoch and command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
             # Sent before the broker knew of the redelivery. What was thrown away for that lies before it and comes
             # later: an application that went on here and acknowledged cumulatively would never see it.
             self._pass_over(entry)
@@ -307,7 +315,7 @@ class PartitionConsumer:
         """Whether what came is wanted, if only in part."""
         if start.drops(received):
             self.leave_out(received.count)
-            if self._ordered and not self._seeking:
+            if self._epoch and not self._seeking:
                 # Done, as far as the application is concerned. On a Shared subscription another consumer may just have
                 # sought back to it: there it stays unacknowledged and comes again.
                 self.acks.acknowledge_entry(received.position)
@@ -341,7 +349,7 @@ class PartitionConsumer:
                 self.acks.undelivered(entry.position, damaged=isinstance(why, ChecksumError))
             place = MessageId(self.partition, *entry.position)
             raise not_delivered(self.topic.full, place, why, self._durable) from error
-        if self._durable and self._ordered:  # cumulative acknowledgement deletes, so it matters what it covers
+        if self._durable and self._epoch:  # cumulative acknowledgement deletes, so it matters what it covers
             self.acks.opened(entry.position)
         return messages
 
@@ -378,9 +386,9 @@ class PartitionConsumer:
         if self.registration.connection is None:
             return  # the next subscription begins with it anyway
         dropped = self._void_queue()
-        if self._ordered:
+        if self._epoch:
             self._epoch += 1
-        self.acks.send_redelivery((), self._epoch if self._ordered else None)
+        self.acks.send_redelivery((), self._epoch or None)
         if dropped:
             self._grant(dropped, self._subscriptions)
 

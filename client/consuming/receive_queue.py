@@ -16,6 +16,7 @@ from itertools import repeat
 from typing import Protocol, cast
 
 from ...protocol.errors import MagnetarError
+from ..core.failover_events import FailoverEvents
 from ..core.threading_bridge import Handover
 from .message import Message, Opened, ReceivedEntry
 from .messages import Messages
@@ -59,6 +60,8 @@ class ReceiveQueue:
         self.waiting = 0
         """Callers that wait for a message; changed under the lock."""
         self.messages: deque[Message] = deque()
+        self.events: FailoverEvents | None = None
+        """Where news of active consumers go, if the application wants them."""
         self.failure: MagnetarError | None = None
         """Why no more messages will come."""
         self.defers = False
@@ -243,3 +246,5 @@ class ReceiveQueue:
             self.messages.clear()
             self._undelivered = None
             self.arrival.notify_all()
+        if self.events is not None:
+            self.events.end()

@@ -27,9 +27,10 @@ from ...protocol.pulsar_pb2 import (
     CommandUnsubscribe,
 )
 from ...runtime.tasks import together
-from ..core.configuration import ConsumerConfiguration, ConsumerType
+from ..core.configuration import ConsumerConfiguration
 from ..core.connection import Answer
 from ..core.context import Core
+from ..core.failover_events import FailoverEvents
 from ..core.forking import inherited_error
 from ..core.message_id import MessageId, TopicMessageId, start_of
 from .message import Message, Opened, entry_of
@@ -73,6 +74,8 @@ class TopicConsumer:
         """
         self.configuration = configuration
         self.receive_queue = ReceiveQueue(core.handover)
+        if configuration.consumer_event_listener is not None:
+            self.receive_queue.events = FailoverEvents()
         self.core = core
         if configuration.takes_several_topics and not configuration.receiver_queue_size:
             raise InvalidConfiguration(
@@ -186,7 +189,7 @@ class TopicConsumer:
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Everything of the message's partition up to it is done."""
-        if self.configuration.consumer_type is ConsumerType.Shared:
+        if not self.configuration.consumer_type.keeps_order:
             raise CumulativeAcknowledgementNotAllowedError(
                 "a Shared or Key_Shared subscription has no cumulative acknowledgement: acknowledge each message"
             )

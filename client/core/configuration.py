@@ -12,6 +12,8 @@ from typing import TypeAlias, cast
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
+from .failover_events import ConsumerEventListener
+from .key_shared_policy import ConsumerKeySharedPolicy
 from .message_id import MessageId
 from .options import Options, option
 from .outgoing_message import OutgoingMessage
@@ -23,6 +25,15 @@ class ConsumerType(IntEnum):
     Exclusive = 0
     Shared = 1
     Failover = 2
+    KeyShared = 3
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether one consumer at a time gets everything in order, so that it may acknowledge cumulatively.
+
+        With the other types messages are acknowledged and redelivered one by one.
+        """
+        return self in (ConsumerType.Exclusive, ConsumerType.Failover)
 
 
 class InitialPosition(IntEnum):
@@ -242,7 +253,6 @@ class ConsumerConfiguration(Options):
         "is_read_compacted",
         "crypto_key_reader",
         "replicate_subscription_state_enabled",
-        "key_shared_policy",
         "batch_index_ack_enabled",
         "crypto_failure_action",
     )
@@ -305,8 +315,18 @@ class ConsumerConfiguration(Options):
     expire_time_of_incomplete_chunked_message_ms: int = option(
         60_000, "Milliseconds after which an incomplete message is acknowledged and dropped; 0 = never.", minimum=0
     )
+    key_shared_policy: ConsumerKeySharedPolicy | None = option(
+        None, "How KeyShared consumers divide the keys; by default AutoSplit, in order."
+    )
+    consumer_event_listener: ConsumerEventListener | None = option(
+        None, "Told when a Failover consumer becomes active or inactive."
+    )
 
     def check(self) -> None:
+        if self.key_shared_policy is not None and not isinstance(self.key_shared_policy, ConsumerKeySharedPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise InvalidConfiguration(
+                f"key_shared_policy must be a ConsumerKeySharedPolicy, not {self.key_shared_policy!r}"
+            )
         if self.is_pattern_topic and isinstance(self.topic, str):
             object.__setattr__(self, "topic", compiled_pattern(self.topic))
         object.__setattr__(self, "topic", checked_topics(self.topic))

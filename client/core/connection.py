@@ -52,6 +52,9 @@ class ProducerEndpoint(Endpoint, Protocol):
 
 
 class ConsumerEndpoint(Endpoint, Protocol):
+    active_changed: Callable[[bool], None] | None
+    """Told whether the consumer is the active one of a Failover subscription; None if nobody wants to know."""
+
     def message(self, command: CommandMessage, entry: bytes) -> None: ...
 
 
@@ -119,6 +122,7 @@ class ClientConnection(asyncio.Protocol):
             BaseCommand.SEND_ERROR: self._on_send_error,
             BaseCommand.CLOSE_PRODUCER: self._on_close_producer,
             BaseCommand.CLOSE_CONSUMER: self._on_close_consumer,
+            BaseCommand.ACTIVE_CONSUMER_CHANGE: self._on_active_consumer_change,
             BaseCommand.PING: self._on_ping,
         }
         self._handlers.update(dict.fromkeys(_ANSWERS, self._on_answer))
@@ -316,6 +320,12 @@ class ClientConnection(asyncio.Protocol):
         consumer = self.consumers.pop(command.close_consumer.consumer_id, None)
         if consumer is not None:
             consumer.closed_by_broker(self)
+
+    def _on_active_consumer_change(self, command: BaseCommand, entry: bytes | None) -> None:
+        change = command.active_consumer_change
+        consumer = self.consumers.get(change.consumer_id)
+        if consumer is not None and consumer.active_changed is not None:
+            consumer.active_changed(change.is_active)
 
 
 async def connect(

@@ -83,7 +83,7 @@ ONE_FACE_ONLY = {"message_listener", "reader_listener", "pattern_auto_discovery_
 BY_NAME = {
     "ack_group_time_ms", "ack_group_max", "max_pending_chunked_message", "initial_subscription_name",
     "auto_ack_oldest_chunked_message_on_queue_full", "expire_time_of_incomplete_chunked_message_ms",
-    "enable_retry", "retry_letter_topic",
+    "enable_retry", "retry_letter_topic", "consumer_event_listener",
     "retry_letter_producer_customizer", "dead_letter_producer_customizer",
 }  # fmt: skip
 """Options of ours: calls take them among their `**options`."""
@@ -120,8 +120,7 @@ def test_an_option_that_does_not_exist_is_a_type_error() -> None:
 LATER = {  # features that are not here yet, with the classes that configure them
     "Authentication", "AuthenticationAthenz", "AuthenticationBasic", "AuthenticationOauth2", "AuthenticationTLS",
     "AuthenticationToken", "AutoClusterFailover", "BytesSchema", "ConsumerCryptoFailureAction",
-    "ConsumerKeySharedPolicy", "CryptoKeyReader", "DeadLetterPolicyBuilder",
-    "EncryptionContext", "EncryptionKey", "KeySharedMode", "KeySharedPolicy",
+    "CryptoKeyReader", "DeadLetterPolicyBuilder", "EncryptionContext", "EncryptionKey",
     "ServiceInfo", "ServiceInfoProvider", "TableView", "schema", "tableview",
 }  # fmt: skip
 LOGGERS = {"ConsoleLogger", "FileLogger", "LoggerLevel"}
@@ -130,7 +129,7 @@ FUNCTIONS = {"Context", "Function", "IdentitySerDe", "PickleSerDe", "SerDe", "fu
 """Pulsar Functions are a system of their own."""
 ASYNCIO = {"asyncio"}
 """Its clients for coroutines are `AsyncClient` and what that makes."""
-INTERNAL = {"BatchReceivePolicy", "MessageBatch"}
+INTERNAL = {"BatchReceivePolicy", "KeySharedPolicy", "MessageBatch"}
 """Native halves of classes that applications do not make."""
 NOT_ITS_OWN = {"Callable", "List", "Optional", "Tuple", "Union", "logging", "re", "timedelta"}
 """The official module imports these from the standard library."""
