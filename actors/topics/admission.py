@@ -13,6 +13,7 @@ A producer that is in the way may be one whose connection is dead. So the broker
 before it refuses a newcomer, and sends it away if none comes. `check_holder` does the same for a newcomer that waits.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Protocol
@@ -161,7 +162,7 @@ class ProducerAdmission:
         if grant.epoch > self.access.epoch:
             try:
                 await self._epochs.raise_to(grant.epoch)
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 self._go_on(self.access.failed(grant))
                 raise
         if not self.access.stored(grant):

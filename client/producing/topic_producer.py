@@ -64,6 +64,8 @@ class TopicProducer:
         self._core.opened[self] = None  # a client that closes ends a producer that waits for access, too
         try:
             await together([producer.open() for producer in self.producers])
+        except GeneratorExit:  # the loop has ended, and nothing can be awaited
+            raise
         except BaseException:
             self._core.opened.pop(self, None)
             for producer in self.producers:

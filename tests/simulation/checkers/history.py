@@ -89,6 +89,7 @@ class History:
         self.duplicates = 0
         self.counts: dict[str, int] = defaultdict(int)
         self._closed: dict[int, tuple[int, int]] = {}
+        self._leaders: dict[tuple[str, int], str] = {}
         self._highest_acknowledged: dict[int, int] = {}
 
     def violated(self, sentence: str) -> None:
@@ -170,6 +171,13 @@ class History:
         if before != payload:
             self.violated(f"I2: {place} held {show(before)}, and by {by} {show(payload)}")
 
+    def has_been_elected(self, topic: str, epoch: int, leader: str) -> None:
+        """A producer has exclusive access."""
+        other = self._leaders.setdefault((topic, epoch), leader)
+        if other != leader:
+            self.violated(f"I2: epoch {epoch} of {topic} was granted to {leader}, and before to {other}")
+        self.counts["leaders"] += 1
+
     # -- from the metadata -------------------------------------------------------------------------------------------
 
     def metadata_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
@@ -230,6 +238,16 @@ class History:
         for place, payload in self.places.items():
             if place[0] == topic and place not in found.get(payload, ()):
                 self.violated(f"I1: {show(payload)}, seen at {place}, is gone from the log")
+
+    def check_leaders(self, topic: str, log: Log) -> None:
+        """Where leaders published in turn: none of them stands behind a later one."""
+        leaders: dict[bytes, int] = {}
+        for _, payload, _ in log:
+            leader = payload.rsplit(b":", 2)[0]
+            place = leaders.setdefault(leader, len(leaders))
+            if place != len(leaders) - 1:
+                self.violated(f"I2: {show(payload)} stands in {topic} behind a message of a later leader")
+                return
 
     def check_reading(self, topic: str, reader: str, taken: list[Place], log: Log) -> None:
         """What one reader was given of a partition, compared with the log: a part of it without a gap."""

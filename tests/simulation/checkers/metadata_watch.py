@@ -1,7 +1,7 @@
 """What happens to the metadata, checked at every change, whoever made it.
 
-- I2: epochs never fall: of a topic's chain, of its cursors, of its assignment (there each change raises it); the ids of
-  a chain ascend, and the highest one is never forgotten.
+- I2: epochs never fall: of a topic's chain, of its producers' access, of its cursors, of its assignment (there each
+  change raises it); the ids of a chain ascend, and the highest one is never forgotten.
 - I2, where topics have records: nothing is assigned that does not exist, no chain begins that is not assigned.
 - I10: nothing is ever written about a name that clients only asked about.
 - I9: no ledger's record is deleted while a chain or a cursor names it, and neither ever names one that is not there.
@@ -89,7 +89,7 @@ class MetadataWatch:
         ids = [info.ledger_id for info in new.ledgers]
         if ids != sorted(dict.fromkeys(ids)):
             self._history.violated(f"I2: the chain {key} is out of order: {ids}")
-        if old is not None and (new.epoch < old.epoch or new.highest_ledger_id < old.highest_ledger_id):
+        if old is not None and any(now < then for now, then in zip(_rising(new), _rising(old), strict=True)):
             self._history.violated(f"I2: {key} goes back from {old} to {new}")
         if old is not None and new.epoch == old.epoch:
             lost = [info.ledger_id for info in old.ledgers if info.ledger_id not in (*ids, *new.deleting)]
@@ -111,3 +111,8 @@ class MetadataWatch:
         gone = [one for one in ledger_ids if metadata_keys.ledger(one) not in self._records.by_key]
         if gone:
             self._history.violated(f"I9: {key} names ledgers {gone}, which are not there")
+
+
+def _rising(record: ManagedLedgerRecord) -> tuple[int, int, int]:
+    """What may only rise."""
+    return record.epoch, record.highest_ledger_id, record.topic_epoch

@@ -191,7 +191,8 @@ def validate_producer(producer: PartitionProducer) -> Iterator[str]:
         yield f"{name}: an empty batch is under way"
     if producer._registration.failure is not None and producer._inflight:
         yield f"{name} has failed, and {len(producer._inflight)} entries wait for an answer"
-    yield from validate_registration(name, producer._registration)
+    if producer._registered:  # else it is being created
+        yield from validate_registration(name, producer._registration)
 
 
 def validate_registration(name: str, registration: Registration[Any]) -> Iterator[str]:

@@ -35,6 +35,7 @@ from ..checkers.validation import Validation
 from ..faults.cluster import NAMESPACE, ClusterFaults
 from ..workloads.asking import Asking
 from ..workloads.consuming import Consuming
+from ..workloads.electing import Electing
 from ..workloads.foreign_reading import ForeignReading
 from ..workloads.publishing import Publishing
 from ..workloads.reading import LogReading, Reading
@@ -53,6 +54,9 @@ REPAIR_LIMIT_S = 90.0
 COLLECT_LIMIT_S = 30.0
 POLICIES_LIMIT_S = 30.0
 LOOK_AGAIN_S = 1.0
+ELECTION = "election"
+ELECTING_SHARE = 0.1
+"""In so many runs there are leaders, in the place of most publishers and consumers."""
 DELETION_DELAY_MAX_S = 3.0
 """So long a deletion may take in some runs: longer than brokers refuse a topic that they released, in some of these."""
 
@@ -96,9 +100,17 @@ class Scenario:
         self._asking: list[Asking] = []
         if random.random() < 0.3:
             self._asking.append(Asking(cluster, history, self._chance(), "asker"))
+        self._electing: list[Electing] = []
+        apart = drawn_apart(random)
+        if apart.random() < ELECTING_SHARE:
+            del self._publishers[1:], self._consumers[1:]
+            self._log_reading.topics.append(ELECTION)
+            for number in range(apart.randint(2, 3)):
+                chance = Random(apart.getrandbits(64))
+                self._electing.append(Electing(cluster, history, chance, f"candidate-{number}", ELECTION))
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
-            *self._asking,
+            *self._asking, *self._electing,
         ]  # fmt: skip
         if faults is not None:
             faults.workloads = self._workloads
@@ -181,6 +193,7 @@ class Scenario:
         """
         for workload in self._workloads:
             workload.stopping = True
+        await asyncio.gather(*(candidate.run(candidate.stop) for candidate in self._electing))  # one waits for another
         for workload in (*self._publishers, *self._recreating, *self._readers, *self._unopenable, *self._asking):
             await workload.run(workload.stop)
         await self._log_reading.run(self._log_reading.read)
@@ -205,9 +218,11 @@ class Scenario:
 
     def _compare(self) -> None:
         logs = self._log_reading.logs
-        for partitions in logs.values():
+        for topic, partitions in logs.items():
             for partition, log in partitions.items():
                 self._history.check_log(partition, log)
+                if topic == ELECTION:
+                    self._history.check_leaders(partition, log)
         for consumer in self._consumers:
             consumer.check_seeks(logs[consumer.topic])
         for reader in self._readers:
@@ -301,6 +316,13 @@ class Scenario:
             if cluster.coordinator.ready:
                 cluster.coordinator.service.office.auditor.wake()
             await asyncio.sleep(2.0)
+
+
+def drawn_apart(random: Random) -> Random:
+    """A chance that depends on `random` and takes no draw from it: other runs stay as they are."""
+    apart = Random()
+    apart.setstate(random.getstate())
+    return Random(apart.getrandbits(64))
 
 
 def simulate(
