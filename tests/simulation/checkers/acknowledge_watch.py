@@ -56,7 +56,9 @@ class AcknowledgeWatch:
             self._check(subscription, positions)
             acknowledge(subscription, consumer, positions, *others)
 
-        def acknowledging_up_to(subscription: Subscription, consumer: AttachedConsumer, position: Position) -> None:
+        def acknowledging_up_to(
+            subscription: Subscription, consumer: AttachedConsumer, position: Position, *others: Any
+        ) -> None:
             covered: list[Position] = []
             following = subscription.cursor.first_unacknowledged
             while following <= min(position, subscription.host.ledger.last_confirmed):
@@ -64,7 +66,7 @@ class AcknowledgeWatch:
                 behind = subscription.host.ledger.next_position(following)
                 following = subscription.cursor.next_unacknowledged(behind)
             self._check(subscription, covered)
-            cumulative(subscription, consumer, position)
+            cumulative(subscription, consumer, position, *others)
 
         for owner, name, wrapper in (
             (AsyncConsumer, "receive", receiving),

@@ -62,8 +62,10 @@ class DeliveryWatch:
             for position in positions:
                 holders.pop(position, None)
 
-        def acknowledging_up_to(subscription: Subscription, consumer: AttachedConsumer, position: Position) -> None:
-            cumulative(subscription, consumer, position)
+        def acknowledging_up_to(
+            subscription: Subscription, consumer: AttachedConsumer, position: Position, *others: Any
+        ) -> None:
+            cumulative(subscription, consumer, position, *others)
             held = self._of(subscription)
             held.holders = {one: holder for one, holder in held.holders.items() if one > position}
 
