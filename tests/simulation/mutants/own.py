@@ -12,6 +12,7 @@ from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.topics import persistent
+from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.positions import resolve
 from magnetar.actors.topics.topic import SubscriptionStart
@@ -32,7 +33,7 @@ from magnetar.storage.managed.acknowledged import EntryRanges
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_changes import Whole
 from magnetar.storage.managed.cursor_state import CursorState
-from magnetar.storage.managed.record import ManagedLedgerRecord, OwnedRecord
+from magnetar.storage.managed.record import ManagedLedgerRecord, OwnedRecord, TopicEpoch
 from magnetar.storage.metadata.ledger_ids import LedgerIds
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
@@ -210,6 +211,32 @@ def _keep_policies_secret(stack: ExitStack) -> None:
     replace(stack, MemberLists, "policies_changed", lambda self, change: None)
 
 
+def _keep_the_epoch(stack: ExitStack) -> None:
+    choose = TopicAccess._choose
+
+    def choosing(self: Any, session: Any, returning: int | None) -> Any:
+        return choose(self, session, max(self._highest, 0) if returning is None else returning)
+
+    replace(stack, TopicAccess, "_choose", choosing)
+
+
+def _let_deposed_leaders_in(stack: ExitStack) -> None:
+    ask = TopicAccess.ask
+
+    def asking(self: Any, session: Any, request: AccessRequest) -> Any:
+        return ask(self, session, AccessRequest(request.mode, request.producer_epoch))
+
+    replace(stack, TopicAccess, "check_epoch", lambda self, request: None)
+    replace(stack, TopicAccess, "ask", asking)
+
+
+def _forget_the_epoch(stack: ExitStack) -> None:
+    async def forgetting(self: Any, epoch: int) -> None:
+        return None
+
+    replace(stack, TopicEpoch, "raise_to", forgetting)
+
+
 OWN = (
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I8", _fill_journals_in_use),
@@ -243,4 +270,7 @@ OWN = (
     ),
     Mutant("policy not sent", "a change of policies is not sent to brokers", "I8", _keep_policies_secret, "cluster"),
     Mutant("id again", "a restored counter gives ledger ids out twice", "I2", _give_ids_out_again, "cluster"),
+    Mutant("same epoch", "exclusive access is granted without a higher epoch", "I2", _keep_the_epoch, "cluster"),
+    Mutant("deposed leader", "a producer that was deposed comes back", "I2", _let_deposed_leaders_in, "cluster"),
+    Mutant("forgotten epoch", "the topic epoch is not stored", "I2", _forget_the_epoch, "cluster"),
 )
