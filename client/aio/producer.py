@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from ...protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
 from ..core.context import Core
@@ -12,7 +13,7 @@ from ..core.threading_bridge import LoopSignal
 from ..producing.outbox import Outbox, SendCallback, ignore
 from ..producing.partition_producer import Failing
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes
+from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms
 from .facts import ProducerFacts
 
 
@@ -36,8 +37,8 @@ class AsyncProducer(ProducerFacts):
         replication_clusters: object = None,
         disable_replication: bool | None = None,
         event_timestamp: int | None = None,
-        deliver_at: object = None,
-        deliver_after: object = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
     ) -> MessageId:
         """Publish a message and wait until it is stored.
 
@@ -52,8 +53,8 @@ class AsyncProducer(ProducerFacts):
             replication_clusters: Not supported. Leave it out.
             disable_replication: Not supported. Leave it out.
             event_timestamp: Time of the event, in ms since the epoch.
-            deliver_at: Not supported. Leave it out.
-            deliver_after: Not supported. Leave it out.
+            deliver_at: Time before which it is not to be delivered, in ms since the epoch. See `deliver_after`.
+            deliver_after: Delay of its delivery, a timedelta. Brokers here deliver it at once.
 
         Returns:
             The id of the message.
@@ -66,18 +67,13 @@ class AsyncProducer(ProducerFacts):
             OperationNotSupported: If an option asks for a feature that is not supported.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        if deliver_at or deliver_after or replication_clusters or disable_replication:
-            refuse(
-                "send",
-                replication_clusters=replication_clusters,
-                disable_replication=disable_replication,
-                deliver_at=deliver_at,
-                deliver_after=deliver_after,
-            )
+        if replication_clusters or disable_replication:
+            refuse("send", replication_clusters=replication_clusters, disable_replication=disable_replication)
+        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
         outcome, future = self._outcome(1)
         while True:
             outbox = self._enqueue(
-                content, outcome, properties, partition_key, ordering_key, sequence_id, event_timestamp
+                content, outcome, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
             )
             if outbox is None:
                 break
@@ -97,8 +93,8 @@ class AsyncProducer(ProducerFacts):
         replication_clusters: object = None,
         disable_replication: bool | None = None,
         event_timestamp: int | None = None,
-        deliver_at: object = None,
-        deliver_after: object = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
     ) -> None:
         """Queue a message and return at once.
 
@@ -114,23 +110,19 @@ class AsyncProducer(ProducerFacts):
             replication_clusters: Not supported. Leave it out.
             disable_replication: Not supported. Leave it out.
             event_timestamp: Time of the event, in ms since the epoch.
-            deliver_at: Not supported. Leave it out.
-            deliver_after: Not supported. Leave it out.
+            deliver_at: Time before which it is not to be delivered, in ms since the epoch. See `deliver_after`.
+            deliver_after: Delay of its delivery, a timedelta. Brokers here deliver it at once.
 
         Raises:
             ProducerQueueIsFull: If the queue is full and there is no callback.
             OperationNotSupported: If an option asks for a feature that is not supported.
         """
-        if deliver_at or deliver_after or replication_clusters or disable_replication:
-            refuse(
-                "send_async",
-                replication_clusters=replication_clusters,
-                disable_replication=disable_replication,
-                deliver_at=deliver_at,
-                deliver_after=deliver_after,
-            )
+        if replication_clusters or disable_replication:
+            refuse("send_async", replication_clusters=replication_clusters, disable_replication=disable_replication)
+        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
+        told = callback or ignore
         outbox = self._enqueue(
-            content, callback or ignore, properties, partition_key, ordering_key, sequence_id, event_timestamp
+            content, told, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
         )
         if outbox is not None:
             report(callback, outbox.failure or queue_is_full())
@@ -187,6 +179,9 @@ class AsyncProducer(ProducerFacts):
         self._closed = True
         await self._producer.close()
 
+    def _delivery_time_ms(self, deliver_at: object, deliver_after: object) -> int | None:
+        return delivery_time_ms(deliver_at, deliver_after, self._core.environment.clock.now_ms())
+
     def _outcome(self, expected: int) -> tuple[SendOutcome, "asyncio.Future[None]"]:
         future: asyncio.Future[None] = self._core.loop.create_future()
 
@@ -222,10 +217,13 @@ class AsyncProducer(ProducerFacts):
         ordering_key: str | None,
         sequence_id: int | None,
         event_timestamp: int | None,
+        deliver_at_ms: int | None,
     ) -> Outbox | None:
         """None if the message was accepted, else the outbox that has no space for it."""
         data = b"" if content is None else as_bytes(content)
-        attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
+        attributes = check_attributes(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
+        )
         outbox = self._outbox(content, properties, partition_key, ordering_key, event_timestamp)
         accepted = outbox.add(data, callback) if attributes is None else outbox.add_with(data, attributes, callback)
         return None if accepted else outbox

@@ -6,6 +6,7 @@ loop is woken once per batch.
 
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from ...protocol.errors import OperationNotSupported
 from ..aio.facts import ProducerFacts
@@ -13,9 +14,9 @@ from ..aio.producer import queue_is_full, report
 from ..core.configuration import ProducerConfiguration
 from ..core.message_id import MessageId
 from ..core.refusals import refuse
-from ..producing.outbox import Outbox, SendCallback, ignore
+from ..producing.outbox import Attributes, Outbox, SendCallback, ignore
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes
+from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms
 from .pickling import Opener, OpensLater
 
 
@@ -57,8 +58,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         replication_clusters: object = None,
         disable_replication: bool | None = None,
         event_timestamp: int | None = None,
-        deliver_at: object = None,
-        deliver_after: object = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
     ) -> MessageId:
         """Publish a message and wait until it is stored.
 
@@ -73,8 +74,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             replication_clusters: Not supported. Leave it out.
             disable_replication: Not supported. Leave it out.
             event_timestamp: Time of the event, in ms since the epoch.
-            deliver_at: Not supported. Leave it out.
-            deliver_after: Not supported. Leave it out.
+            deliver_at: Time before which it is not to be delivered, in ms since the epoch. See `deliver_after`.
+            deliver_after: Delay of its delivery, a timedelta. Brokers here deliver it at once.
 
         Returns:
             The id of the message.
@@ -88,16 +89,13 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             MagnetarError: What the broker answers, as the class of its error.
         """
         self._refuse_on_loop()
-        if deliver_at or deliver_after or replication_clusters or disable_replication:
-            refuse(
-                "send",
-                replication_clusters=replication_clusters,
-                disable_replication=disable_replication,
-                deliver_at=deliver_at,
-                deliver_after=deliver_after,
-            )
+        if replication_clusters or disable_replication:
+            refuse("send", replication_clusters=replication_clusters, disable_replication=disable_replication)
         data = b"" if content is None else as_bytes(content)
-        attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
+        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
+        attributes = check_attributes(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
+        )
         done = _Gate()
         outcome = SendOutcome(1, done.open)
         while True:
@@ -126,8 +124,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         replication_clusters: object = None,
         disable_replication: bool | None = None,
         event_timestamp: int | None = None,
-        deliver_at: object = None,
-        deliver_after: object = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
     ) -> None:
         """Queue a message and return.
 
@@ -144,8 +142,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             replication_clusters: Not supported. Leave it out.
             disable_replication: Not supported. Leave it out.
             event_timestamp: Time of the event, in ms since the epoch.
-            deliver_at: Not supported. Leave it out.
-            deliver_after: Not supported. Leave it out.
+            deliver_at: Time before which it is not to be delivered, in ms since the epoch. See `deliver_after`.
+            deliver_after: Delay of its delivery, a timedelta. Brokers here deliver it at once.
 
         Raises:
             InvalidMessage: If the message cannot be sent as it is.
@@ -172,35 +170,28 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
                 outbox = self._producer.choose(content, None, None, None, None)
             if outbox.add(content, callback or ignore):  # pyright: ignore[reportArgumentType] - checked above
                 return
-        if deliver_at or deliver_after or replication_clusters or disable_replication:
-            refuse(
-                "send_async",
-                replication_clusters=replication_clusters,
-                disable_replication=disable_replication,
-                deliver_at=deliver_at,
-                deliver_after=deliver_after,
-            )
-        self._send_async_with(
-            content, callback or ignore, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        if replication_clusters or disable_replication:
+            refuse("send_async", replication_clusters=replication_clusters, disable_replication=disable_replication)
+        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
+        attributes = check_attributes(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
         )
+        self._send_async_with(content, callback or ignore, attributes)
 
-    def _send_async_with(
-        self,
-        content: bytes | None,
-        callback: SendCallback,
-        properties: Mapping[str, str] | None,
-        partition_key: str | None,
-        ordering_key: str | None,
-        sequence_id: int | None,
-        event_timestamp: int | None,
-    ) -> None:
+    def _send_async_with(self, content: bytes | None, callback: SendCallback, attributes: Attributes | None) -> None:
         data = b"" if content is None else as_bytes(content)
-        attributes = check_attributes(content, properties, partition_key, ordering_key, sequence_id, event_timestamp)
         while True:
-            outbox = self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
             if attributes is None:
+                outbox = self._producer.choose(content, None, None, None, None)
                 accepted = outbox.add(data, callback)
             else:
+                outbox = self._producer.choose(
+                    content,
+                    attributes.properties,
+                    attributes.partition_key,
+                    attributes.ordering_key,
+                    attributes.event_timestamp,
+                )
                 accepted = outbox.add_with(data, attributes, callback)
             if accepted:
                 return
@@ -208,6 +199,9 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
                 report(callback, outbox.failure or queue_is_full())
                 return
             self._wait_for_space(outbox, True)
+
+    def _delivery_time_ms(self, deliver_at: object, deliver_after: object) -> int | None:
+        return delivery_time_ms(deliver_at, deliver_after, self._running.core.environment.clock.now_ms())
 
     def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
         """Publish many plain messages at the cost of a few list operations.

@@ -7,6 +7,7 @@ share the bound on pending messages (`pending_pool`).
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 
 from ...protocol.errors import AlreadyClosed, InvalidConfiguration, InvalidMessage, MagnetarError
@@ -203,6 +204,22 @@ def as_bytes(content: object) -> bytes:
     raise InvalidMessage(f"a payload must be bytes, not {type(content).__name__}")
 
 
+def delivery_time_ms(deliver_at: object, deliver_after: object, now_ms: int) -> int | None:
+    """When a message is to be delivered, None for at once. As in the official client, `deliver_after` goes first.
+
+    Raises InvalidMessage.
+    """
+    if deliver_after:
+        if not isinstance(deliver_after, timedelta) or deliver_after < timedelta(0):
+            raise InvalidMessage(f"deliver_after must be a timedelta that is not negative, not {deliver_after!r}")
+        return now_ms + deliver_after // timedelta(milliseconds=1)
+    if not deliver_at:
+        return None
+    if not isinstance(deliver_at, int) or not 0 <= deliver_at < 1 << 63:
+        raise InvalidMessage(f"deliver_at must be milliseconds since the epoch, not {deliver_at!r}")
+    return deliver_at
+
+
 def check_attributes(
     content: object,
     properties: Mapping[str, str] | None,
@@ -210,6 +227,7 @@ def check_attributes(
     ordering_key: str | None,
     sequence_id: int | None,
     event_timestamp: int | None,
+    deliver_at_ms: int | None = None,
 ) -> Attributes | None:
     """What a message carries beside its payload, checked; None if nothing. Raises InvalidMessage."""
     if (
@@ -219,6 +237,7 @@ def check_attributes(
         and ordering_key is None
         and sequence_id is None
         and event_timestamp is None
+        and deliver_at_ms is None
     ):
         return None
     if partition_key is not None:
@@ -235,7 +254,8 @@ def check_attributes(
         for key, value in properties.items():
             _check_text("a property's name", key)
             _check_text("a property", value)
-    return Attributes(properties, partition_key, ordering_key, sequence_id, event_timestamp, content is None)
+    null_value = content is None
+    return Attributes(properties, partition_key, ordering_key, sequence_id, event_timestamp, null_value, deliver_at_ms)
 
 
 def _check_text(what: str, text: object) -> None:
