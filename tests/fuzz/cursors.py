@@ -101,7 +101,7 @@ def take_state(data: bytes) -> None:
             done |= {one for one in _positions(chain) if one[0] == int(ledger_id) and int(first) <= one[1] <= last}
     _check(state, chain, done)
     for position in _positions(chain):
-        state.ack_set(position)
+        state.batches.ack_set(position)
     _check(_reopened(state, chain), chain, done)
 
 
