@@ -15,7 +15,7 @@ from ...storage.ledger.bookie_directory import BookieInfo
 from ..members.contracts_broker import PIN_TTL_DEFAULT_S, BrokerContract, LastMessage, PlannedRead, Point
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
-from ..topics.subscription import Subscription
+from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
 from .read_planning import plan_read, position_of_point
 
@@ -73,12 +73,12 @@ class BrokerRpc(RpcService):
     async def rpc_reset_cursor(self, connection: RpcConnection, topic: str, subscription: str, position: Point) -> None:
         """Move a subscription to a place (inclusive), as a consumer's seek does. Raises SubscriptionNotFound."""
         owner = await self._topic(topic)
-        await self._seek(owner, _find(owner, subscription), position)
+        await self._seek(_find(owner, subscription), position)
 
     async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
         """Acknowledge the whole backlog. Raises SubscriptionNotFound."""
         owner = await self._topic(topic)
-        await self._seek(owner, _find(owner, subscription), "latest")
+        await self._seek(_find(owner, subscription), "latest")
 
     # -- topics --------------------------------------------------------------------------------------------------
 
@@ -147,14 +147,14 @@ class BrokerRpc(RpcService):
             raise NotAllowedError(f"{topic} is not persistent, so it stores no messages")
         return found
 
-    async def _seek(self, topic: Topic, subscription: Subscription, place: Point) -> None:
+    async def _seek(self, subscription: SubscriptionMembers, place: Point) -> None:
         if isinstance(place, int):
-            await topic.seek(subscription, publish_time_ms=place)
+            await subscription.seek(publish_time_ms=place)
         else:
-            await topic.seek(subscription, position=position_of_point(place))
+            await subscription.seek(position=position_of_point(place))
 
 
-def _find(topic: Topic, name: str) -> Subscription:
+def _find(topic: Topic, name: str) -> SubscriptionMembers:
     found = topic.subscriptions.get((name, True))
     if found is None:
         raise SubscriptionNotFound(f"Subscription {name} of {topic.name.full} does not exist")

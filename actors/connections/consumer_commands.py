@@ -47,7 +47,7 @@ from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer, KeySharedOptions
 from ..topics.batch_index_acks import PartOfBatch
-from ..topics.subscription import Subscription
+from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily, CommandHandler
 
@@ -64,7 +64,7 @@ class Attached(NamedTuple):
     """A consumer and the subscription it is attached to."""
 
     consumer: AttachedConsumer
-    subscription: Subscription
+    subscription: SubscriptionMembers
 
 
 class ConsumerCommands(CommandFamily):
@@ -199,9 +199,9 @@ class ConsumerCommands(CommandFamily):
                 lambda error: self._acknowledge_failed(command, error),
             )
 
-    async def _acknowledged(self, subscription: Subscription, command: CommandAck) -> bytes:
+    async def _acknowledged(self, subscription: SubscriptionMembers, command: CommandAck) -> bytes:
         """The receipt follows the durable write of the cursor."""
-        await subscription.cursor.flush()
+        await subscription.flush()
         return encode(CommandAckResponse(consumer_id=command.consumer_id, request_id=command.request_id))
 
     def _acknowledge_failed(self, command: CommandAck, error: MagnetarError) -> None:
@@ -240,9 +240,9 @@ class ConsumerCommands(CommandFamily):
         subscription = attached.subscription
         if command.HasField("message_id"):
             position = position_of(command.message_id)
-            moving = subscription.host.seek(subscription, position=position)
+            moving = subscription.seek(position=position)
         else:
-            moving = subscription.host.seek(subscription, publish_time_ms=command.message_publish_time)
+            moving = subscription.seek(publish_time_ms=command.message_publish_time)
         self._start(command, _sought(moving, command.request_id), "seek")
 
     def last_message_id(self, command: CommandGetLastMessageId) -> None:
@@ -250,9 +250,9 @@ class ConsumerCommands(CommandFamily):
         if attached is not None:
             self._start(command, self._last_message_id(attached.subscription, command), "get last message id")
 
-    async def _last_message_id(self, subscription: Subscription, command: CommandGetLastMessageId) -> bytes:
-        last = await subscription.host.last_message_id()
-        ledger_id, entry_id = subscription.cursor.mark_delete_position
+    async def _last_message_id(self, subscription: SubscriptionMembers, command: CommandGetLastMessageId) -> bytes:
+        last = await subscription.topic.last_message_id()
+        ledger_id, entry_id = subscription.mark_delete_position
         mark_delete = WireMessageId(ledger_id, entry_id, last.partition)
         return encode(
             CommandGetLastMessageIdResponse(
@@ -284,7 +284,7 @@ class ConsumerCommands(CommandFamily):
             response.blockedConsumerOnUnackedMsgs = figures.blocked
             response.type = subscription.type_name
             response.msgRateExpired = 0.0
-            response.msgBacklog = subscription.cursor.backlog_entries
+            response.msgBacklog = subscription.backlog_entries
         self._connection.write(encode(response))
 
     def unsubscribe(self, command: CommandUnsubscribe) -> None:
@@ -294,7 +294,7 @@ class ConsumerCommands(CommandFamily):
 
     async def _unsubscribe(self, attached: Attached, command: CommandUnsubscribe) -> bytes:
         consumer, subscription = attached
-        await subscription.host.unsubscribe(subscription, consumer, force=command.force)
+        await subscription.remove(consumer, force=command.force)
         self._drop(consumer)
         return encode(CommandSuccess(request_id=command.request_id))
 

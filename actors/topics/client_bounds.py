@@ -9,7 +9,7 @@ from typing import Protocol
 from ...protocol.errors import ConsumerBusy, NotAllowedError
 from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
-from .subscription import Subscription
+from .subscription_members import SubscriptionMembers
 
 
 class BoundedTopic(Protocol):
@@ -20,7 +20,7 @@ class BoundedTopic(Protocol):
     @property
     def policies(self) -> EffectivePolicies: ...
     @property
-    def subscriptions(self) -> Mapping[tuple[str, bool], Subscription]: ...
+    def subscriptions(self) -> Mapping[tuple[str, bool], SubscriptionMembers]: ...
 
 
 def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
@@ -30,7 +30,7 @@ def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
         raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name.full}")
 
 
-def check_new_consumer(topic: BoundedTopic, subscription: Subscription) -> None:
+def check_new_consumer(topic: BoundedTopic, subscription: SubscriptionMembers) -> None:
     """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
     policies = topic.policies
     if 0 < policies.max_consumers_per_topic <= sum(len(one.consumers) for one in topic.subscriptions.values()):

@@ -36,6 +36,7 @@ from .positions import resolve, start_position
 from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
 from .subscription import Subscription
+from .subscription_members import SubscriptionMembers
 from .topic import DRAIN_TIMEOUT_S, TRANSITIONS, SubscriptionStart, TopicState
 
 logger = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ class PersistentTopic:
                 found = self._adopt(name, cursor, durable=durable)
             return found
 
-    def check_consumers(self, subscription: Subscription) -> None:
+    def check_consumers(self, subscription: SubscriptionMembers) -> None:
         """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
         check_new_consumer(self, subscription)
 
@@ -215,7 +216,7 @@ class PersistentTopic:
 
         await subscription.reset(locate)
 
-    def subscription_ended(self, subscription: Subscription) -> None:
+    def subscription_ended(self, subscription: SubscriptionMembers) -> None:
         """A subscription was deleted."""
         key = (subscription.name, subscription.durable)
         if self.subscriptions.get(key) is subscription:

@@ -23,7 +23,7 @@ from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
 from .producer import PublishTarget
-from .subscription import Subscription
+from .subscription_members import SubscriptionMembers
 
 DRAIN_TIMEOUT_S = 3.0
 
@@ -89,7 +89,7 @@ class Topic(Protocol):
         ...
 
     @property
-    def subscriptions(self) -> Mapping[tuple[str, bool], Subscription]:
+    def subscriptions(self) -> Mapping[tuple[str, bool], SubscriptionMembers]:
         """By name and whether it is durable: a durable and a non-durable one may share a name."""
         ...
 
@@ -105,7 +105,7 @@ class Topic(Protocol):
         start: SubscriptionStart,
         properties: Mapping[str, str] | None = None,
         create: bool = True,
-    ) -> Subscription:
+    ) -> SubscriptionMembers:
         """The subscription of that name, created if need be.
 
         Raises SubscriptionNotFound without `create`, ServiceUnitNotReady, and what writing the cursor raises.
@@ -115,14 +115,6 @@ class Topic(Protocol):
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,
         unless forced."""
-        ...
-
-    async def seek(
-        self, subscription: Subscription, *, position: Position | None = None, publish_time_ms: int | None = None
-    ) -> None:
-        """Move a subscription to a position (inclusive) or to the first message published at that time or later. Its
-        consumers are disconnected first and connect again by themselves.
-        """
         ...
 
     async def last_message_id(self) -> WireMessageId:

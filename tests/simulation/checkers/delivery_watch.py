@@ -104,7 +104,7 @@ class DeliveryWatch:
         self, subscription: Subscription, consumer: AttachedConsumer, positions: list[Position] | None
     ) -> None:
         held = self._of(subscription)
-        if positions is None or not isinstance(subscription._dispatcher, SharedDispatcher):
+        if positions is None or not isinstance(subscription.dispatcher, SharedDispatcher):
             held.let_go(consumer)
             return
         for position in positions:
@@ -127,7 +127,7 @@ class DeliveryWatch:
                     f"{'it' if holder is consumer else holder.name} holds it"
                 )
             held.holders[position] = consumer
-            if isinstance(subscription._dispatcher, SharedDispatcher):
+            if isinstance(subscription.dispatcher, SharedDispatcher):
                 continue
             if held.last is not None:
                 behind = subscription.host.ledger.next_position(held.last)

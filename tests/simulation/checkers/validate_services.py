@@ -14,7 +14,8 @@ from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.actors.topics.producer import ProducerState
-from magnetar.actors.topics.subscription import Subscription, SubscriptionState
+from magnetar.actors.topics.subscription import Subscription
+from magnetar.actors.topics.subscription_members import SubscriptionState
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
@@ -63,7 +64,7 @@ def validate_topic(topic: PersistentTopic, records: MemoryRecords) -> Iterator[s
 def validate_subscription(subscription: Subscription) -> Iterator[str]:
     """Consumers and what they hold. Of a Shared one: whatever lies in front of the read position and is not
     acknowledged is with exactly one consumer or waits in the replay set."""
-    dispatcher, cursor = subscription._dispatcher, subscription.cursor
+    dispatcher, cursor = subscription.dispatcher, subscription.cursor
     if not subscription.durable:
         ledger = subscription.host.ledger
         yield from validate_cursor_state(cursor._state, ledger._chain, ledger._owned.record.highest_ledger_id)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from magnetar.actors.topics import producer, subscription, topic
+from magnetar.actors.topics import producer, subscription_members, topic
 from magnetar.actors.topics.producer import ProducerState
-from magnetar.actors.topics.subscription import SubscriptionState
+from magnetar.actors.topics.subscription_members import SubscriptionState
 from magnetar.actors.topics.topic import TopicState
 from magnetar.runtime.transitions import check_transition
 
@@ -14,7 +14,7 @@ from magnetar.runtime.transitions import check_transition
     [
         (topic.TRANSITIONS, TopicState.CLOSED),
         (producer.TRANSITIONS, ProducerState.CLOSED),
-        (subscription.TRANSITIONS, SubscriptionState.CLOSED),
+        (subscription_members.TRANSITIONS, SubscriptionState.CLOSED),
     ],
 )
 def test_every_state_has_a_row_and_only_closed_is_final(table, final):
