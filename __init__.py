@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from .client.aio.consumer import AsyncConsumer as AsyncConsumer
     from .client.aio.producer import AsyncProducer as AsyncProducer
     from .client.aio.reader import AsyncReader as AsyncReader
+    from .client.aio.table_view import AsyncTableView as AsyncTableView
     from .client.blocking.client import Client as Client
     from .client.blocking.consumer import Consumer as Consumer
     from .client.blocking.producer import Producer as Producer
     from .client.blocking.reader import Reader as Reader
+    from .client.blocking.table_view import TableView as TableView
     from .client.consuming.message import Message as Message
     from .client.core.configuration import BatchingType as BatchingType
     from .client.core.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from .client.core.configuration import ProducerAccessMode as ProducerAccessMode
     from .client.core.configuration import RegexSubscriptionMode as RegexSubscriptionMode
     from .client.core.failover_events import ConsumerEventListener as ConsumerEventListener
+    from .client.core.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from .client.core.key_shared_policy import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
     from .client.core.key_shared_policy import KeySharedMode as KeySharedMode
     from .client.core.message_id import MessageId as MessageId
@@ -110,6 +113,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.blocking.consumer": ("Consumer",),
     "client.blocking.producer": ("Producer",),
     "client.blocking.reader": ("Reader",),
+    "client.blocking.table_view": ("TableView",),
+    "client.aio.table_view": ("AsyncTableView",),
+    "client.core.interceptors": ("ConsumerInterceptor",),
     "client.aio.client": ("AsyncClient",),
     "client.core.configuration": (
         "BatchingType",

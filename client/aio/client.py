@@ -30,12 +30,14 @@ from ..core.discovery import service_url_source
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
+from ..core.refusals import refuse
 from ..core.threading_bridge import SameThread
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import AsyncConsumer
 from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
+from .table_view import AsyncTableView
 
 
 class AsyncClient:
@@ -323,6 +325,31 @@ class AsyncClient:
         reader = TopicReader(core, configuration)
         await reader.open()
         return AsyncReader(core, reader)
+
+    async def create_table_view(
+        self, topic: str, subscription_name: str | None = None, schema: object = None
+    ) -> AsyncTableView:
+        """Create a table view: the last value of each key of a topic, kept up to date.
+
+        It reads the whole topic first.
+
+        Args:
+            topic: Any form of a topic's name.
+            subscription_name: The name of its subscription; by default a random one.
+            schema: Not supported. Leave it out.
+
+        Returns:
+            The table view, up to date with what is published now.
+
+        Raises:
+            OperationNotSupported: If an option asks for a feature that is not supported.
+            InvalidTopicName: If `topic` is not a topic name.
+            ConnectError: If no broker can be reached.
+            MagnetarError: What the broker answers, as the class of its error.
+        """
+        refuse("create_table_view", schema=schema)
+        reader = await self.create_reader(topic, MessageId.earliest, subscription_name=subscription_name)
+        return await AsyncTableView.create(self._running_core(), reader)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the partitions of a topic.

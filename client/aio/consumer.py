@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from ...protocol.errors import Timeout
+from ..consuming.intercepted import InterceptedConsumer
 from ..consuming.message import Message
 from ..consuming.messages import Messages
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
@@ -28,6 +29,8 @@ class AsyncConsumer(ConsumerFacts):
         self._core = core
         self._consumer = consumer
         self._receive_queue = consumer.receive_queue
+        if isinstance(consumer, InterceptedConsumer):
+            consumer.show_as(self)
         self._receive_queue.defers = True
         self._preparing = asyncio.Lock()
         listener, events = consumer.configuration.consumer_event_listener, consumer.receive_queue.events

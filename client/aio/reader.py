@@ -5,10 +5,12 @@ took, or the wanted start. The position decides whether there is more to read. M
 taken, so that the broker keeps no backlog.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from ...protocol.errors import MagnetarError, OperationNotSupported
 from ...protocol.message_id import Position
+from ..consuming.hash_ranges import key_hash
 from ..consuming.message import Message
 from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.start_filter import StartFilter
@@ -24,7 +26,7 @@ class TopicReader:
 
     def __init__(self, core: Core, configuration: ReaderConfiguration) -> None:
         prefix = configuration.subscription_role_prefix
-        name = f"{prefix or 'reader'}-{core.environment.random.hex(5)}"
+        name = configuration.subscription_name or f"{prefix or 'reader'}-{core.environment.random.hex(5)}"
         start = configuration.start_message_id
         self.configuration = configuration
         self.consumer = TopicConsumer(
@@ -47,6 +49,11 @@ class TopicReader:
         self._start: MessageId | int = start
         self._starts: dict[str, MessageId | int] = {}
         """Where seeks moved single topics or partitions."""
+        self._passed: dict[str, MessageId] = {}
+        """By topic or partition: the last message that was left out because of its key."""
+        self._ranges = configuration.key_hash_ranges
+        if self._ranges is not None:
+            self.consumer.receive_queue.screen = self._of_wanted_keys
 
     async def open(self) -> None:
         """Subscribe at the start. Raises as a consumer does, OperationNotSupported for an id on a partitioned topic."""
@@ -74,6 +81,17 @@ class TopicReader:
         if message_id.batch_index() >= message_id.batch_size() - 1:
             self.consumer.acknowledge_cumulative(message_id.whole_entry)
 
+    def _of_wanted_keys(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Those whose key is in the reader's ranges. Called where the application opens entries."""
+        wanted: list[Message] = []
+        for message in messages:
+            hashed = key_hash(message)
+            if any(start <= hashed <= end for start, end in self._ranges or ()):
+                wanted.append(message)
+            else:
+                self._passed[message.topic_name()] = message.message_id()
+        return wanted
+
     def missed(self, error: MagnetarError) -> None:
         """`receive` raised this. If it stands for a message that could not be opened, the reader is past that."""
         place = error.details
@@ -92,10 +110,12 @@ class TopicReader:
                 return chosen[topic]
 
             await self.consumer.seek(noted)
+            self._passed.clear()
             self._starts.update(chosen)
             self._taken.clear()
             return
         await self.consumer.seek(target)
+        self._passed.clear()
         if isinstance(target, MessageId) and target not in (MessageId.earliest, MessageId.latest):
             topic = self.consumer.topics.source_of(target.whole_entry).topic.full
             self._starts[topic] = target
@@ -119,7 +139,9 @@ class TopicReader:
         last = MessageId.from_wire(answer.last_message_id)
         if last.entry_id() < 0:
             return False
-        taken = self._taken.get(consumer.topic.full)
+        taken, passed = self._taken.get(consumer.topic.full), self._passed.get(consumer.topic.full)
+        if passed is not None and (taken is None or _is_behind(passed, taken)):
+            taken = passed
         if taken is not None:
             return _is_behind(last, taken)
         start = self._starts.get(consumer.topic.full, self._start)
@@ -171,6 +193,14 @@ class AsyncReader(ReaderFacts):
     def __init__(self, core: Core, reader: TopicReader) -> None:
         self._reader = reader
         self._consumer = AsyncConsumer(core, reader.consumer)
+
+    def is_open(self) -> bool:
+        """Return whether messages may still come.
+
+        Returns:
+            False when the reader was closed or has failed.
+        """
+        return self._reader.consumer.receive_queue.failure is None
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Read the next message, waiting for it.

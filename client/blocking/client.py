@@ -32,12 +32,14 @@ from ..core.context import Closeable
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
+from ..core.refusals import refuse
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import Consumer
 from .loop import Running, obtain
 from .producer import Producer
 from .reader import Reader
+from .table_view import TableView
 
 
 class Client:
@@ -324,6 +326,28 @@ class Client:
             self,
             self.open_reader(ReaderConfiguration.of({**locals(), **options})),
         )
+
+    def create_table_view(self, topic: str, subscription_name: str | None = None, schema: object = None) -> TableView:
+        """Create a table view: the last value of each key of a topic, kept up to date.
+
+        It reads the whole topic first.
+
+        Args:
+            topic: Any form of a topic's name.
+            subscription_name: The name of its subscription; by default a random one.
+            schema: Not supported. Leave it out.
+
+        Returns:
+            The table view, up to date with what is published now.
+
+        Raises:
+            OperationNotSupported: If an option asks for a feature that is not supported.
+            InvalidTopicName: If `topic` is not a topic name.
+            ConnectError: If no broker can be reached.
+            MagnetarError: What the broker answers, as the class of its error.
+        """
+        refuse("create_table_view", schema=schema)
+        return TableView(self.create_reader(topic, MessageId.earliest, subscription_name=subscription_name))
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the partitions of a topic.

@@ -7,6 +7,7 @@ from datetime import timedelta
 from ...protocol.errors import InvalidConfiguration, Timeout
 from ..aio.consumer import is_enough
 from ..aio.facts import ConsumerFacts
+from ..consuming.intercepted import InterceptedConsumer
 from ..consuming.message import Message
 from ..consuming.messages import Messages
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
@@ -32,6 +33,8 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
         self._running = client.running
         self._consumer = consumer
         self._receive_queue = consumer.receive_queue
+        if isinstance(consumer, InterceptedConsumer):
+            consumer.show_as(self)
         self._messages = consumer.receive_queue.messages
         self._receiver = Receiver(client.running, consumer)
         self._listener: Listener | None = None

@@ -1,5 +1,7 @@
 """The blocking face of a reader."""
 
+from collections.abc import Callable
+
 from ...protocol.errors import InvalidConfiguration, MagnetarError
 from ..aio.reader import ReaderFacts, TopicReader
 from ..consuming.message import Message
@@ -106,3 +108,8 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
         self._client.close_one(self._reader.consumer)
         if self._listener is not None:
             self._listener.stop()
+
+
+def listen(reader: Reader, handle: Callable[[Message], object]) -> Listener:
+    """Hand all messages to come to `handle`, on a thread of their own."""
+    return Listener(reader.topic(), reader._reader.consumer.receive_queue, reader._next, handle)

@@ -12,7 +12,7 @@ learns of these before it handles any acknowledgement of later messages.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import repeat
 from typing import Protocol
@@ -120,6 +120,8 @@ class ConsumerAcks:
         self._due: list[tuple[float, Position]] = []
         """The same as a heap, with some that were withdrawn."""
         self._negative_timer: asyncio.TimerHandle | None = None
+        self.on_negative_sent: Callable[[Sequence[Position]], None] | None = None
+        """Called when entries that were negatively acknowledged are asked for again."""
         self._damaged: dict[Position, int] = {}
         """How often entries came damaged."""
         self.chunked = ChunkPositions()
@@ -369,6 +371,8 @@ class ConsumerAcks:
                 del self._negative[position]
                 due.append(position)
         if due:
+            if self.on_negative_sent is not None:
+                self.on_negative_sent(due)
             if self._one_by_one:
                 self.send_redelivery(due)
             else:

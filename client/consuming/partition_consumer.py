@@ -224,6 +224,8 @@ class PartitionConsumer:
             command.force_topic_creation = False  # a topic that was deleted must not come back by this
         if self.name:
             command.consumer_name = self.name
+        if configuration.priority_level:
+            command.priority_level = configuration.priority_level
         if not self._durable:
             command.start_message_id.CopyFrom(_start(self._last_arrived, self._filter))
         if self._epoch:

@@ -69,6 +69,8 @@ class ReceiveQueue:
         self.lets_go: Callable[[object, MagnetarError], bool] | None = None
         """Asked when one source has failed finally: whether the others go on without it."""
         self.gate: ArrivalGate | None = None
+        self.screen: Callable[[Sequence[Message]], Sequence[Message]] | None = None
+        """Says what the application gets of the messages of an opened entry; called under the lock."""
         self._entries: deque[ReceivedEntry] = deque()
         self._undelivered: tuple[object, MagnetarError] | None = None
         """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
@@ -174,7 +176,8 @@ class ReceiveQueue:
             source = cast(Source, entry.source)
             if entry.generation == source.generation:
                 try:
-                    return source.open_entry(entry)
+                    opened = source.open_entry(entry)
+                    return opened if self.screen is None else self.screen(opened)
                 except MagnetarError as error:
                     self._undelivered = (source, error)
                     return None

@@ -49,6 +49,8 @@ class TopicSet:
         """The topics, and how many partitions are subscribed, 0 for a topic that has none."""
         self.on_lost: Callable[[], None] | None = None
         """Called when a topic of several has gone away."""
+        self.on_made: Callable[[PartitionConsumer], None] | None = None
+        """Called with each new consumer."""
         self.several = configuration.takes_several_topics
         self._core = core
         self._configuration = configuration
@@ -145,7 +147,10 @@ class TopicSet:
     ) -> PartitionConsumer:
         if start is not None:
             start = StartFilter(start.target, start.inclusive)
-        return PartitionConsumer(self._core, topic, partition, of, self._queue, size, start)
+        made = PartitionConsumer(self._core, topic, partition, of, self._queue, size, start)
+        if self.on_made is not None:
+            self.on_made(made)
+        return made
 
     async def _open_partitions(
         self, topic: TopicName, indexes: range, count: int, start: StartFilter | None, of: ConsumerConfiguration

@@ -13,6 +13,8 @@ from typing import TypeAlias, cast
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
 from .failover_events import ConsumerEventListener
+from .interceptors import ConsumerInterceptor
+from .key_ranges import checked_ranges
 from .key_shared_policy import ConsumerKeySharedPolicy
 from .message_id import MessageId
 from .options import Options, option
@@ -304,6 +306,10 @@ class ConsumerConfiguration(Options):
     dead_letter_producer_customizer: ProducerCustomizer | None = option(
         None, "Called as `customizer(context, options)` before the dead letter producer is made; changes the options."
     )
+    priority_level: int = option(
+        0, "Consumers of a lower level get messages first; 0 is the highest priority.", minimum=0
+    )
+    interceptors: Sequence[ConsumerInterceptor] = option((), "What is told of messages and acknowledgements, in order.")
     ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
     ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
     max_pending_chunked_message: int = option(
@@ -331,6 +337,9 @@ class ConsumerConfiguration(Options):
             object.__setattr__(self, "topic", compiled_pattern(self.topic))
         object.__setattr__(self, "topic", checked_topics(self.topic))
         self._check_letters()
+        for one in self.interceptors:
+            if not isinstance(one, ConsumerInterceptor):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+                raise InvalidConfiguration(f"interceptors must be ConsumerInterceptors, and {one!r} is none")
 
     def _check_letters(self) -> None:
         kind = self.consumer_type.name
@@ -370,6 +379,12 @@ class ReaderConfiguration(Options):
     reader_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
     subscription_role_prefix: str | None = option(None, "Prefix of the name of the reader's subscription.", text=True)
     start_message_id_inclusive: bool = option(False, "Start at the start message, not behind it.")
+    subscription_name: str | None = option(
+        None, "The name of the reader's subscription; by default a prefix and random characters.", text=True
+    )
+    key_hash_ranges: Sequence[tuple[int, int]] | None = option(
+        None, "Read only messages whose key's hash is in one of these ranges within 0 to 65,535, both ends included."
+    )
     max_pending_chunked_message: int = option(
         10, "Maximum number of messages that the reader puts together from chunks at a time; 0 = no limit.", minimum=0
     )
@@ -385,6 +400,8 @@ class ReaderConfiguration(Options):
         if isinstance(topics, re.Pattern):
             raise InvalidConfiguration("a reader takes topics by name: a pattern is for consumers")
         object.__setattr__(self, "topic", topics)
+        if self.key_hash_ranges is not None:
+            object.__setattr__(self, "key_hash_ranges", checked_ranges(self.key_hash_ranges))
         if not isinstance(self.start_message_id, MessageId):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(f"start_message_id must be a MessageId, not {self.start_message_id!r}")
 

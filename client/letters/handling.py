@@ -24,6 +24,7 @@ from typing import cast
 
 from ...protocol.errors import InvalidMessage, MagnetarError, OperationNotSupported
 from ...protocol.topics import TopicName
+from ..consuming.intercepted import InterceptedConsumer
 from ..consuming.message import Message, ReceivedEntry
 from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.topic_consumer import TopicConsumer
@@ -47,11 +48,12 @@ logger = logging.getLogger(__name__)
 async def open_consumer(core: Core, configuration: ConsumerConfiguration) -> TopicConsumer:
     """A subscribed consumer, with letters if it is configured for them. Raises the first refusal."""
     policy = LetterPolicy.of(configuration, lambda: random_name(core))
+    kind = InterceptedConsumer if configuration.interceptors else TopicConsumer
     if policy is None:
-        consumer = TopicConsumer(core, configuration)
+        consumer = kind(core, configuration)
     else:
         also = () if policy.retry_topic is None else (policy.retry_topic,)
-        consumer = TopicConsumer(core, configuration, also=also)
+        consumer = kind(core, configuration, also=also)
         consumer.letters = consumer.receive_queue.gate = Letters(core, consumer, policy)
     await consumer.open()
     return consumer
