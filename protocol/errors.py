@@ -211,7 +211,7 @@ class ProducerQueueIsFull(MagnetarError):
 class MemoryBufferIsFull(MagnetarError):
     """The client's memory limit is reached, and the producer may not wait.
 
-    What to do: Wait for receipts before sending more.
+    What to do: Wait for receipts, raise the client's `memory_limit_bytes`, or set `block_if_queue_full=True`.
     """
 
     retriable = True

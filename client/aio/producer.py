@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from ...protocol.errors import AlreadyClosed, MagnetarError, ProducerQueueIsFull
+from ...protocol.errors import AlreadyClosed, MagnetarError
 from ..core.context import Core
 from ..core.message_id import MessageId
 from ..core.refusals import refuse
@@ -61,6 +61,7 @@ class AsyncProducer(ProducerFacts):
 
         Raises:
             ProducerQueueIsFull: If too many messages are pending, unless `block_if_queue_full`.
+            MemoryBufferIsFull: If the client has reached `memory_limit_bytes`, unless `block_if_queue_full`.
             MessageTooBig: If the message is larger than the broker accepts.
             Timeout: If no receipt comes within `send_timeout_millis`. The message may be stored.
             AlreadyClosed: If the producer is closed.
@@ -125,7 +126,7 @@ class AsyncProducer(ProducerFacts):
             content, told, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
         )
         if outbox is not None:
-            report(callback, outbox.failure or queue_is_full())
+            report(callback, outbox.failure or outbox.full_error())
 
     async def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
         """Publish many plain messages at the cost of a few list operations.
@@ -233,7 +234,7 @@ class AsyncProducer(ProducerFacts):
         if outbox.failure is not None:
             raise outbox.failure
         if not (wait or self._blocks):
-            raise queue_is_full()
+            raise outbox.full_error()
         outbox.seal()
         signal = outbox.space
         assert isinstance(signal, LoopSignal)
@@ -254,13 +255,6 @@ class AsyncProducer(ProducerFacts):
     def _seal(self) -> None:
         self._sealing = False
         self._producer.seal()
-
-
-def queue_is_full() -> ProducerQueueIsFull:
-    """The error of a producer that does not wait."""
-    return ProducerQueueIsFull(
-        "the producer's queue is full: wait for receipts, raise max_pending_messages, or set block_if_queue_full=True"
-    )
 
 
 def report(callback: SendCallback | None, error: MagnetarError) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from ...protocol.errors import OperationNotSupported
 from ..aio.facts import ProducerFacts
-from ..aio.producer import queue_is_full, report
+from ..aio.producer import report
 from ..core.configuration import ProducerConfiguration
 from ..core.message_id import MessageId
 from ..core.refusals import refuse
@@ -82,6 +82,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
 
         Raises:
             ProducerQueueIsFull: If too many messages are pending, unless `block_if_queue_full`.
+            MemoryBufferIsFull: If the client has reached `memory_limit_bytes`, unless `block_if_queue_full`.
             MessageTooBig: If the message is larger than the broker accepts.
             Timeout: If no receipt comes within `send_timeout_millis`. The message may be stored.
             AlreadyClosed: If the producer is closed.
@@ -196,7 +197,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             if accepted:
                 return
             if outbox.failure is not None or not self._blocks or self._running.is_here():
-                report(callback, outbox.failure or queue_is_full())
+                report(callback, outbox.failure or outbox.full_error())
                 return
             self._wait_for_space(outbox, True)
 
@@ -272,7 +273,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         if outbox.failure is not None:
             raise outbox.failure
         if not blocks:
-            raise queue_is_full()
+            raise outbox.full_error()
         outbox.seal()
         space = outbox.space
         assert isinstance(space, threading.Condition)

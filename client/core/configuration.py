@@ -173,6 +173,12 @@ class ClientConfiguration(Options):
     partitions_update_interval_s: int = option(
         60, "Seconds between two looks for added partitions of a topic; 0 = never.", minimum=0
     )
+    memory_limit_bytes: int = option(
+        0,
+        "Maximum bytes of messages without a receipt, of all producers together; 0 = no limit. A send beyond it fails "
+        "with MemoryBufferIsFull, or waits with `block_if_queue_full`.",
+        minimum=0,
+    )
     decompressed_size_max_bytes: int = option(
         80 * 1024 * 1024,
         "A larger batch is not delivered: `receive` fails with MessageTooBig, and the batch stays unacknowledged.",

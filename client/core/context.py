@@ -11,6 +11,7 @@ from ...runtime.tasks import Tasks
 from .configuration import ClientConfiguration
 from .forking import inherited_error, release_sockets, watch
 from .lookup import ConnectionPool, Lookup
+from .memory_limit import MemoryLimit
 from .threading_bridge import Handover
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,9 @@ class Core:
         self.pool = ConnectionPool(configuration)
         self.lookup = Lookup(environment, configuration, self.pool, discover)
         self.tasks = Tasks()
+        limit_bytes = configuration.memory_limit_bytes
+        self.memory = MemoryLimit(handover, limit_bytes) if limit_bytes else None
+        """Of all producers together; None for no limit."""
         self.opened: dict[Closeable, None] = {}
         """Producers and consumers that are not closed."""
         self._closing: dict[asyncio.Task[None], Closeable] = {}

@@ -21,7 +21,7 @@ from itertools import accumulate, repeat
 
 from ...protocol.batches import encode_batch, encode_single
 from ...protocol.commands import varint
-from ...protocol.errors import MagnetarError
+from ...protocol.errors import MagnetarError, ProducerQueueIsFull
 from ...protocol.message_id import Position
 from ..core.message_id import MessageId
 from ..core.pending_pool import PendingPool
@@ -120,6 +120,7 @@ class Batch:
         "first_sequence_id",
         "flushes",
         "last_sequence_id",
+        "memory_bytes",
         "payloads",
     )
 
@@ -150,6 +151,8 @@ class Batch:
         """Of a message that travels in chunks: where those lie that have their receipt."""
         self.deadline = 0.0
         self.flushes: list[Flush] | None = None
+        self.memory_bytes = 0
+        """What it counts for the client's memory limit, if there is one."""
 
     def payload(self) -> bytes:
         """The uncompressed payload of the entry."""
@@ -405,7 +408,7 @@ class Outbox:
                 self.ticking = True
             return sealed, start
 
-    def release(self, messages: int) -> None:
+    def release(self, messages: int, memory_bytes: int = 0) -> None:
         """So many messages have their receipt or have failed: there is space for others."""
         tell = None
         with self.lock:
@@ -434,6 +437,13 @@ class Outbox:
     def has_room(self) -> bool:
         """Whether `add` would accept a message, or fail finally; to be called under the lock."""
         return self.pending < self.pending_max or self.failure is not None or self._borrow()
+
+    def full_error(self) -> MagnetarError:
+        """Why `add` accepts nothing at the moment, for those who do not wait."""
+        return ProducerQueueIsFull(
+            "the producer's queue is full: wait for receipts, raise max_pending_messages, or set "
+            "block_if_queue_full=True"
+        )
 
     def inherited(self, handover: Handover, failure: MagnetarError) -> None:
         """See `forking`: the lock may be held by a thread that is not here."""

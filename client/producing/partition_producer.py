@@ -12,7 +12,7 @@ its last chunk, or fails as a whole.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ...protocol.commands import send_header
 from ...protocol.errors import (
@@ -84,7 +84,7 @@ class PartitionProducer:
         partition: int,
         configuration: ProducerConfiguration,
         pending_max: int,
-        make_outbox: type[Outbox] = Outbox,
+        make_outbox: Callable[..., Outbox] = Outbox,
         pool: PendingPool | None = None,
     ) -> None:
         self.topic = topic
@@ -339,7 +339,7 @@ class PartitionProducer:
         if batch.last_sequence_id > self.last_sequence_id:
             self.last_sequence_id = batch.last_sequence_id
         callbacks = batch.callbacks
-        self.outbox.release(len(callbacks))
+        self.outbox.release(len(callbacks), batch.memory_bytes)
         if batch.chunks is not None:
             _call(callbacks, Result.Ok, [ChunkedMessageId(self.partition, (*batch.chunks,))])
         elif not batch.batched:
@@ -401,7 +401,7 @@ class PartitionProducer:
             self._end_flushes(batch)
 
     def _tell(self, batch: Batch, error: MagnetarError) -> None:
-        self.outbox.release(len(batch.callbacks))
+        self.outbox.release(len(batch.callbacks), batch.memory_bytes)
         result = Result.of(error)
         nowhere = MessageId()
         for callback in batch.callbacks:

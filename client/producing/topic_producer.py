@@ -18,7 +18,7 @@ from ..core.context import Core
 from ..core.forking import inherited_error
 from ..core.outgoing_message import OutgoingMessage
 from ..core.pending_pool import PendingPool
-from .keyed_outbox import KeyedOutbox
+from .metered_outbox import outbox_type
 from .outbox import Attributes, Outbox, SendCallback
 from .partition_producer import PartitionProducer
 from .routing import Router, make_router
@@ -75,7 +75,8 @@ class TopicProducer:
             raise
 
     def _make(self, topic: TopicName, partition: int, limit: int, pool: PendingPool | None) -> PartitionProducer:
-        make_outbox = KeyedOutbox if self.configuration.batching_type is BatchingType.KeyBased else Outbox
+        keyed = self.configuration.batching_type is BatchingType.KeyBased
+        make_outbox = outbox_type(self._core.memory, keyed=keyed)
         producer = PartitionProducer(self._core, topic, partition, self.configuration, limit, make_outbox, pool)
         producer.on_open_batch = self._start_ticking
         return producer

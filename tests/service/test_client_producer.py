@@ -1,9 +1,6 @@
 """The producer against a broker with faults: order, receipts, resends, time-outs, limits, routing."""
 
 import asyncio
-import time
-from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -469,28 +466,3 @@ async def test_a_silent_broker_is_given_up_while_receipts_are_due(broker: FakeBr
             assert broker.count("PING") >= 1
     finally:
         await other.stop()
-
-
-async def test_a_message_with_a_delivery_time_travels_alone(client: AsyncClient, broker: FakeBroker):
-    producer = await client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=10_000)
-    producer.send_async(b"1")
-    producer.send_async(b"2")
-    producer.send_async(b"later", deliver_at=1_700_000_000_000, properties={"a": "b"})
-    producer.send_async(b"3")
-    before_ms = time.time() * 1000
-    await producer.send(b"soon", deliver_after=timedelta(seconds=60))
-    entries = [parse_entry(entry) for entry in broker.topic(TOPIC).entries]
-    shown = [(metadata.num_messages_in_batch, metadata.HasField("deliver_at_time")) for metadata, _ in entries]
-    assert shown == [(2, False), (1, True), (1, False), (1, True)]
-    later, soon = entries[1], entries[3]
-    assert (later[0].deliver_at_time, bytes(later[1]), later[0].properties[0].key) == (1_700_000_000_000, b"later", "a")
-    assert not later[0].HasField("num_messages_in_batch")
-    assert before_ms + 59_000 < soon[0].deliver_at_time < before_ms + 120_000
-    assert [metadata.sequence_id for metadata, _ in entries] == [0, 2, 3, 4]
-
-
-@pytest.mark.parametrize("options", [{"deliver_at": -1}, {"deliver_at": "soon"}, {"deliver_after": 5}])
-async def test_an_impossible_delivery_time_is_refused(client: AsyncClient, options: dict[str, Any]):
-    producer = await client.create_producer("t")
-    with pytest.raises(InvalidMessage, match=next(iter(options))):
-        await producer.send(b"x", **options)

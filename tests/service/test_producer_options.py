@@ -1,0 +1,86 @@
+"""Options of producers and of single messages: delivery times, the client's memory limit."""
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from magnetar.client.aio.client import AsyncClient
+from magnetar.client.core.configuration import BatchingType
+from magnetar.client.core.results import Result
+from magnetar.protocol.entries import parse_entry
+from magnetar.protocol.errors import InvalidMessage, MemoryBufferIsFull
+from support.fakes.broker import FakeBroker
+
+TOPIC = "persistent://public/default/t"
+
+
+async def test_a_message_with_a_delivery_time_travels_alone(client: AsyncClient, broker: FakeBroker):
+    producer = await client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=10_000)
+    producer.send_async(b"1")
+    producer.send_async(b"2")
+    producer.send_async(b"later", deliver_at=1_700_000_000_000, properties={"a": "b"})
+    producer.send_async(b"3")
+    before_ms = time.time() * 1000
+    await producer.send(b"soon", deliver_after=timedelta(seconds=60))
+    entries = [parse_entry(entry) for entry in broker.topic(TOPIC).entries]
+    shown = [(metadata.num_messages_in_batch, metadata.HasField("deliver_at_time")) for metadata, _ in entries]
+    assert shown == [(2, False), (1, True), (1, False), (1, True)]
+    later, soon = entries[1], entries[3]
+    assert (later[0].deliver_at_time, bytes(later[1]), later[0].properties[0].key) == (1_700_000_000_000, b"later", "a")
+    assert not later[0].HasField("num_messages_in_batch")
+    assert before_ms + 59_000 < soon[0].deliver_at_time < before_ms + 120_000
+    assert [metadata.sequence_id for metadata, _ in entries] == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("options", [{"deliver_at": -1}, {"deliver_at": "soon"}, {"deliver_after": 5}])
+async def test_an_impossible_delivery_time_is_refused(client: AsyncClient, options: dict[str, Any]):
+    producer = await client.create_producer("t")
+    with pytest.raises(InvalidMessage, match=next(iter(options))):
+        await producer.send(b"x", **options)
+
+
+async def test_a_memory_limit_holds_for_all_producers_of_the_client(broker: FakeBroker):
+    async with AsyncClient(broker.url, memory_limit_bytes=10_000) as client:
+        first, second = [await client.create_producer(name, batching_enabled=False) for name in ("a", "b")]
+        broker.mute_sends = True
+        results: list[Result] = []
+        for _ in range(10):
+            first.send_async(b"x" * 1_000, lambda result, _: results.append(result))
+        second.send_async(b"y" * 1_000)
+        with pytest.raises(MemoryBufferIsFull, match="10000 bytes"):
+            await second.send(b"y" * 1_000)
+        first.send_async(b"x", lambda result, _: results.append(result))
+        assert results == [Result.MemoryBufferIsFull]
+        broker.mute_sends = False
+        broker.drop_connections()
+        await first.flush()
+        await second.flush()
+        assert results[1:] == [Result.Ok] * 10
+        await second.send(b"room again")
+        memory = client._running_core().memory
+        assert memory is not None and memory.used_bytes == 0
+
+
+@pytest.mark.parametrize("batching_type", [BatchingType.Default, BatchingType.KeyBased])
+@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_a_producer_that_may_wait_sends_more_than_the_memory_limit(
+    broker: FakeBroker, batching: bool, batching_type: BatchingType, partitions: int
+):
+    broker.partitions[TOPIC] = partitions
+    async with AsyncClient(broker.url, memory_limit_bytes=5_000) as client:
+        producer = await client.create_producer(
+            "t",
+            batching_enabled=batching,
+            batching_type=batching_type,
+            batching_max_allowed_size_in_bytes=1_000,
+            block_if_queue_full=True,
+        )
+        ids = await producer.send_many([b"%0100d" % number for number in range(300)])
+        assert len(set(ids)) == 300
+        await asyncio.gather(*[producer.send(b"k" * 900, partition_key=f"{number % 5}") for number in range(30)])
+        memory = client._running_core().memory
+        assert memory is not None and memory.used_bytes == 0
