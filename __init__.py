@@ -48,6 +48,12 @@ if TYPE_CHECKING:
     from .client.core.message_id import MessageId as MessageId
     from .client.core.message_id import TopicMessageId as TopicMessageId
     from .client.core.results import Result as Result
+    from .client.crypto.context import EncryptionContext as EncryptionContext
+    from .client.crypto.context import EncryptionKey as EncryptionKey
+    from .client.crypto.keys import ConsumerCryptoFailureAction as ConsumerCryptoFailureAction
+    from .client.crypto.keys import CryptoKeyReader as CryptoKeyReader
+    from .client.crypto.keys import EncryptionKeyInfo as EncryptionKeyInfo
+    from .client.crypto.keys import ProducerCryptoFailureAction as ProducerCryptoFailureAction
     from .cluster.handle import Cluster as Cluster
     from .cluster.starting import connect as connect
     from .cluster.starting import start as start
@@ -117,6 +123,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.aio.table_view": ("AsyncTableView",),
     "client.core.interceptors": ("ConsumerInterceptor",),
     "client.aio.client": ("AsyncClient",),
+    "client.crypto.context": ("EncryptionContext", "EncryptionKey"),
+    "client.crypto.keys": (
+        "ConsumerCryptoFailureAction",
+        "CryptoKeyReader",
+        "EncryptionKeyInfo",
+        "ProducerCryptoFailureAction",
+    ),
     "client.core.configuration": (
         "BatchingType",
         "ConsumerBatchReceivePolicy",

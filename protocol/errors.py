@@ -142,7 +142,7 @@ class InvalidMessage(MagnetarError):
 class CryptoError(MagnetarError):
     """The message cannot be encrypted or decrypted.
 
-    What to do: Encryption is not supported here. Read the message with a client that has the key.
+    What to do: Check the crypto_key_reader: the message names the keys that open it.
     """
 
 

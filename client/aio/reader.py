@@ -38,6 +38,8 @@ class TopicReader:
                 receiver_queue_size=configuration.receiver_queue_size,
                 initial_position=InitialPosition.Latest if start == MessageId.latest else InitialPosition.Earliest,
                 start_message_id_inclusive=configuration.start_message_id_inclusive,
+                crypto_key_reader=configuration.crypto_key_reader,
+                crypto_failure_action=configuration.crypto_failure_action,
                 max_pending_chunked_message=configuration.max_pending_chunked_message,
                 auto_ack_oldest_chunked_message_on_queue_full=configuration.auto_ack_oldest_chunked_message_on_queue_full,
                 expire_time_of_incomplete_chunked_message_ms=configuration.expire_time_of_incomplete_chunked_message_ms,

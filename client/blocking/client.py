@@ -33,6 +33,7 @@ from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
 from ..core.refusals import refuse
+from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import Consumer
@@ -141,8 +142,8 @@ class Client:
         lazy_start_partitioned_producers: bool = False,
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
-        encryption_key: object = None,
-        crypto_key_reader: object = None,
+        encryption_key: str | Sequence[str] | None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[[OutgoingMessage, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
@@ -172,8 +173,8 @@ class Client:
             lazy_start_partitioned_producers: Not supported. Leave it out.
             properties: Shown in the topic's statistics.
             batching_type: Which messages may share a batch.
-            encryption_key: Not supported. Leave it out.
-            crypto_key_reader: Not supported. Leave it out.
+            encryption_key: Name of the key that messages are encrypted with, or several names.
+            crypto_key_reader: Where the public keys come from.
             access_mode: Whether others may publish beside this producer.
             message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
             hashing_scheme: The hash of a key that chooses the partition.
@@ -214,7 +215,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         pattern_auto_discovery_period: int = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: object = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -224,7 +225,7 @@ class Client:
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
-        crypto_failure_action: object = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         **options: object,
     ) -> Consumer:
         """Create a consumer. The broker creates the topic and the subscription if they do not exist.
@@ -248,7 +249,7 @@ class Client:
             pattern_auto_discovery_period: Seconds between two looks for topics that match the pattern, or that a list
                 names.
             initial_position: Where a new subscription starts.
-            crypto_key_reader: Not supported. Leave it out.
+            crypto_key_reader: Where the private keys come from.
             replicate_subscription_state_enabled: Not supported. Leave it out.
             max_pending_chunked_message: Maximum number of messages that the consumer puts together from chunks at a
                 time; 0 = no limit.
@@ -260,7 +261,7 @@ class Client:
             batch_index_ack_enabled: Not supported. Leave it out.
             regex_subscription_mode: Which topics a pattern takes.
             dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
-            crypto_failure_action: Not supported. Leave it out.
+            crypto_failure_action: What happens to a message that cannot be decrypted.
             options: Other fields of `ConsumerConfiguration`.
 
         Returns:
@@ -290,9 +291,9 @@ class Client:
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: object = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
         start_message_id_inclusive: bool = False,
-        crypto_failure_action: object = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         **options: object,
     ) -> Reader:
         """Create a reader that begins behind a message.
@@ -306,9 +307,9 @@ class Client:
             reader_name: Shown in the topic's statistics.
             subscription_role_prefix: Prefix of the name of the reader's subscription.
             is_read_compacted: Not supported. Leave it out.
-            crypto_key_reader: Not supported. Leave it out.
+            crypto_key_reader: Where the private keys come from.
             start_message_id_inclusive: Start at the start message, not behind it.
-            crypto_failure_action: Not supported. Leave it out.
+            crypto_failure_action: What happens to a message that cannot be decrypted.
             options: Other fields of `ReaderConfiguration`.
 
         Returns:

@@ -10,16 +10,19 @@ message is a tuple underneath: all those of a batch are made, taken apart and co
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import NamedTuple, cast, overload
+from typing import ClassVar, NamedTuple, cast, overload
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ...protocol.batches import decode_batch, decode_uniform
 from ...protocol.compression import decompress
 from ...protocol.entries import is_batch, message_count
-from ...protocol.errors import MagnetarError, ProtocolError
+from ...protocol.errors import CryptoError, MagnetarError, ProtocolError
 from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from ..core.message_id import ChunkedMessageId, MessageId, TopicMessageId, positions_of
+from ..crypto.context import EncryptionContext
+from ..crypto.decryption import MessageDecryptor
+from ..crypto.keys import ConsumerCryptoFailureAction
 from .undelivered import encrypted, lone_chunk, too_large, unknown_compression
 
 LARGE_BYTES = 256 * 1024
@@ -47,9 +50,12 @@ class ReceivedEntry:
         "redelivery_count",
         "source",
         "topic",
+        "undecrypted",
         "wanted",
     )
 
+    crypto: ClassVar[MessageDecryptor | None] = None
+    """What opens encrypted messages."""
     names_topic = False
     """Whether ids of its messages name the topic."""
 
@@ -83,6 +89,8 @@ class ReceivedEntry:
         """Of a message put together from chunks (`chunks`): their entries in order. This is the last one."""
         self.wanted: Callable[[int], bool] | None = None
         """Which messages of the batch, by index, the consumer wants; None: all."""
+        self.undecrypted = False
+        """Whether it was handed over as it is, encrypted."""
         self.failure: MagnetarError | None = None
         """Why it cannot be opened, if that showed when it arrived."""
         self.opened: Sequence[Message] | None = None
@@ -100,7 +108,11 @@ class ReceivedEntry:
         """Whether opening it takes so long that an event loop should not do it, and no thread has prepared it."""
         if self.opened is not None or self.failure is not None:
             return False
-        return bool(self.chunks) or (bool(self.metadata.compression) and self.metadata.uncompressed_size >= LARGE_BYTES)
+        return (
+            bool(self.chunks)
+            or bool(self.metadata.encryption_keys)
+            or (bool(self.metadata.compression) and self.metadata.uncompressed_size >= LARGE_BYTES)
+        )
 
     def prepare(self, decompressed_size_max: int) -> None:
         """Open it ahead, on a thread: `open` then gives at once what came of it."""
@@ -120,13 +132,17 @@ class ReceivedEntry:
             raise self.failure
         if self.opened is not None:
             return self.opened
-        if metadata.encryption_keys:
-            raise encrypted()
         payload: bytes | memoryview = self.payload
-        if self.chunks:
-            payload = self._joined()
-        elif metadata.num_chunks_from_msg > 1:
+        if metadata.num_chunks_from_msg > 1 and not self.chunks:
             raise lone_chunk()
+        if metadata.encryption_keys or self.chunks:
+            try:
+                payload = self._whole_payload()
+            except CryptoError:
+                if self.crypto is None or self.crypto.action is not ConsumerCryptoFailureAction.CONSUME:
+                    raise
+                self.undecrypted, self.batched = True, False
+                return [Message((self, -1, b"".join([part.payload for part in self.chunks or (self,)]), metadata))]
         if metadata.compression:
             if metadata.uncompressed_size > decompressed_size_max:
                 raise too_large(metadata.uncompressed_size, decompressed_size_max)
@@ -153,9 +169,17 @@ class ReceivedEntry:
             return [message for message in messages if not message.is_compacted_out]
         return messages
 
-    def _joined(self) -> bytes:
-        """The payloads of the chunks as one. They are not needed afterwards, and let go."""
-        payload = b"".join([chunk.payload for chunk in self.chunks])
+    def _whole_payload(self) -> bytes | memoryview:
+        """The payload, decrypted, and put together from the chunks. Theirs are not needed afterwards, and let go."""
+        parts = self.chunks or (self,)
+        payloads = [part.payload for part in parts]
+        if self.metadata.encryption_keys:
+            if self.crypto is None:
+                raise encrypted()
+            payloads = [self.crypto.decrypt(part.metadata, part.payload) for part in parts]
+        if not self.chunks:
+            return payloads[0]
+        payload = b"".join(payloads)
         if len(payload) != self.metadata.total_chunk_msg_size:
             raise ProtocolError(
                 f"its chunks have {len(payload)} bytes together, but claim {self.metadata.total_chunk_msg_size}"
@@ -167,13 +191,6 @@ class ReceivedEntry:
     def _is_open(self, index: int) -> bool:
         word, bit = divmod(index, 64)
         return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
-
-
-class EntryOfSeveral(ReceivedEntry):
-    """An entry of a consumer of several topics."""
-
-    __slots__ = ()
-    names_topic = True
 
 
 def _refuse_unknown_compression(metadata: MessageMetadata) -> None:
@@ -323,6 +340,15 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
         single = self[3]
         return single is not None and single.null_value
 
+    def encryption_context(self) -> EncryptionContext | None:
+        """Return how the message is encrypted.
+
+        Returns:
+            The keys and parameters; None for a message that was published unencrypted.
+        """
+        metadata = self[0].metadata
+        return EncryptionContext(metadata, failed=self[0].undecrypted) if metadata.encryption_keys else None
+
     @property
     def source(self) -> object:
         """The consumer of the partition that it came through; None after pickling."""
@@ -361,6 +387,7 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
             self[2],
             None if single is None or single is entry.metadata else single.SerializeToString(),
             positions_of(self.message_id()) if entry.chunks else (),
+            entry.undecrypted,
         )
         return (_restore, state)
 
@@ -458,9 +485,13 @@ def _restore(
     data: bytes,
     single: bytes | None,
     chunks: tuple[tuple[int, int], ...] = (),
+    undecrypted: bool = False,
 ) -> Message:
     parsed = MessageMetadata.FromString(metadata)
     entry = ReceivedEntry(*place, parsed, b"", redelivery_count=redeliveries)
+    entry.undecrypted = undecrypted
+    if undecrypted:
+        entry.batched = False
     entry.chunks = tuple([ReceivedEntry(*place[:2], *position, parsed, b"") for position in chunks])
     if index < 0:
         return Message((entry, index, data, parsed))

@@ -49,10 +49,12 @@ from ..core.context import Core
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
 from ..core.registration import Registration, RegistrationKind, RegistrationState
+from ..crypto.decryption import Discarded
 from .ack_sender import ConsumerAcks
 from .chunk_receiver import ChunkReceiver
 from .chunks import is_chunk
-from .message import EntryOfSeveral, Message, ReceivedEntry
+from .entry_kinds import entry_kind
+from .message import Message, ReceivedEntry
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
@@ -93,7 +95,7 @@ class PartitionConsumer:
         self._configuration = configuration
         self._receive_queue = queue
         self._queue_size = queue_size
-        self._entry_of = EntryOfSeveral if configuration.takes_several_topics else ReceivedEntry
+        self._entry_of = entry_kind(configuration)
         self._durable = start is None
         self.active_changed: Callable[[bool], None] | None = None
         if queue.events is not None:
@@ -344,6 +346,10 @@ class PartitionConsumer:
         self._credit_messages(entry.count)
         try:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
+        except Discarded as error:
+            logger.warning("entry %s of %s is discarded: %s", entry.position, self.topic.full, error)
+            self.acks.acknowledge(MessageId(self.partition, *entry.position))
+            return []
         except Exception as error:  # of any kind: an undecodable entry must not count as delivered
             why = unreadable(error)
             logger.error("entry %s of %s cannot be decoded: %s", entry.position, self.topic.full, why)

@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
+from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
 from .failover_events import ConsumerEventListener
 from .interceptors import ConsumerInterceptor
 from .key_ranges import checked_ranges
@@ -200,8 +201,6 @@ class ProducerConfiguration(Options):
     UNSUPPORTED = (
         "schema",
         "lazy_start_partitioned_producers",
-        "encryption_key",
-        "crypto_key_reader",
     )
 
     topic: str = option(doc="Any form of a topic's name.", text=True)
@@ -237,17 +236,38 @@ class ProducerConfiguration(Options):
     message_router: Callable[[OutgoingMessage, int], int] | None = option(
         None, "Called as `router(message, partitions)` with CustomPartition; returns the partition's index."
     )
+    encryption_key: str | Sequence[str] | None = option(
+        None, "Name of the key that messages are encrypted with, or several: any of them opens the messages."
+    )
+    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the public keys come from.")
+    crypto_failure_action: ProducerCryptoFailureAction = option(
+        ProducerCryptoFailureAction.FAIL,
+        "What happens when no public key is to be had.",
+        choice=ProducerCryptoFailureAction,
+    )
     chunking_enabled: bool = option(
         False, "Whether a message that is too large for one entry is published in chunks; needs batching off."
     )
 
     def check(self) -> None:
+        if self.encryption_keys and self.crypto_key_reader is None:
+            raise InvalidConfiguration("encryption_key is set, but crypto_key_reader is not: pass both")
+        _check_reader(self.crypto_key_reader)
         if self.batching_enabled and self.chunking_enabled:
             raise InvalidConfiguration(
                 "Batching and chunking of messages can't be enabled together: set batching_enabled to False"
             )
         if self.message_routing_mode is PartitionsRoutingMode.CustomPartition and self.message_router is None:
             raise InvalidConfiguration("CustomPartition needs a message_router: pass one")
+
+    @property
+    def encryption_keys(self) -> tuple[str, ...]:
+        """The names of the keys to encrypt with, none without encryption."""
+        given = self.encryption_key
+        names = (given,) if isinstance(given, str) else tuple(given or ())
+        if not all(isinstance(name, str) and name for name in names):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise InvalidConfiguration(f"encryption_key must be a non-empty string or several, not {given!r}")
+        return names
 
 
 @dataclass(frozen=True)
@@ -259,10 +279,8 @@ class ConsumerConfiguration(Options):
         "schema",
         "unacked_messages_timeout_ms",
         "is_read_compacted",
-        "crypto_key_reader",
         "replicate_subscription_state_enabled",
         "batch_index_ack_enabled",
-        "crypto_failure_action",
     )
     WITHOUT_EFFECT = ("broker_consumer_stats_cache_time_ms",)
 
@@ -318,6 +336,12 @@ class ConsumerConfiguration(Options):
     interceptors: Sequence[ConsumerInterceptor] = option((), "What is told of messages and acknowledgements, in order.")
     ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
     ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
+    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the private keys come from.")
+    crypto_failure_action: ConsumerCryptoFailureAction = option(
+        ConsumerCryptoFailureAction.FAIL,
+        "What happens to a message that cannot be decrypted.",
+        choice=ConsumerCryptoFailureAction,
+    )
     max_pending_chunked_message: int = option(
         10, "Maximum number of messages that the consumer puts together from chunks at a time; 0 = no limit.", minimum=0
     )
@@ -335,6 +359,7 @@ class ConsumerConfiguration(Options):
     )
 
     def check(self) -> None:
+        _check_reader(self.crypto_key_reader)
         if self.key_shared_policy is not None and not isinstance(self.key_shared_policy, ConsumerKeySharedPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(
                 f"key_shared_policy must be a ConsumerKeySharedPolicy, not {self.key_shared_policy!r}"
@@ -374,7 +399,7 @@ class ReaderConfiguration(Options):
     """One reader."""
 
     CALL = "create_reader"
-    UNSUPPORTED = ("schema", "is_read_compacted", "crypto_key_reader", "crypto_failure_action")
+    UNSUPPORTED = ("schema", "is_read_compacted")
 
     topic: str | Sequence[str] = option(doc="A topic's name in any form, or a list of names.")
     start_message_id: MessageId = option(doc="The reader starts behind this message.")
@@ -391,6 +416,12 @@ class ReaderConfiguration(Options):
     key_hash_ranges: Sequence[tuple[int, int]] | None = option(
         None, "Read only messages whose key's hash is in one of these ranges within 0 to 65,535, both ends included."
     )
+    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the private keys come from.")
+    crypto_failure_action: ConsumerCryptoFailureAction = option(
+        ConsumerCryptoFailureAction.FAIL,
+        "What happens to a message that cannot be decrypted.",
+        choice=ConsumerCryptoFailureAction,
+    )
     max_pending_chunked_message: int = option(
         10, "Maximum number of messages that the reader puts together from chunks at a time; 0 = no limit.", minimum=0
     )
@@ -402,6 +433,7 @@ class ReaderConfiguration(Options):
     )
 
     def check(self) -> None:
+        _check_reader(self.crypto_key_reader)
         topics = checked_topics(self.topic)
         if isinstance(topics, re.Pattern):
             raise InvalidConfiguration("a reader takes topics by name: a pattern is for consumers")
@@ -410,6 +442,11 @@ class ReaderConfiguration(Options):
             object.__setattr__(self, "key_hash_ranges", checked_ranges(self.key_hash_ranges))
         if not isinstance(self.start_message_id, MessageId):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(f"start_message_id must be a MessageId, not {self.start_message_id!r}")
+
+
+def _check_reader(reader: object) -> None:
+    if reader is not None and not isinstance(reader, CryptoKeyReader):
+        raise InvalidConfiguration(f"crypto_key_reader must be a CryptoKeyReader, not {reader!r}")
 
 
 def compiled_pattern(text: str) -> re.Pattern[str]:

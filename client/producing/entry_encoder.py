@@ -6,6 +6,7 @@ from ...protocol.entries import build_entry
 from ...protocol.errors import MessageTooBig
 from ...protocol.pulsar_pb2 import KeyValue, MessageMetadata
 from ..core.connection import MESSAGE_SIZE_DEFAULT_BYTES
+from ..crypto.encryption import MessageEncryptor
 from .chunking import cut
 from .outbox import Attributes, Batch
 
@@ -18,9 +19,12 @@ _HIGHEST_SEQUENCE_ID = b"\xc0\x01"
 class EntryEncoder:
     """Encodes for one producer. The metadata's frequent fields are written by hand (protobuf allows any order)."""
 
-    def __init__(self, compression: CompressionType, *, chunking: bool = False) -> None:
+    def __init__(
+        self, compression: CompressionType, *, chunking: bool = False, encryptor: MessageEncryptor | None = None
+    ) -> None:
         self._compression = compression
         self._chunking = chunking
+        self._encryptor = encryptor
         self._producer = ""
         self._name = b""
         self.size_max_bytes = MESSAGE_SIZE_DEFAULT_BYTES
@@ -49,18 +53,22 @@ class EntryEncoder:
         if batch.attributes is not None:
             fields.append(_attributes(batch.attributes, batch.batched).SerializePartialToString())
         metadata = b"".join(fields)
-        size = len(metadata) + len(payload)
+        size, build = len(metadata) + len(payload), build_entry
+        if self._encryptor is not None:
+            size += self._encryptor.overhead_bytes
+            build = self._encryptor.build
         if size > self.size_max_bytes:
             if self._chunking:
                 uuid = f"{self._producer}-{batch.first_sequence_id}"
-                return cut(self.size_max_bytes, uuid, metadata, payload, build_entry)
+                entry_max = self.size_max_bytes - (size - len(metadata) - len(payload))
+                return cut(entry_max, uuid, metadata, payload, build)
             raise MessageTooBig(
                 f"the message has {size} bytes, but the broker accepts {self.size_max_bytes}: send less, or raise "
                 "maxMessageSize",
                 size_bytes=size,
                 size_max_bytes=self.size_max_bytes,
             )
-        return [build_entry(metadata, payload)]
+        return [build(metadata, payload)]
 
 
 def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:

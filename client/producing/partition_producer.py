@@ -43,6 +43,7 @@ from ..core.message_id import ChunkedMessageId, MessageId, batch_ids
 from ..core.pending_pool import PendingPool
 from ..core.registration import Registration, RegistrationKind, RegistrationState
 from ..core.results import Result
+from ..crypto.encryption import MessageEncryptor
 from .chunking import Chunk, in_order, take_back
 from .entry_encoder import EntryEncoder
 from .outbox import Batch, Flush, Outbox, SendCallback, ignore
@@ -86,6 +87,7 @@ class PartitionProducer:
         pending_max: int,
         make_outbox: Callable[..., Outbox] = Outbox,
         pool: PendingPool | None = None,
+        encryptor: MessageEncryptor | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -104,7 +106,9 @@ class PartitionProducer:
         """Called when an open batch appeared and the delay timer has to start."""
         self._core = core
         self._configuration = configuration
-        self._encoder = EntryEncoder(configuration.compression_type, chunking=configuration.chunking_enabled)
+        self._encoder = EntryEncoder(
+            configuration.compression_type, chunking=configuration.chunking_enabled, encryptor=encryptor
+        )
         self._timeout_s = configuration.send_timeout_millis / 1000
         self._registration = Registration(core, topic, KIND, self, self.register, self._fail)
         self._epoch = 0
@@ -204,6 +208,7 @@ class PartitionProducer:
             producer_id=producer_id,
             request_id=request_id,
             epoch=self._epoch,
+            encrypted=bool(configuration.encryption_keys),
             user_provided_producer_name=bool(configuration.producer_name),
             metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
             producer_access_mode=configuration.access_mode.value,  # pyright: ignore[reportArgumentType]

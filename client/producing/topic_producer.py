@@ -18,6 +18,9 @@ from ..core.context import Core
 from ..core.forking import inherited_error
 from ..core.outgoing_message import OutgoingMessage
 from ..core.pending_pool import PendingPool
+from ..crypto.encryption import MessageEncryptor
+from ..crypto.keys import ProducerCryptoFailureAction
+from .key_renewal import KeyRenewal
 from .metered_outbox import outbox_type
 from .outbox import Attributes, Outbox, SendCallback
 from .partition_producer import PartitionProducer
@@ -44,10 +47,20 @@ class TopicProducer:
         self._ticking: dict[PartitionProducer, None] = {}
         self._delay_s = configuration.batching_max_publish_delay_ms / 1000
         self._closed = False
+        self._keys: KeyRenewal | None = None
+        self._encryptor: MessageEncryptor | None = None
+        if configuration.encryption_keys and configuration.crypto_key_reader is not None:
+            self._encryptor = MessageEncryptor(
+                configuration.encryption_keys, configuration.crypto_key_reader, core.environment.random
+            )
+            self._keys = KeyRenewal(core, self._encryptor, self.topic.full)
 
     async def open(self) -> None:
         """Find the partitions and register with their brokers. Raises the first refusal; nothing is left open then."""
         core, configuration, topic = self._core, self.configuration, self.topic
+        if self._keys is not None:
+            required = configuration.crypto_failure_action is ProducerCryptoFailureAction.FAIL
+            await self._keys.load(required=required)
         count = await core.lookup.partitions(topic.full)
         if count:
             self.router = make_router(configuration, core.environment.random, count)
@@ -72,12 +85,15 @@ class TopicProducer:
             for producer in self.producers:
                 producer.abandon(AlreadyClosed("the producer could not be created"))
                 await producer.close()
+            self._end_renewal()
             raise
 
     def _make(self, topic: TopicName, partition: int, limit: int, pool: PendingPool | None) -> PartitionProducer:
         keyed = self.configuration.batching_type is BatchingType.KeyBased
         make_outbox = outbox_type(self._core.memory, keyed=keyed)
-        producer = PartitionProducer(self._core, topic, partition, self.configuration, limit, make_outbox, pool)
+        producer = PartitionProducer(
+            self._core, topic, partition, self.configuration, limit, make_outbox, pool, self._encryptor
+        )
         producer.on_open_batch = self._start_ticking
         return producer
 
@@ -177,8 +193,13 @@ class TopicProducer:
         """Send what is pending, then leave the brokers. May be called twice."""
         if not self._closed:
             self._closed = True
+            self._end_renewal()
             self._core.opened.pop(self, None)
             await asyncio.gather(*[producer.close() for producer in self.producers])
+
+    def _end_renewal(self) -> None:
+        if self._keys is not None:
+            self._keys.close()
 
     def inherited(self) -> None:
         """See `forking`."""
@@ -189,6 +210,7 @@ class TopicProducer:
     def abandon(self, reason: MagnetarError) -> None:
         """Fail everything, at once."""
         self._closed = True
+        self._end_renewal()
         self._core.opened.pop(self, None)
         for producer in self.producers:
             producer.abandon(reason)

@@ -24,7 +24,6 @@ official_asyncio = pytest.importorskip("pulsar.asyncio")
 
 ABSENT = {
     "Client": {"get_service_info"},
-    "Message": {"encryption_context"},
     "ConsumerBatchReceivePolicy": {"policy"},
 }
 OTHERWISE = {  # a default that differs: what it stands for is the same
@@ -83,7 +82,8 @@ ONE_FACE_ONLY = {"message_listener", "reader_listener", "pattern_auto_discovery_
 BY_NAME = {
     "ack_group_time_ms", "ack_group_max", "max_pending_chunked_message", "initial_subscription_name",
     "auto_ack_oldest_chunked_message_on_queue_full", "expire_time_of_incomplete_chunked_message_ms",
-    "enable_retry", "retry_letter_topic", "consumer_event_listener", "priority_level", "interceptors",
+    "enable_retry", "retry_letter_topic", "consumer_event_listener", "crypto_failure_action", "priority_level",
+    "interceptors",
     "key_hash_ranges", "subscription_name",
     "retry_letter_producer_customizer", "dead_letter_producer_customizer",
 }  # fmt: skip
@@ -120,8 +120,8 @@ def test_an_option_that_does_not_exist_is_a_type_error() -> None:
 
 LATER = {  # features that are not here yet, with the classes that configure them
     "Authentication", "AuthenticationAthenz", "AuthenticationBasic", "AuthenticationOauth2", "AuthenticationTLS",
-    "AuthenticationToken", "AutoClusterFailover", "BytesSchema", "ConsumerCryptoFailureAction",
-    "CryptoKeyReader", "DeadLetterPolicyBuilder", "EncryptionContext", "EncryptionKey",
+    "AuthenticationToken", "AutoClusterFailover", "BytesSchema",
+    "DeadLetterPolicyBuilder",
     "ServiceInfo", "ServiceInfoProvider", "schema", "tableview",
 }  # fmt: skip
 LOGGERS = {"ConsoleLogger", "FileLogger", "LoggerLevel"}
