@@ -20,6 +20,7 @@ States of a subscription, by what `active` is:
 
 Invariants: the active consumer is a member of `consumers`. It begins at the first unacknowledged entry. Every change
 of it is announced once to each consumer, and a consumer that joins without a change is told once that it stands by.
+Nothing is read before the announcements were taken, so that a consumer hears that it is active before it gets entries.
 A read that was planned for another active consumer is void (`generation`).
 """
 
@@ -146,7 +147,9 @@ class FailoverDispatcher(SingleActiveDispatcher):
             self._changed()
 
     def next_read(self, tail: Position) -> ReadPlan | None:
-        return None if self._before is not None else super().next_read(tail)
+        if self._before is not None or self._announcements:
+            return None
+        return super().next_read(tail)
 
     def begin(self) -> None:
         """The hand-over is done: the active consumer starts behind everything that is acknowledged by now."""

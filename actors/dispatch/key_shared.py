@@ -98,11 +98,11 @@ class KeySharedDispatcher(SharedDispatcher):
         return slot
 
     def _release(self, slot: int) -> bool:
-        """A pending entry of the slot has left its consumer. Returns whether that unblocks entries that wait."""
+        """A pending entry of the slot has left its consumer. Returns whether the slot has drained now."""
         if self._holdings is None or not self._holdings.release(slot):
             return False
         self._waiting.move(slot)
-        return self._waiting.has_slot(slot)
+        return True
 
     # -- reading and sending -------------------------------------------------------------------------------------
 

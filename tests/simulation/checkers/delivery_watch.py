@@ -5,10 +5,13 @@ A model of its own, fed by the calls that connections make (acknowledge, redeliv
 of its topic on one broker, so everything here begins again with each incarnation.
 
 - I6: an entry that a consumer holds goes out to nobody, not even to that consumer again, before it was acknowledged,
-  asked for again, or its consumer left. (Keys belong to Key_Shared subscriptions, which the product does not have; what
-  is tracked here is the entry.)
-- I7: to an Exclusive consumer entries go out in order from where it began, and nothing in between that the cursor does
-  not count as acknowledged is left out.
+  asked for again, or its consumer left.
+- I6, Key_Shared: no two consumers hold entries of one key, and an entry that goes out for the first time is not behind
+  one of its key that went out before.
+- I6, Failover: entries go to the consumer that was told last that it is active, and no consumer is told twice that it
+  became active.
+- I7: to an Exclusive or an active consumer entries go out in order from where it began, and nothing in between that the
+  cursor does not count as acknowledged is left out. A consumer that becomes active begins with the first of these.
 """
 
 from contextlib import ExitStack
@@ -16,9 +19,12 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.dispatch.consumer import AttachedConsumer, Delivery
+from magnetar.actors.dispatch.failover import FailoverDispatcher
+from magnetar.actors.dispatch.key_shared import KeySharedDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics.subscription import Subscription
 from magnetar.protocol.message_id import Position
+from magnetar.protocol.sticky_key import sticky_hash
 
 from .history import History
 from .store_watch import is_dead, who
@@ -30,6 +36,19 @@ class _Held:
     def __init__(self) -> None:
         self.holders: dict[Position, AttachedConsumer] = {}
         self.last: Position | None = None
+        self.active: AttachedConsumer | None = None
+        """Of a Failover subscription: the consumer that was told last that it is active."""
+        self.told: dict[AttachedConsumer, bool] = {}
+        self.keys: dict[int, dict[Position, None]] = {}
+        """Key_Shared: entries by the hash of their key that went out; some may be held no longer."""
+        self.highest: dict[int, Position] = {}
+        self.sent: set[Position] = set()
+
+    def begin_again(self) -> None:
+        """Key_Shared: nobody is connected, so the order begins again."""
+        self.keys.clear()
+        self.highest.clear()
+        self.sent.clear()
 
     def let_go(self, consumer: AttachedConsumer) -> None:
         self.holders = {position: one for position, one in self.holders.items() if one is not consumer}
@@ -49,6 +68,12 @@ class DeliveryWatch:
         deliver = AttachedConsumer.deliver
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
         redeliver, attach, detach = Subscription.redeliver, Subscription.attach, Subscription.detach
+
+        tell_active = AttachedConsumer.tell_active
+
+        def telling(consumer: AttachedConsumer, active: bool) -> None:
+            self._told(consumer, active)
+            tell_active(consumer, active)
 
         def delivering(consumer: AttachedConsumer, delivery: Delivery, now_ms: int, *others: Any) -> None:
             self._goes_out(consumer, delivery)
@@ -80,12 +105,18 @@ class DeliveryWatch:
             await attach(subscription, consumer, subscription_type)
 
         def detaching(subscription: Subscription, consumer: AttachedConsumer, **options: Any) -> None:
-            self._of(subscription).let_go(consumer)
+            held = self._of(subscription)
+            held.told.pop(consumer, None)
+            if held.active in (None, consumer):
+                held.let_go(consumer)
             self._attached.pop(consumer, None)
             detach(subscription, consumer, **options)
+            if not subscription.consumers:
+                held.begin_again()
 
         for owner, name, wrapper in (
             (AttachedConsumer, "deliver", delivering),
+            (AttachedConsumer, "tell_active", telling),
             (Subscription, "acknowledge", acknowledging),
             (Subscription, "acknowledge_cumulative", acknowledging_up_to),
             (Subscription, "redeliver", redelivering),
@@ -105,11 +136,42 @@ class DeliveryWatch:
     ) -> None:
         held = self._of(subscription)
         if positions is None or not isinstance(subscription.dispatcher, SharedDispatcher):
-            held.let_go(consumer)
+            if held.active in (None, consumer):
+                held.let_go(consumer)
             return
         for position in positions:
             if held.holders.get(position) is consumer:
                 del held.holders[position]
+
+    def _told(self, consumer: AttachedConsumer, active: bool) -> None:
+        subscription = self._attached.get(consumer)
+        if is_dead() or subscription is None:
+            return
+        held = self._of(subscription)
+        if active and held.told.get(consumer):
+            self._history.violated(f"I6: {who()} tells {consumer.name} twice that it is active")
+        held.told[consumer] = active
+        if active:  # it begins again, behind what is acknowledged
+            held.holders.clear()
+            held.last = None
+            held.active = consumer
+
+    def _check_key(self, held: _Held, consumer: AttachedConsumer, position: Position, body: bytes) -> None:
+        key = sticky_hash(body)
+        mine = held.keys.setdefault(key, {})
+        for other in list(mine):
+            holder = held.holders.get(other)
+            if holder is None:
+                del mine[other]
+            elif holder is not consumer:
+                self._history.violated(
+                    f"I6: {who()} gives {position} to {consumer.name} while {holder.name} holds {other} of its key"
+                )
+        if position not in held.sent and position < held.highest.get(key, position):
+            self._history.violated(f"I6: {who()} gives {position} behind {held.highest[key]} of its key")
+        mine[position] = None
+        held.sent.add(position)
+        held.highest[key] = max(position, held.highest.get(key, position))
 
     def _goes_out(self, consumer: AttachedConsumer, delivery: Delivery) -> None:
         subscription = self._attached.get(consumer)
@@ -119,7 +181,11 @@ class DeliveryWatch:
             self._history.violated(f"I6: {who()} delivers to {consumer.name}, which is attached to nothing")
             return
         held = self._of(subscription)
-        for position, _, _, _ in delivery.entries:
+        dispatcher = subscription.dispatcher
+        if isinstance(dispatcher, FailoverDispatcher) and consumer is not held.active:
+            self._history.violated(f"I6: {who()} gives entries to {consumer.name}, which does not know it is active")
+            held.active = consumer
+        for position, body, _, _ in delivery.entries:
             holder = held.holders.get(position)
             if holder is not None:
                 self._history.violated(
@@ -127,8 +193,16 @@ class DeliveryWatch:
                     f"{'it' if holder is consumer else holder.name} holds it"
                 )
             held.holders[position] = consumer
-            if isinstance(subscription.dispatcher, SharedDispatcher):
+            if isinstance(dispatcher, KeySharedDispatcher):
+                self._check_key(held, consumer, position, body)
+            if isinstance(dispatcher, SharedDispatcher):
                 continue
+            if held.last is None and isinstance(dispatcher, FailoverDispatcher):
+                if subscription.cursor.first_unacknowledged < position:
+                    self._history.violated(
+                        f"I7: {who()} begins with {position} of {subscription.name}, leaving out "
+                        f"{subscription.cursor.first_unacknowledged}"
+                    )
             if held.last is not None:
                 behind = subscription.host.ledger.next_position(held.last)
                 expected = subscription.cursor.next_unacknowledged(behind)

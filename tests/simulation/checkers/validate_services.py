@@ -10,6 +10,7 @@ from typing import Any
 
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
 from magnetar.actors.topics.persistent import PersistentTopic
@@ -80,8 +81,11 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
         if consumer.closed:
             yield f"consumer {consumer.name} is not (or no longer) one of it"
     if not isinstance(dispatcher, SharedDispatcher):
-        if len(dispatcher.consumers) > 1 or any(consumer.pending for consumer in dispatcher.consumers):
+        several = len(dispatcher.consumers) > 1 and not isinstance(dispatcher, FailoverDispatcher)
+        if several or any(consumer.pending for consumer in dispatcher.consumers):
             yield f"an Exclusive subscription with {len(dispatcher.consumers)} consumers, or with pending entries"
+        if dispatcher.active not in dispatcher.consumers:
+            yield "its active consumer is not (or no longer) one of it"
         return
     holders: dict[Position, str] = {}
     bound = dispatcher._limits.unacked_messages_max

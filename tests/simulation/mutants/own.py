@@ -10,6 +10,10 @@ from typing import Any
 from magnetar.actors.coordinator.member_lists import MemberLists
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.coordinator.topic_methods import TopicMethods
+from magnetar.actors.dispatch.consumer import AttachedConsumer
+from magnetar.actors.dispatch.draining import Holding, SlotHoldings
+from magnetar.actors.dispatch.failover import FailoverDispatcher
+from magnetar.actors.dispatch.waiting import WaitingEntries
 from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.topics import persistent
 from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
@@ -237,7 +241,45 @@ def _forget_the_epoch(stack: ExitStack) -> None:
     replace(stack, TopicEpoch, "raise_to", forgetting)
 
 
+def _forget_draining_slots(stack: ExitStack) -> None:
+    def take(self: SlotHoldings, slot: int, consumer: AttachedConsumer) -> None:
+        self.by_slot.setdefault(slot, Holding(consumer)).entries += 1
+
+    replace(stack, SlotHoldings, "take", take)
+    replace(stack, SlotHoldings, "blocks", lambda self, slot, consumer: False)
+    replace(stack, SlotHoldings, "is_draining", lambda self, slot: False)
+
+
+def _announce_twice(stack: ExitStack) -> None:
+    once = FailoverDispatcher.take_announcements
+
+    def twice(self: FailoverDispatcher) -> list[tuple[AttachedConsumer, bool]]:
+        announcements = once(self)
+        return announcements + announcements
+
+    replace(stack, FailoverDispatcher, "take_announcements", twice)
+
+
+def _overtake_waiting_entries(stack: ExitStack) -> None:
+    replace(stack, WaitingEntries, "has_slot", lambda self, slot: False)
+
+
 OWN = (
+    Mutant(
+        "draining",
+        "a key goes to its new consumer while its old one holds messages of it",
+        "I6",
+        _forget_draining_slots,
+        "cluster",
+    ),
+    Mutant("told twice", "the active consumer is announced twice", "I6", _announce_twice, "cluster"),
+    Mutant(
+        "overtaking",
+        "a message of a key is sent while an earlier one waits for redelivery",
+        "I6",
+        _overtake_waiting_entries,
+        "cluster",
+    ),
     Mutant("ack before fsync", "a bookie answers when an entry is written, not synced", "I1", _answer_before_the_sync),
     Mutant("late zeros", "a journal that takes entries is still filled with zeros", "I8", _fill_journals_in_use),
     Mutant("cursor ahead", "a cursor is stored without its holes", "I7", _store_cursors_ahead),

@@ -1,8 +1,9 @@
 """Consumers of one subscription that acknowledge some of what they receive, in a way drawn from the seed.
 
-Shared: one by one, with negative acknowledgements; visitors that come and go in storms. Exclusive: one by one or
-cumulatively; now and then the subscription is moved back or forth, or deleted and made again. Any of them may crash. An
-acknowledgement has no receipt here, so whatever was about to be acknowledged counts as perhaps acknowledged.
+Shared and KeyShared: one by one, with negative acknowledgements; visitors that come and go in storms. Exclusive: one by
+one or cumulatively; now and then the subscription is moved back or forth, or deleted and made again. Failover: one by
+one or cumulatively, by the active one; visitors come and go as well. Any of them may crash. An acknowledgement has no
+receipt here, so whatever was about to be acknowledged counts as perhaps acknowledged.
 """
 
 import asyncio
@@ -33,13 +34,20 @@ class Consuming(Workload):
         self.topic = topic
         shared = random.random() < 0.5
         self._type = magnetar.ConsumerType.Shared if shared else magnetar.ConsumerType.Exclusive
-        self._consumers_max = random.randint(1, 3) if shared else 1
+        other = random.random()
+        if shared and other < 0.5:
+            self._type = magnetar.ConsumerType.KeyShared
+        elif not shared and other < 0.4:
+            self._type = magnetar.ConsumerType.Failover
+        failover = self._type is magnetar.ConsumerType.Failover
+        self._consumers_max = random.randint(1, 3) if shared or failover else 1
         self._queue_size = random.choice((1, 10, 1000))
         self._acknowledged_share = random.choice((0.0, 0.7, 1.0))
         self._cumulative = not shared and random.random() < 0.4
-        self._storms = shared and random.random() < 0.4
-        self._seek_share = 0.01 if not shared and random.random() < 0.3 else 0.0
-        self._unsubscribe_share = 0.003 if not shared and random.random() < 0.2 else 0.0
+        self._storms = (shared or failover) and random.random() < 0.4
+        exclusive = not shared and not failover
+        self._seek_share = 0.01 if exclusive and random.random() < 0.3 else 0.0
+        self._unsubscribe_share = 0.003 if exclusive and random.random() < 0.2 else 0.0
         self.may_crash = random.random() < 0.4
         self._consumers: list[Any] = []
         self._recent: list[tuple[str, MessageId]] = []

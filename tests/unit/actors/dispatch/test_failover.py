@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from magnetar.actors.dispatch.failover import FailoverDispatcher, FailoverTopic, HeldTopics, choose_by_ring
 
-from .test_dispatchers import LIMITS, View, consumer, count_of, log, run
+from .test_dispatchers import LIMITS, View, consumer, count_of, log
+from .test_dispatchers import run as run_told
 
 
 def failover(partition=-1, topic="persistent://public/default/t", held=None, view=None, subscription="s"):
@@ -28,6 +29,12 @@ def failover(partition=-1, topic="persistent://public/default/t", held=None, vie
 
 def told(dispatcher):
     return [(one.name, active) for one, active in dispatcher.take_announcements()]
+
+
+def run(dispatcher, entries):
+    """As for other types, when all consumers have been told."""
+    dispatcher.take_announcements()
+    return run_told(dispatcher, entries)
 
 
 def actives(partitions, names, gone=()):
@@ -191,6 +198,14 @@ def test_only_the_active_consumer_gets_entries():
     assert run(dispatcher, log(1, 1, 1, 1)) == [("A", 0), ("A", 1)]
 
 
+def test_nobody_gets_entries_before_it_was_told_that_it_is_active():
+    dispatcher = failover()
+    dispatcher.add(consumer("A", permits=2))
+    assert dispatcher.next_read((1, 0)) is None
+    assert told(dispatcher) == [("A", True)]
+    assert run_told(dispatcher, log(1)) == [("A", 0)]
+
+
 def test_the_next_active_consumer_begins_behind_what_was_acknowledged():
     view = View()
     dispatcher = failover(view=view)
@@ -209,6 +224,7 @@ def test_a_read_for_the_former_active_consumer_is_void():
     first = consumer("A", permits=100)
     dispatcher.add(first)
     dispatcher.add(consumer("B", permits=100))
+    dispatcher.take_announcements()
     plan = dispatcher.next_read((1, 1))
     dispatcher.remove(first)
     assert dispatcher.distribute(plan, log(1, 1)) == []
