@@ -358,8 +358,9 @@ def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
         )
     if not command.subscription:
         raise NotAllowedError("the name of the subscription is empty: give one")
-    if command.read_compacted:
-        raise NotAllowedError("compacted topics are not supported: subscribe without read_compacted")
+    if command.read_compacted and command.subType not in (CommandSubscribe.Exclusive, CommandSubscribe.Failover):
+        # On the others it is granted and changes nothing: no topic is ever compacted.
+        raise NotAllowedError("read_compacted is for Exclusive and Failover subscriptions: subscribe without it")
 
 
 def _key_shared(command: CommandSubscribe) -> KeySharedOptions:

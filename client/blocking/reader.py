@@ -112,4 +112,4 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
 
 def listen(reader: Reader, handle: Callable[[Message], object]) -> Listener:
     """Hand all messages to come to `handle`, on a thread of their own."""
-    return Listener(reader.topic(), reader._reader.consumer.receive_queue, reader._next, handle)
+    return Listener(reader.topic(), reader._reader.consumer.receive_queue, reader._next, handle)  # pyright: ignore[reportPrivateUsage] (of its own file)

@@ -97,7 +97,7 @@ async def test_exclusive_takes_one_consumer_and_a_type_lasts_until_all_have_left
         await two.close()
 
 
-@pytest.mark.parametrize("fields", [{"name": ""}, {"read_compacted": True}])
+@pytest.mark.parametrize("fields", [{"name": ""}, {"read_compacted": True, "subType": SHARED}])
 async def test_what_no_subscription_can_be_is_refused_and_leaves_no_trace(fields):
     async with broker_front() as front:
         peer = await front.peer()
