@@ -18,10 +18,12 @@ from magnetar.protocol.errors import SparkUnavailable
 from magnetar.spark.raydp_session import check_available
 from support.checks import document_examples
 from support.checks.document_examples import ADMIN_URL, URL, commands, example
+from support.files.key_files import write_key_files
 
 QUICKSTART = "docs/quickstart.md"
 RAY = "docs/guides/ray.md"
 OFFICIAL = "docs/guides/official-clients.md"
+CHUNKS = "docs/guides/chunks-and-encryption.md"
 SPARK = "docs/guides/spark.md"
 MIGRATION = "docs/guides/migration.md"
 OPERATIONS = "docs/guides/operations.md"
@@ -55,6 +57,17 @@ def test_the_example_for_the_official_client_prints_its_message(
 ) -> None:
     run(OFFICIAL, "official-client", cluster.service_url)
     assert "from an official client" in capsys.readouterr().out
+
+
+def test_the_examples_for_chunks_and_encryption(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_key_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run(CHUNKS, "chunks", cluster.service_url)
+    run(CHUNKS, "encryption", cluster.service_url)
+    printed = capsys.readouterr().out
+    assert "12000000 (" in printed and "b'the eagle has landed' agency" in printed
 
 
 def test_the_example_for_spark_counts_by_producer(greetings: RayCluster, capfd: pytest.CaptureFixture[str]) -> None:

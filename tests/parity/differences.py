@@ -34,7 +34,6 @@ DIFFERENCES: tuple[Difference, ...] = (
     *_left_out("Magnetar has no filters of entries", "filter\\w+MsgCount"),
     *_left_out("Magnetar has no system topics yet", "(systemTopicBytesInCounter|bytesOutInternalCounter)"),
     *_left_out("Magnetar does not ask how old a backlog is yet", "(oldest|earliest)\\w*Backlog\\w*"),
-    *_left_out("Magnetar has no chunks yet", "(chunkedMessageRate|msgChunkPublished)"),
     *_left_out("the same figure has another name, too: isDurable", "durable"),
     *_left_out("Magnetar does not count it", "nonContiguousDeletedMessagesRanges(SerializedSize)?"),
     *_left_out("Magnetar does not tell it", "(supportsPartialProducer|consumersAfterMarkDeletePosition|ownerBroker)"),

@@ -8,12 +8,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 import magnetar
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.crypto import ciphers
+from support.files.key_files import write_key_files
 from support.servers.embedded_cluster import EmbeddedCluster
 
 SIZE_MAX = 20_000
@@ -23,24 +22,10 @@ Action = magnetar.ConsumerCryptoFailureAction
 pytestmark = pytest.mark.cluster_settings(max_message_size_bytes=SIZE_MAX)
 
 
-def write_keys(directory: Path, name: str) -> Paths:
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    private_path, public_path = directory / f"{name}-private.pem", directory / f"{name}-public.pem"
-    private_path.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    public_path.write_bytes(
-        private.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    return str(public_path), str(private_path)
-
-
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Paths]:
     directory = tmp_path_factory.mktemp("keys")
-    return {name: write_keys(directory, name) for name in ("one", "other")}
+    return {name: write_key_files(directory, f"{name}-") for name in ("one", "other")}
 
 
 @pytest.fixture
