@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .client.core.configuration import RegexSubscriptionMode as RegexSubscriptionMode
     from .client.core.failover_events import ConsumerEventListener as ConsumerEventListener
     from .client.core.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from .client.core.interceptors import ProducerInterceptor as ProducerInterceptor
     from .client.core.key_shared_policy import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
     from .client.core.key_shared_policy import KeySharedMode as KeySharedMode
     from .client.core.message_id import MessageId as MessageId
@@ -121,7 +122,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.blocking.reader": ("Reader",),
     "client.blocking.table_view": ("TableView",),
     "client.aio.table_view": ("AsyncTableView",),
-    "client.core.interceptors": ("ConsumerInterceptor",),
+    "client.core.interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
     "client.aio.client": ("AsyncClient",),
     "client.crypto.context": ("EncryptionContext", "EncryptionKey"),
     "client.crypto.keys": (

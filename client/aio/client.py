@@ -36,6 +36,7 @@ from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import AsyncConsumer
+from .intercepted_producer import InterceptedAsyncProducer
 from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
 from .table_view import AsyncTableView
@@ -201,7 +202,8 @@ class AsyncClient:
         core = self._running_core()
         producer = TopicProducer(core, configuration)
         await producer.open()
-        return AsyncProducer(core, producer)
+        kind = InterceptedAsyncProducer if configuration.interceptors else AsyncProducer
+        return kind(core, producer)
 
     async def subscribe(
         self,

@@ -37,6 +37,7 @@ from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import Consumer
+from .intercepted_producer import InterceptedProducer
 from .loop import Running, obtain
 from .producer import Producer
 from .reader import Reader
@@ -193,10 +194,9 @@ class Client:
             ProducerBusy: If another producer of that name is connected, or one with exclusive access.
             ProducerFenced: If another producer has exclusive access, or had it since.
         """
-        return Producer(
-            self,
-            self.open_producer(ProducerConfiguration.of({**locals(), **options})),
-        )
+        configuration = ProducerConfiguration.of({**locals(), **options})
+        kind = InterceptedProducer if configuration.interceptors else Producer
+        return kind(self, self.open_producer(configuration))
 
     def subscribe(
         self,

@@ -14,7 +14,7 @@ from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
 from .failover_events import ConsumerEventListener
-from .interceptors import ConsumerInterceptor
+from .interceptors import ConsumerInterceptor, ProducerInterceptor
 from .key_ranges import checked_ranges
 from .key_shared_policy import ConsumerKeySharedPolicy
 from .message_id import MessageId
@@ -230,6 +230,7 @@ class ProducerConfiguration(Options):
     access_mode: ProducerAccessMode = option(
         ProducerAccessMode.Shared, "Whether others may publish beside this producer.", choice=ProducerAccessMode
     )
+    interceptors: Sequence[ProducerInterceptor] = option((), "What is told of messages and receipts, in order.")
     initial_subscription_name: str | None = option(
         None, "A subscription that the broker creates with the topic, at its beginning.", text=True
     )
@@ -259,6 +260,9 @@ class ProducerConfiguration(Options):
             )
         if self.message_routing_mode is PartitionsRoutingMode.CustomPartition and self.message_router is None:
             raise InvalidConfiguration("CustomPartition needs a message_router: pass one")
+        for one in self.interceptors:
+            if not isinstance(one, ProducerInterceptor):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+                raise InvalidConfiguration(f"interceptors must be ProducerInterceptors, and {one!r} is none")
 
     @property
     def encryption_keys(self) -> tuple[str, ...]:

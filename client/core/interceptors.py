@@ -1,9 +1,10 @@
-"""What an application may hang into a consumer."""
+"""What an application may hang into a consumer or a producer."""
 
 from collections.abc import Sequence
 
 from ...protocol.errors import MagnetarError
 from .message_id import MessageId
+from .outgoing_message import OutgoingMessage
 
 
 class ConsumerInterceptor:
@@ -55,3 +56,38 @@ class ConsumerInterceptor:
 
     def close(self) -> None:
         """Hear that the consumer is closed."""
+
+
+class ProducerInterceptor:
+    """Told what a producer sends. Override what matters.
+
+    The client calls `before_send` where the application sends, and `on_send_acknowledgement` where it hears of the
+    outcome: in a callback's thread, or in the call that waits. What it raises is logged and changes nothing.
+    """
+
+    def before_send(self, producer: object, message: OutgoingMessage) -> OutgoingMessage:
+        """Look at a message before it is queued.
+
+        Args:
+            producer: The producer.
+            message: The message, as the interceptors before this one left it.
+
+        Returns:
+            The message to send: the same, or `message.changed(...)`.
+        """
+        return message
+
+    def on_send_acknowledgement(
+        self, producer: object, message: OutgoingMessage, message_id: MessageId | None, error: MagnetarError | None
+    ) -> None:
+        """Hear what became of a message.
+
+        Args:
+            producer: The producer.
+            message: The message that was sent.
+            message_id: Where it is stored; None if it is not known to be stored.
+            error: Why it failed; None if it is stored.
+        """
+
+    def close(self) -> None:
+        """Hear that the producer is closed."""

@@ -1,10 +1,10 @@
-"""A message about to be sent, as an application's own choice of its partition sees it."""
+"""A message about to be sent, as an application's own choice of its partition, or its interceptor, sees it."""
 
 from collections.abc import Mapping
 
 
 class OutgoingMessage:
-    """What a custom router sees of a message about to be sent; its methods are named as those of Message."""
+    """What routers and interceptors see of a message about to be sent; its methods are named as those of Message."""
 
     __slots__ = ("_content", "_event_timestamp", "_ordering_key", "_partition_key", "_properties")
 
@@ -45,3 +45,28 @@ class OutgoingMessage:
     def has_null_value(self) -> bool:
         """Whether this is a null value (a tombstone)."""
         return self._content is None
+
+    def changed(self, **fields: object) -> "OutgoingMessage":
+        """Return a copy with other values.
+
+        Args:
+            fields: Any of `content`, `properties`, `partition_key`, `ordering_key`, `event_timestamp`.
+
+        Returns:
+            The copy.
+        """
+        return OutgoingMessage(**{**self.fields(), **fields})  # type: ignore[arg-type]
+
+    def fields(self) -> dict[str, object]:
+        """Return what `send` was given.
+
+        Returns:
+            The arguments by name.
+        """
+        return {
+            "content": self._content,
+            "properties": self._properties,
+            "partition_key": self._partition_key,
+            "ordering_key": self._ordering_key,
+            "event_timestamp": self._event_timestamp,
+        }

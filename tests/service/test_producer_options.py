@@ -1,6 +1,7 @@
-"""Options of producers and of single messages: delivery times, the client's memory limit."""
+"""Options of producers and of single messages: delivery times, interceptors, the client's memory limit."""
 
 import asyncio
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -8,11 +9,21 @@ from typing import Any
 import pytest
 
 from magnetar.client.aio.client import AsyncClient
+from magnetar.client.blocking.client import Client
 from magnetar.client.core.configuration import BatchingType
+from magnetar.client.core.interceptors import ProducerInterceptor
+from magnetar.client.core.message_id import MessageId
+from magnetar.client.core.outgoing_message import OutgoingMessage
 from magnetar.client.core.results import Result
 from magnetar.protocol.entries import parse_entry
-from magnetar.protocol.errors import InvalidMessage, MemoryBufferIsFull
-from support.fakes.broker import FakeBroker
+from magnetar.protocol.errors import (
+    InvalidConfiguration,
+    InvalidMessage,
+    MagnetarError,
+    MemoryBufferIsFull,
+    NotAllowedError,
+)
+from support.fakes.broker import FakeBroker, FakeBrokerThread
 
 TOPIC = "persistent://public/default/t"
 
@@ -84,3 +95,77 @@ async def test_a_producer_that_may_wait_sends_more_than_the_memory_limit(
         await asyncio.gather(*[producer.send(b"k" * 900, partition_key=f"{number % 5}") for number in range(30)])
         memory = client._running_core().memory
         assert memory is not None and memory.used_bytes == 0
+
+
+class Recorder(ProducerInterceptor):
+    """Marks each message, and remembers what became of it."""
+
+    def __init__(self, mark: bytes) -> None:
+        self.mark = mark
+        self.outcomes: list[tuple[bytes, bool, str]] = []
+        self.closed = 0
+
+    def before_send(self, producer: object, message: OutgoingMessage) -> OutgoingMessage:
+        return message.changed(content=message.data() + self.mark, properties={**message.properties(), "by": "us"})
+
+    def on_send_acknowledgement(
+        self, producer: object, message: OutgoingMessage, message_id: MessageId | None, error: MagnetarError | None
+    ) -> None:
+        self.outcomes.append((message.data(), message_id is not None, type(error).__name__))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Broken(ProducerInterceptor):
+    """Raises wherever it can, and returns nothing."""
+
+    def before_send(self, producer: object, message: OutgoingMessage) -> OutgoingMessage:
+        if message.data().startswith(b"none"):
+            return None  # type: ignore[return-value]
+        raise ValueError("broken")
+
+    def on_send_acknowledgement(self, *arguments: object) -> None:
+        raise ValueError("broken")
+
+    def close(self) -> None:
+        raise ValueError("broken")
+
+
+async def test_interceptors_change_messages_and_hear_of_their_outcome(client: AsyncClient, broker: FakeBroker):
+    first, second = Recorder(b"+1"), Recorder(b"+2")
+    producer = await client.create_producer("t", batching_enabled=False, interceptors=[first, Broken(), second])
+    await producer.send(b"a", properties={"own": "x"})
+    results: list[Result] = []
+    producer.send_async(b"none", lambda result, _: results.append(result))
+    await producer.send_many([b"b", b"c"])
+    entries = [parse_entry(entry) for entry in broker.topic(TOPIC).entries]
+    sent = [b"a+1+2", b"none+1+2", b"b+1+2", b"c+1+2"]
+    assert [bytes(payload) for _, payload in entries] == sent
+    assert [(one.key, one.value) for one in entries[0][0].properties] == [("own", "x"), ("by", "us")]
+    assert results == [Result.Ok]
+    assert first.outcomes == second.outcomes == [(payload, True, "NoneType") for payload in sent]
+    broker.send_errors = [NotAllowedError.server_error]
+    with pytest.raises(NotAllowedError):
+        await producer.send(b"bad")
+    assert first.outcomes[-1] == (b"bad+1+2", False, "NotAllowedError")
+    await producer.close()
+    await producer.close()
+    assert (first.closed, second.closed) == (1, 1)
+
+
+def test_a_blocking_producer_has_interceptors_too(broker_thread: FakeBrokerThread):
+    with Client(broker_thread.broker.url) as client:
+        recorder = Recorder(b"!")
+        producer = client.create_producer("t", interceptors=[recorder, Broken()])
+        producer.send(b"a")
+        done = threading.Event()
+        producer.send_async(b"b", lambda *_: done.set())
+        producer.flush()
+        assert done.wait(5) and len(producer.send_many([b"c", b"d"])) == 2
+        assert recorder.outcomes == [(b"%c!" % letter, True, "NoneType") for letter in b"abcd"]
+        producer.close()
+        producer.close()
+        assert recorder.closed == 1
+        with pytest.raises(InvalidConfiguration, match="ProducerInterceptors"):
+            client.create_producer("t", interceptors=[object()])
