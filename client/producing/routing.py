@@ -23,6 +23,10 @@ class Router(Protocol):
 
     def choose(self, message: OutgoingMessage) -> int: ...
     def turn(self) -> None: ...
+    def grow(self, partitions: int) -> None:
+        """There are more partitions."""
+        ...
+
     def turn_from(self, partition: int) -> None:
         """The batch of a partition is full, or it has no room: go on with the next one if it is this one's turn."""
         ...
@@ -55,6 +59,9 @@ class RoundRobin:
             return chosen
         return self.current
 
+    def grow(self, partitions: int) -> None:
+        self._partitions = partitions
+
     def turn(self) -> None:
         if not self._every_message:
             self.current = (self.current + 1) % self._partitions
@@ -75,6 +82,9 @@ class SinglePartition:
     def choose(self, message: OutgoingMessage) -> int:
         key = message.partition_key()
         return self._hash(key) % self._partitions if key else self.current
+
+    def grow(self, partitions: int) -> None:
+        self._partitions = partitions
 
     def turn(self) -> None:
         """Nothing turns."""
@@ -99,6 +109,9 @@ class Custom:
                 f"the message router returned partition {chosen} of {self._partitions}, which does not exist"
             )
         return chosen
+
+    def grow(self, partitions: int) -> None:
+        self._partitions = partitions
 
     def turn(self) -> None:
         """Nothing turns."""

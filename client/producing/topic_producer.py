@@ -6,7 +6,7 @@ share the bound on pending messages (`pending_pool`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -23,6 +23,7 @@ from ..crypto.keys import ProducerCryptoFailureAction
 from .key_renewal import KeyRenewal
 from .metered_outbox import outbox_type
 from .outbox import Attributes, Outbox, SendCallback
+from .partition_growth import PartitionGrowth
 from .partition_producer import PartitionProducer
 from .routing import Router, make_router
 
@@ -47,6 +48,8 @@ class TopicProducer:
         self._ticking: dict[PartitionProducer, None] = {}
         self._delay_s = configuration.batching_max_publish_delay_ms / 1000
         self._closed = False
+        self._make_partition: Callable[[int], PartitionProducer] | None = None
+        self._growth: PartitionGrowth | None = None
         self._keys: KeyRenewal | None = None
         self._encryptor: MessageEncryptor | None = None
         if configuration.encryption_keys and configuration.crypto_key_reader is not None:
@@ -73,6 +76,7 @@ class TopicProducer:
             self.producers = [self._make(topic.partition_topic(index), index, limit, pool) for index in range(count)]
             for index, producer in enumerate(self.producers):
                 producer.outbox.on_full = partial(self.router.turn_from, index)
+            self._make_partition = lambda index: self._make(topic.partition_topic(index), index, limit, pool)
         else:
             self.producers = [self._make(topic, topic.partition, configuration.max_pending_messages, None)]
         self._core.opened[self] = None  # a client that closes ends a producer that waits for access, too
@@ -85,8 +89,29 @@ class TopicProducer:
             for producer in self.producers:
                 producer.abandon(AlreadyClosed("the producer could not be created"))
                 await producer.close()
-            self._end_renewal()
+            self._end_tasks()
             raise
+        if count:
+            self._growth = PartitionGrowth(core, topic.full, count, self._grow)
+
+    async def _grow(self, count: int) -> None:
+        """Register with the brokers of partitions that were added, then let the router choose them, too."""
+        router, make = self.router, self._make_partition
+        assert router is not None and make is not None
+        added = [make(index) for index in range(len(self.producers), count)]
+        try:
+            await together([producer.open() for producer in added])
+            if self._closed:
+                raise AlreadyClosed("the producer is closed: create a new one")
+        except BaseException:
+            for producer in added:
+                producer.abandon(AlreadyClosed("the partition was not joined"))
+                await producer.close()
+            raise
+        for producer in added:
+            producer.outbox.on_full = partial(router.turn_from, len(self.producers))
+            self.producers.append(producer)
+        router.grow(count)  # only now: other threads choose at any time
 
     def _make(self, topic: TopicName, partition: int, limit: int, pool: PendingPool | None) -> PartitionProducer:
         keyed = self.configuration.batching_type is BatchingType.KeyBased
@@ -193,11 +218,13 @@ class TopicProducer:
         """Send what is pending, then leave the brokers. May be called twice."""
         if not self._closed:
             self._closed = True
-            self._end_renewal()
+            self._end_tasks()
             self._core.opened.pop(self, None)
             await asyncio.gather(*[producer.close() for producer in self.producers])
 
-    def _end_renewal(self) -> None:
+    def _end_tasks(self) -> None:
+        if self._growth is not None:
+            self._growth.stop()
         if self._keys is not None:
             self._keys.close()
 
@@ -210,7 +237,7 @@ class TopicProducer:
     def abandon(self, reason: MagnetarError) -> None:
         """Fail everything, at once."""
         self._closed = True
-        self._end_renewal()
+        self._end_tasks()
         self._core.opened.pop(self, None)
         for producer in self.producers:
             producer.abandon(reason)

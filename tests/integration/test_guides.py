@@ -22,6 +22,7 @@ from support.files.key_files import write_key_files
 
 QUICKSTART = "docs/quickstart.md"
 RAY = "docs/guides/ray.md"
+CONSUMERS = "docs/guides/consumers.md"
 OFFICIAL = "docs/guides/official-clients.md"
 CHUNKS = "docs/guides/chunks-and-encryption.md"
 SPARK = "docs/guides/spark.md"
@@ -50,6 +51,17 @@ def test_the_examples_for_ray_print_what_they_should(
 def test_the_example_for_many_messages_adds_them_up(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
     run(RAY, "ray-many")
     assert capsys.readouterr().out.strip() == "499500"
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [("several-topics", "orders-eu b'one'"), ("letters", "dead letter b'bad' no answer"), ("table-view", "b'1.25'")],
+)
+def test_the_examples_for_consumers_print_what_they_should(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: str
+) -> None:
+    run(CONSUMERS, name)
+    assert printed in capsys.readouterr().out
 
 
 def test_the_example_for_the_official_client_prints_its_message(

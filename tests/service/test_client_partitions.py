@@ -8,6 +8,7 @@ from magnetar.client.aio.client import AsyncClient
 from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.core.results import Result
 from magnetar.protocol.entries import parse_entry
+from magnetar.protocol.pulsar_pb2 import ServerError
 from support.clients.calls import TOPIC, numbers
 from support.fakes.broker import FakeBroker
 
@@ -91,3 +92,32 @@ async def test_keyless_messages_stay_until_the_delay_has_passed(broker: FakeBrok
         await asyncio.sleep(0.004)
     await producer.flush()
     assert min(len(stored(broker, f"{TOPIC}-partition-{index}")) for index in range(2)) > 0
+
+
+async def test_a_producer_takes_partitions_that_are_added(broker: FakeBroker) -> None:
+    broker.partitions[TOPIC] = 2
+    async with AsyncClient(broker.url, partitions_update_interval_s=1) as client:
+        producer = await client.create_producer("t", batching_enabled=False)
+        broker.producer_errors = [ServerError.NotAllowedError]  # the first round fails, the next one makes good for it
+        broker.partitions[TOPIC] = 4
+        await broker.until(lambda: len(producer._producer.producers) == 4)
+        for data in numbers(8):
+            await producer.send(data)
+        assert [len(stored(broker, f"{TOPIC}-partition-{index}")) for index in range(4)] == [2, 2, 2, 2]
+        await producer.close()
+
+
+@pytest.mark.parametrize("closing", ["close", "shutdown"])
+async def test_a_producer_that_ends_asks_for_partitions_no_more(broker: FakeBroker, closing: str) -> None:
+    broker.partitions[TOPIC] = 2
+    client = AsyncClient(broker.url, partitions_update_interval_s=1)
+    producer = await client.create_producer("t")
+    growth = producer._producer._growth
+    assert growth is not None and growth._task is not None
+    if closing == "close":
+        await producer.close()
+    else:
+        client.shutdown()
+    await asyncio.wait([growth._task], timeout=2)
+    assert growth._task.done()
+    await client.close()
