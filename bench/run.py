@@ -27,6 +27,7 @@ import plot
 import publish
 import spark_read
 import steady
+import subscription_types
 import topics
 from rich.console import Console
 from rich.table import Table
@@ -49,6 +50,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "steady": lambda: steady.run(cluster, directory, report),
         "client": lambda: client_rate.run(cluster, report),
         "consume": lambda: consume_rate.run(cluster, report),
+        "types": lambda: subscription_types.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),
         "failover": lambda: failover.run(cluster, report),
@@ -59,7 +61,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
 def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = "idle publish cpu steady client consume spark topics failover lifecycle"
+    names = "idle publish cpu steady client consume types spark topics failover lifecycle"
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()
