@@ -34,8 +34,12 @@ class AsyncTableView:
             The table view.
         """
         made = AsyncTableView(core, reader)
-        while await reader.has_message_available():
-            made._state.apply(await reader.read_next())
+        try:
+            while await reader.has_message_available():
+                made._state.apply(await reader.read_next())
+        except BaseException:
+            await reader.close()
+            raise
         made._task = core.tasks.spawn(made._follow(), f"table view of {reader.topic()}"[:200])
         return made
 

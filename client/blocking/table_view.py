@@ -13,8 +13,12 @@ class TableView:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._state = TableState(threading.RLock())
-        while reader.has_message_available():
-            self._state.apply(reader.read_next())
+        try:
+            while reader.has_message_available():
+                self._state.apply(reader.read_next())
+        except BaseException:
+            reader.close()
+            raise
         self._listener = listen(reader, self._state.apply)
 
     def get(self, key: str) -> bytes | None:

@@ -148,7 +148,8 @@ class TopicConsumer:
 
     def ask_for_one(self) -> None:
         """A caller waits on an empty receive queue; matters only without a receiver queue."""
-        self.consumers[0].ask_for_one()
+        for consumer in self.consumers[:1]:  # a pattern may match nothing yet
+            consumer.ask_for_one()
 
     # ---- Acknowledgement, any thread ----
 

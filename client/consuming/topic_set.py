@@ -199,7 +199,10 @@ class TopicSet:
         topic = source.topic.without_partition()
         if topic not in self.partitions:
             topic = source.topic
-        self._remove(topic, [one for one in self.consumers if one.topic.without_partition() == topic or one is source])
+        gone = [one for one in self.consumers if one.topic.without_partition() == topic or one is source]
+        self._remove(topic, gone)
+        for one in gone:  # the partitions that have not failed yet: the topic may be joined again as a whole
+            self._core.tasks.spawn(one.close(), f"leave {one.topic.full}"[:200])
         if self.on_lost is not None:
             self.on_lost()
         return True

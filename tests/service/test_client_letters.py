@@ -86,6 +86,23 @@ def moved_entry(ids: list[MessageId], batch: int) -> str:
     return str(ids[-1].entry_id() + 1)
 
 
+async def test_a_key_shared_subscription_has_dead_letters(on_cluster: AsyncClient, topic: str) -> None:
+    consumer = await on_cluster.subscribe(
+        topic,
+        "s",
+        ConsumerType.KeyShared,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        negative_ack_redelivery_delay_ms=1,
+    )
+    producer = await on_cluster.create_producer(topic, batching_enabled=False)
+    for content in (b"1", b"bad", b"2"):
+        await producer.send(content, partition_key="k")
+    assert await deliveries_until_dead(consumer, b"bad") == 2
+    dead = await on_cluster.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
+    moved = await dead.read_next(10_000)
+    assert (moved.data(), moved.partition_key()) == (b"bad", "k")
+
+
 async def test_an_initial_subscription_keeps_the_first_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
     policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead", "keeper")
     consumer = await on_cluster.subscribe(

@@ -241,3 +241,14 @@ def test_the_blocking_client_takes_lists_and_patterns(cluster: EmbeddedCluster, 
             assert {consumer.receive(10_000).topic_name() for _ in range(2)} == {full(f"{name}-a"), full(f"{name}-b")}
             assert len(consumer.last_message_ids()) == 2
         by_pattern.unsubscribe()
+
+
+async def test_a_pattern_that_matches_nothing_yet_waits(client: AsyncClient, name: str) -> None:
+    consumer = await client.subscribe(re.compile(f"{name}-.*"), "s", pattern_auto_discovery_period=1)
+    with pytest.raises(Timeout):
+        await consumer.receive(10)
+    assert await consumer.last_message_ids() == []
+    producer = await client.create_producer(f"{name}-first")
+    await until(lambda: consumer._consumer.topics.partitions)
+    await producer.send(b"x")
+    assert (await consumer.receive(10_000)).data() == b"x"
