@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .client.core.key_shared_policy import KeySharedMode as KeySharedMode
     from .client.core.message_id import MessageId as MessageId
     from .client.core.message_id import TopicMessageId as TopicMessageId
+    from .client.core.redelivery_backoff import MultiplierRedeliveryBackoff as MultiplierRedeliveryBackoff
     from .client.core.results import Result as Result
     from .client.crypto.context import EncryptionContext as EncryptionContext
     from .client.crypto.context import EncryptionKey as EncryptionKey
@@ -146,6 +147,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.core.failover_events": ("ConsumerEventListener",),
     "client.core.key_shared_policy": ("ConsumerKeySharedPolicy", "KeySharedMode"),
     "client.consuming.message": ("Message",),
+    "client.core.redelivery_backoff": ("MultiplierRedeliveryBackoff",),
     "client.core.message_id": ("MessageId", "TopicMessageId"),
     "client.aio.reader": ("AsyncReader",),
     "client.core.results": ("Result",),

@@ -11,8 +11,8 @@ ignored, as in Pulsar, and what a cursor still has of an earlier setting is kept
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ...protocol.ack_sets import WORD_BITS
 from ...protocol.message_id import Position
-from ...storage.managed.acknowledged import WORD_BITS
 from ...storage.managed.cursor import Cursor
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher

@@ -29,8 +29,8 @@ from ..core.context import Core
 from ..core.discovery import service_url_source
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
+from ..core.options import refuse
 from ..core.outgoing_message import OutgoingMessage
-from ..core.refusals import refuse
 from ..core.threading_bridge import SameThread
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..letters.handling import open_consumer
@@ -39,6 +39,7 @@ from .consumer import AsyncConsumer
 from .intercepted_producer import InterceptedAsyncProducer
 from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
+from .receipt_consumer import AsyncReceiptConsumer
 from .table_view import AsyncTableView
 
 
@@ -244,7 +245,8 @@ class AsyncClient:
             receiver_queue_size: Approximate number of messages that wait in the client; 0 = none.
             max_total_receiver_queue_size_across_partitions: The same for all partitions together.
             consumer_name: Shown in the topic's statistics.
-            unacked_messages_timeout_ms: Not supported. Leave it out.
+            unacked_messages_timeout_ms: Milliseconds after which an unacknowledged message is delivered again;
+                0 = never.
             broker_consumer_stats_cache_time_ms: Accepted without effect.
             negative_ack_redelivery_delay_ms: Milliseconds from a negative acknowledgement to the redelivery.
             is_read_compacted: Not supported. Leave it out.
@@ -259,7 +261,8 @@ class AsyncClient:
             start_message_id_inclusive: Whether a seek to a message redelivers that message.
             batch_receive_policy: When `batch_receive` returns.
             key_shared_policy: How KeyShared consumers divide the keys; by default AutoSplit, in order.
-            batch_index_ack_enabled: Not supported. Leave it out.
+            batch_index_ack_enabled: Whether single messages of a batch are acknowledged, where the broker has that
+                switched on, too.
             regex_subscription_mode: Which topics a pattern takes.
             dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
             crypto_failure_action: What happens to a message that cannot be decrypted.
@@ -281,7 +284,8 @@ class AsyncClient:
         configuration = ConsumerConfiguration.of({**locals(), **options})
         core = self._running_core()
         consumer = await open_consumer(core, configuration)
-        return AsyncConsumer(core, consumer)
+        face = AsyncReceiptConsumer if configuration.ack_receipt_enabled else AsyncConsumer
+        return face(core, consumer)
 
     async def create_reader(
         self,

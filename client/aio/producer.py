@@ -7,7 +7,7 @@ from datetime import timedelta
 from ...protocol.errors import AlreadyClosed, MagnetarError
 from ..core.context import Core
 from ..core.message_id import MessageId
-from ..core.refusals import refuse
+from ..core.options import refuse
 from ..core.results import Result
 from ..core.threading_bridge import LoopSignal
 from ..producing.outbox import Outbox, SendCallback, ignore

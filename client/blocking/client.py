@@ -31,8 +31,8 @@ from ..core.configuration import (
 from ..core.context import Closeable
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
+from ..core.options import refuse
 from ..core.outgoing_message import OutgoingMessage
-from ..core.refusals import refuse
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
@@ -41,6 +41,7 @@ from .intercepted_producer import InterceptedProducer
 from .loop import Running, obtain
 from .producer import Producer
 from .reader import Reader
+from .receipt_consumer import ReceiptConsumer
 from .table_view import TableView
 
 
@@ -241,7 +242,8 @@ class Client:
             receiver_queue_size: Approximate number of messages that wait in the client; 0 = none.
             max_total_receiver_queue_size_across_partitions: The same for all partitions together.
             consumer_name: Shown in the topic's statistics.
-            unacked_messages_timeout_ms: Not supported. Leave it out.
+            unacked_messages_timeout_ms: Milliseconds after which an unacknowledged message is delivered again;
+                0 = never.
             broker_consumer_stats_cache_time_ms: Accepted without effect.
             negative_ack_redelivery_delay_ms: Milliseconds from a negative acknowledgement to the redelivery.
             is_read_compacted: Not supported. Leave it out.
@@ -258,7 +260,8 @@ class Client:
             start_message_id_inclusive: Whether a seek to a message redelivers that message.
             batch_receive_policy: When `batch_receive` returns.
             key_shared_policy: How KeyShared consumers divide the keys; by default AutoSplit, in order.
-            batch_index_ack_enabled: Not supported. Leave it out.
+            batch_index_ack_enabled: Whether single messages of a batch are acknowledged, where the broker has that
+                switched on, too.
             regex_subscription_mode: Which topics a pattern takes.
             dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
             crypto_failure_action: What happens to a message that cannot be decrypted.
@@ -276,10 +279,9 @@ class Client:
             MagnetarError: What the broker answers, as the class of its error.
             ConsumerBusy: If the subscription admits no other consumer.
         """
-        return Consumer(
-            self,
-            self.open_consumer(ConsumerConfiguration.of({**locals(), **options})),
-        )
+        configuration = ConsumerConfiguration.of({**locals(), **options})
+        face = ReceiptConsumer if configuration.ack_receipt_enabled else Consumer
+        return face(self, self.open_consumer(configuration))
 
     def create_reader(
         self,

@@ -13,7 +13,7 @@ from ..aio.facts import ProducerFacts
 from ..aio.producer import report
 from ..core.configuration import ProducerConfiguration
 from ..core.message_id import MessageId
-from ..core.refusals import refuse
+from ..core.options import refuse
 from ..producing.outbox import Attributes, Outbox, SendCallback, ignore
 from ..producing.send_outcome import SendOutcome
 from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms

@@ -2,18 +2,20 @@
 
 Acknowledgements are collected from any thread with one append each (one for a whole list or batch). They are sent
 together: 100 ms after the first, or when 1,000 wait (`ack_group_time_ms`, `ack_group_max`). Negatively acknowledged
-entries are asked for again after their delay: one by one on a Shared subscription, all from the first unacknowledged on
-otherwise. What could not be sent because there is no connection is sent first thing on the next.
+entries are asked for again after their delay (`negative_acks`), unacknowledged ones after the time-out, if there is one
+(`ack_timeout`): one by one on a Shared subscription, all from the first unacknowledged on otherwise. What could not be
+sent because there is no connection is sent first thing on the next.
 
-The same queue carries entries that were not delivered (`undelivered`) and those delivered since (`opened`). So the loop
-learns of these before it handles any acknowledgement of later messages.
+The same queue carries entries that were not delivered (`undelivered`), those delivered since (`opened`), and with a
+time-out all that are delivered (`given`). So the loop learns of these before it handles any acknowledgement of their
+messages, or of later ones.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from functools import partial
 from itertools import repeat
 from typing import Protocol
 
@@ -22,38 +24,33 @@ from ...protocol.errors import OperationNotSupported
 from ...protocol.message_id import Position
 from ...protocol.plain_values import is_list
 from ...protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages
+from ..acknowledging.ack_receipts import AckedPart, AckReceipts
+from ..acknowledging.ack_state import Acknowledgements
+from ..acknowledging.ack_timeout import AckTimeouts, UnackedTracker
+from ..acknowledging.chunk_positions import ChunkPositions
+from ..acknowledging.negative_acks import NegativeAcks
 from ..core.configuration import ConsumerConfiguration
+from ..core.connection import ClientConnection
 from ..core.context import Core
 from ..core.message_id import MessageId
-from .ack_state import Acknowledgements
-from .chunk_positions import ChunkPositions
-from .message import Message, Opened, Run, run_at
+from .message import Message, Opened, ReceivedEntry, Run, run_at
 
 logger = logging.getLogger(__name__)
 
 ENTRIES_PER_COMMAND_MAX = 5_000
 """An acknowledged entry takes up to 25 bytes; commands stay far below the frame limit."""
-DAMAGED_DELAY_MIN_S = 1.0
-"""A damaged entry is asked for again after `negative_ack_redelivery_delay_ms`, but not before this time,"""
-DAMAGED_DELAY_MAX_S = 3600.0
-"""after twice the time whenever it comes damaged again, and at least so often."""
-DAMAGED_MAX = 1_000
-"""Of so many damaged entries it is remembered how often they came."""
+
+PARTS_PER_COMMAND_MAX = 500
+"""A part of a batch of 1,000 messages takes up to 190 bytes."""
 
 _popleft = deque[object].popleft
-
-
-class Wire(Protocol):
-    """A connection, as far as acknowledgements go over it."""
-
-    def write(self, data: bytes) -> None: ...
 
 
 class AckRoute(Protocol):
     """Where a consumer is registered, as far as acknowledgements have to know."""
 
     @property
-    def connection(self) -> Wire | None: ...
+    def connection(self) -> ClientConnection | None: ...
     @property
     def id(self) -> int: ...
 
@@ -67,6 +64,8 @@ class Acknowledging(Protocol):
     def redeliver_all(self) -> None:
         """Have everything unacknowledged delivered again."""
         ...
+
+    async def ready_connection(self) -> ClientConnection: ...
 
 
 class _UpTo:
@@ -87,6 +86,16 @@ class _Undelivered:
         self.position = position
 
 
+class _Given:
+    """Among what the application collected: an entry that the acknowledgement time-out begins for."""
+
+    __slots__ = ("position", "redelivery_count")
+
+    def __init__(self, position: Position, redelivery_count: int) -> None:
+        self.position = position
+        self.redelivery_count = redelivery_count
+
+
 class _Opened:
     """Among what the application collected: an entry whose messages it is given."""
 
@@ -104,9 +113,8 @@ class ConsumerAcks:
         self._consumer = consumer
         self._group_s = configuration.ack_group_time_ms / 1000
         self._group_max = configuration.ack_group_max
-        self._negative_delay_s = configuration.negative_ack_redelivery_delay_ms / 1000
         self._one_by_one = not configuration.consumer_type.keeps_order
-        self._state = Acknowledgements()
+        self._state = Acknowledgements(configuration.batch_index_ack_enabled)
         self._collected: deque[object] = deque()
         """In the order of calls: messages, ids, lists of both, opened batches, `_UpTo`, `_Undelivered`, `_Opened`."""
         self._listed = 0
@@ -115,16 +123,33 @@ class ConsumerAcks:
         self._timer: asyncio.TimerHandle | None = None
         self._notes_opened = False
         """Whether there ever was an entry since the last seek that could not be opened."""
-        self._negative: dict[Position, float] = {}
-        """When to ask for entries again."""
-        self._due: list[tuple[float, Position]] = []
-        """The same as a heap, with some that were withdrawn."""
-        self._negative_timer: asyncio.TimerHandle | None = None
+        self._negative = NegativeAcks(
+            core.loop,
+            configuration.negative_ack_redelivery_delay_ms / 1000,
+            configuration.negative_ack_redelivery_backoff,
+            self.flush,
+            lambda due: self._ask_for(due, self.on_negative_sent),
+        )
         self.on_negative_sent: Callable[[Sequence[Position]], None] | None = None
         """Called when entries that were negatively acknowledged are asked for again."""
-        self._damaged: dict[Position, int] = {}
-        """How often entries came damaged."""
         self.chunked = ChunkPositions()
+        self.on_timeout_sent: Callable[[Sequence[Position]], None] | None = None
+        """Called when entries that were not acknowledged in time are asked for again."""
+        self.timeouts: AckTimeouts | None = None
+        """None without an acknowledgement time-out."""
+        if configuration.unacked_messages_timeout_ms:
+            tracker = UnackedTracker(
+                configuration.unacked_messages_timeout_ms / 1000,
+                configuration.ack_timeout_tick_time_ms / 1000,
+                configuration.ack_timeout_redelivery_backoff,
+            )
+            self.timeouts = AckTimeouts(
+                core.loop, tracker, self.flush, lambda due: self._ask_for(due, self.on_timeout_sent)
+            )
+        self.receipts: AckReceipts | None = None
+        """None unless calls that acknowledge wait for the broker's answer."""
+        if configuration.ack_receipt_enabled:
+            self.receipts = AckReceipts(core, consumer, self.flush, lambda: bool(self._state))
 
     # ---- From the application, any thread ----
 
@@ -157,9 +182,9 @@ class ConsumerAcks:
         elif len(self._collected) == self._group_max:
             self._core.handover.wake(self.flush)
 
-    def negative_acknowledge(self, message_id: MessageId) -> None:
+    def negative_acknowledge(self, message_id: MessageId, redelivery_count: int) -> None:
         """The message failed: deliver it again after the delay."""
-        self._core.handover.wake(self.redeliver_later, self.chunked.of(message_id))
+        self._core.handover.wake(self.redeliver_later, self.chunked.of(message_id), redelivery_count)
 
     # ---- From the receive queue, under its lock, any thread ----
 
@@ -168,7 +193,7 @@ class ConsumerAcks:
         self._notes_opened = True
         self._collected.append(_Undelivered(position))
         if damaged:
-            self._core.handover.wake(self._ask_again, position)
+            self._core.handover.wake(self._negative.add_damaged, position)
 
     def opened(self, position: Position) -> None:
         """The application is about to be given the messages of this entry; for subscriptions that keep an order."""
@@ -177,7 +202,20 @@ class ConsumerAcks:
             if len(self._collected) == self._group_max:
                 self._core.handover.wake(self.flush)
 
+    def given(self, entry: ReceivedEntry) -> None:
+        """The application is about to be given the messages of this entry; for consumers with a time-out."""
+        self._collected.append(_Given(entry.position, entry.redelivery_count))
+        if not self._told:
+            self._told = True
+            self._core.handover.wake(self._start_timer)
+
     # ---- On the loop ----
+
+    def came(self, entry: ReceivedEntry) -> None:
+        """A batch came: what is acknowledged of it is left out."""
+        entry.ack_set = tuple(
+            word & 0xFFFFFFFFFFFFFFFF for word in self._state.came(entry.position, entry.count, entry.ack_set)
+        )
 
     def received(self, position: Position) -> None:
         """An entry came."""
@@ -188,22 +226,26 @@ class ConsumerAcks:
         self._collected.append(MessageId(-1, *position))
         self._start_timer()
 
-    def redeliver_later(self, positions: Sequence[Position]) -> None:
+    def redeliver_later(self, positions: Sequence[Position], redelivery_count: int = 0) -> None:
         """Ask for these entries again after the delay of negative acknowledgements."""
-        self._redeliver_in(positions, self._negative_delay_s)
+        if self.timeouts is not None:
+            self._drain()  # they may not be tracked yet
+            for position in positions:
+                self.timeouts.tracker.forget(position)
+        self._negative.add(positions, redelivery_count)
 
     def subscribed(self) -> None:
         """There is a new subscription: the broker delivers everything unacknowledged anyway."""
-        self._forget_negative()
         self.flush()
+        self._comes_anyway()
         self._state.forget_sent()
 
     def reset(self) -> None:
         """The application seeks: forget everything."""
         self._collected.clear()
         self._state.reset()
-        self._forget_negative()
-        self._damaged.clear()
+        self._comes_anyway()
+        self._negative.reset()
         self.chunked.clear()
         self._notes_opened = False
 
@@ -215,12 +257,15 @@ class ConsumerAcks:
         connection = self._consumer.registration.connection
         if connection is None or not self._state:
             return
+        send = partial(_send, connection, self._consumer.registration.id, self.receipts)
         cumulative, complete = self._state.take()
-        consumer_id = self._consumer.registration.id
         if cumulative is not None:
-            connection.write(ack(consumer_id, [cumulative], cumulative=True))
+            send([cumulative], cumulative=True)
         for start in range(0, len(complete), ENTRIES_PER_COMMAND_MAX):
-            connection.write(ack(consumer_id, complete[start : start + ENTRIES_PER_COMMAND_MAX]))
+            send(complete[start : start + ENTRIES_PER_COMMAND_MAX])
+        parts = self._state.take_parts()
+        for start in range(0, len(parts), PARTS_PER_COMMAND_MAX):
+            send((), parts[start : start + PARTS_PER_COMMAND_MAX])
 
     def close(self) -> None:
         """Send what waits; nothing is sent afterwards."""
@@ -230,8 +275,9 @@ class ConsumerAcks:
     def abandon(self) -> None:
         """Send no more acknowledgements."""
         self._stop_timer()
-        if self._negative_timer is not None:
-            self._negative_timer.cancel()
+        self._negative.stop()
+        if self.timeouts is not None:
+            self.timeouts.stop()
 
     def send_redelivery(self, positions: Sequence[Position], epoch: int | None = None) -> None:
         """Ask for entries again; for all if none is named. What is sent again carries `epoch` (PIP 84)."""
@@ -239,7 +285,7 @@ class ConsumerAcks:
         if connection is None:
             return
         if not positions:
-            self._forget_negative()
+            self._comes_anyway()
         for start in range(0, len(positions) or 1, ENTRIES_PER_COMMAND_MAX):
             command = CommandRedeliverUnacknowledgedMessages(
                 consumer_id=self._consumer.registration.id,
@@ -251,6 +297,23 @@ class ConsumerAcks:
             if epoch is not None:
                 command.consumer_epoch = epoch
             connection.write(encode(command))
+
+    def _comes_anyway(self) -> None:
+        """Everything unacknowledged is delivered again."""
+        self._negative.clear()
+        if self.timeouts is not None:
+            self.timeouts.tracker.clear()
+
+    def _ask_for(self, positions: list[Position], told: Callable[[Sequence[Position]], None] | None) -> None:
+        """Have these entries delivered again, or all on a subscription that keeps an order."""
+        if told is not None:
+            told(positions)
+        if self._one_by_one:
+            if self.chunked:
+                positions = [part for position in positions for part in self.chunked.of(MessageId(-1, *position))]
+            self.send_redelivery(positions)
+        else:
+            self._consumer.redeliver_all()
 
     def _start_timer(self) -> None:
         if self._timer is None:
@@ -286,7 +349,7 @@ class ConsumerAcks:
             elif is_list(item):
                 self._work_off(item)
             else:
-                assert isinstance(item, _UpTo | _Undelivered | _Opened)
+                assert isinstance(item, _UpTo | _Undelivered | _Given | _Opened)
                 self._note(item)
 
     def _finish(self, message_id: MessageId) -> None:
@@ -296,18 +359,26 @@ class ConsumerAcks:
             logger.error("an acknowledgement failed: %s", error)
         else:
             if position is not None:
-                self._negative.pop(position, None)
+                self._done(position)
                 if self.chunked or type(message_id) is not MessageId:
                     for chunk in self.chunked.done(message_id):
                         self._state.acknowledge(MessageId(-1, *chunk))
-                        self._negative.pop(chunk, None)
+                        self._negative.withdraw(chunk)
 
-    def _note(self, item: _UpTo | _Undelivered | _Opened) -> None:
+    def _done(self, position: Position) -> None:
+        self._negative.withdraw(position)
+        if self.timeouts is not None:
+            self.timeouts.tracker.forget(position)
+
+    def _note(self, item: _UpTo | _Undelivered | _Given | _Opened) -> None:
         if isinstance(item, _UpTo):
             self._finish_up_to(item.message_id)
+        elif isinstance(item, _Given):
+            if self.timeouts is not None:
+                self.timeouts.track(item.position, item.redelivery_count)
         elif isinstance(item, _Opened):
             self._state.opened(item.position)
-            self._damaged.pop(item.position, None)
+            self._negative.came_whole(item.position)
         elif not self._one_by_one:
             self._state.undelivered(item.position)
 
@@ -315,7 +386,7 @@ class ConsumerAcks:
         entry, first, end = run
         position = entry.position
         if self._state.acknowledge_run(position, entry.count, (1 << end) - (1 << first)):
-            self._negative.pop(position, None)
+            self._done(position)
 
     def _finish_up_to(self, message_id: MessageId) -> None:
         if self.chunked:
@@ -324,57 +395,23 @@ class ConsumerAcks:
                 self._state.acknowledge(MessageId(-1, *chunk))
         self._state.acknowledge_cumulative(message_id)
         position = message_id.position
-        if self._negative:
-            kept = self._state.is_undelivered
-            self._negative = {other: due for other, due in self._negative.items() if other > position or kept(other)}
+        kept = self._state.is_undelivered
+        self._negative.withdraw_up_to(position, kept)
+        if self.timeouts is not None:
+            whole = message_id.batch_index() < 0 or message_id.batch_index() == message_id.batch_size() - 1
+            self.timeouts.tracker.forget_up_to(position if whole else (position[0], position[1] - 1))
 
-    def _ask_again(self, position: Position) -> None:
-        """An entry came damaged: it may be whole the next time. Each time the pause is twice as long."""
-        times = self._damaged.pop(position, 0)
-        self._damaged[position] = times + 1
-        if len(self._damaged) > DAMAGED_MAX:
-            del self._damaged[next(iter(self._damaged))]
-        delay_s = max(self._negative_delay_s, DAMAGED_DELAY_MIN_S) * 2 ** min(times, 16)
-        self._redeliver_in([position], min(delay_s, max(self._negative_delay_s, DAMAGED_DELAY_MAX_S)))
 
-    def _redeliver_in(self, positions: Sequence[Position], delay_s: float) -> None:
-        due = self._core.loop.time() + delay_s
-        for position in positions:
-            if position not in self._negative:
-                self._negative[position] = due
-                heappush(self._due, (due, position))
-        self._set_negative_timer()
-
-    def _forget_negative(self) -> None:
-        self._negative.clear()
-        self._due.clear()
-
-    def _set_negative_timer(self) -> None:
-        """Have `_redeliver_due` called when the first is due."""
-        while self._due and self._negative.get(self._due[0][1]) != self._due[0][0]:
-            heappop(self._due)  # withdrawn
-        timer = self._negative_timer
-        if not self._due or (timer is not None and timer.when() <= self._due[0][0]):
-            return
-        if timer is not None:
-            timer.cancel()
-        self._negative_timer = self._core.loop.call_at(self._due[0][0], self._redeliver_due)
-
-    def _redeliver_due(self) -> None:
-        self._negative_timer = None
-        self.flush()  # an acknowledgement that waits may have overtaken a negative one
-        now = self._core.loop.time()
-        due: list[Position] = []
-        while self._due and self._due[0][0] <= now:
-            when, position = heappop(self._due)
-            if self._negative.get(position) == when:
-                del self._negative[position]
-                due.append(position)
-        if due:
-            if self.on_negative_sent is not None:
-                self.on_negative_sent(due)
-            if self._one_by_one:
-                self.send_redelivery(due)
-            else:
-                self._consumer.redeliver_all()
-        self._set_negative_timer()
+def _send(
+    connection: ClientConnection,
+    consumer_id: int,
+    receipts: AckReceipts | None,
+    positions: Sequence[Position],
+    parts: Sequence[AckedPart] = (),
+    *,
+    cumulative: bool = False,
+) -> None:
+    if receipts is None:
+        connection.write(ack(consumer_id, positions, cumulative=cumulative, partial=parts))
+    else:
+        receipts.send(connection, consumer_id, positions, parts, cumulative=cumulative)

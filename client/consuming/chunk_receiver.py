@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...protocol.message_id import Position
+from ..acknowledging.chunk_positions import ChunkPositions
 from ..core.configuration import ConsumerConfiguration
 from ..core.context import Core
-from .chunk_positions import ChunkPositions
 from .chunks import ChunkOutcome, IncompleteMessages
 from .message import ReceivedEntry
 

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple, cast, overload
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from ...protocol.ack_sets import open_messages
 from ...protocol.batches import decode_batch, decode_uniform
 from ...protocol.compression import decompress
 from ...protocol.entries import is_batch, message_count
@@ -47,6 +48,7 @@ class ReceivedEntry:
         "opened",
         "partition",
         "payload",
+        "permits",
         "redelivery_count",
         "source",
         "topic",
@@ -82,8 +84,7 @@ class ReceivedEntry:
         self.redelivery_count = redelivery_count
         self.ack_set = ack_set
         """Words of 64 bits; a bit that is set stands for a message not yet acknowledged. Empty: none is."""
-        self.source = source
-        """Who received it, and under which of its subscriptions in time."""
+        self.source = source  # who received it, and under which of its subscriptions in time (`generation`)
         self.generation = generation
         self.chunks: tuple[ReceivedEntry, ...] = ()
         """Of a message put together from chunks (`chunks`): their entries in order. This is the last one."""
@@ -97,6 +98,7 @@ class ReceivedEntry:
         """What `prepare` made."""
         self.batched = is_batch(metadata)
         self.count = message_count(metadata)
+        self.permits = self.count if not ack_set else open_messages(ack_set, self.count)
 
     @property
     def position(self) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ...protocol.ack_sets import open_messages
 from ...protocol.commands import flow
 from ...protocol.entries import parse_entry, parse_metadata
 from ...protocol.errors import (
@@ -257,7 +258,7 @@ class PartitionConsumer:
         if self._epoch and command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
             # Sent before the broker knew of the redelivery. What was thrown away for that lies before it and comes
             # later: an application that went on here and acknowledged cumulatively would never see it.
-            self._pass_over(entry)
+            self._pass_over(entry, command)
             return
         where = command.message_id
         position = (signed64(where.ledgerId), signed64(where.entryId))
@@ -286,19 +287,21 @@ class PartitionConsumer:
             )
             # It fails the call whose turn it is.
             received.failure = error
-            received.count = _count_perhaps(entry)
+            received.count = received.permits = _permits_perhaps(entry, command)
             self._chunks.damaged(position)
         else:
             if self._chunks.awaited:
                 self._chunks.came(position)
-        self._granted -= received.count
+        self._granted -= received.permits
         if self._resumed_at is not None and not self._seeking:
             if position <= self._resumed_at:  # it is queued, or with the application: not acknowledged for it here
-                self.leave_out(received.count)
+                self.leave_out(received.permits)
                 return
             self._resumed_at = None
         self._last_arrived = position
         self.acks.received(position)
+        if (received.ack_set or self._configuration.batch_index_ack_enabled) and received.batched:
+            self.acks.came(received)
         if received.failure is None and is_chunk(received):
             self._chunk_arrived(received)
         elif self._filter is None or received.failure is not None or self._passes(self._filter, received):
@@ -311,14 +314,14 @@ class PartitionConsumer:
             return
         message = self._chunks.arrive(chunk)
         if message is None:
-            self.leave_out(chunk.count)
+            self.leave_out(chunk.permits)
         elif start is None or self._passes(start, message):
             self._receive_queue.arrive(message)
 
     def _passes(self, start: StartFilter, received: ReceivedEntry) -> bool:
         """Whether what came is wanted, if only in part."""
         if start.drops(received):
-            self.leave_out(received.count)
+            self.leave_out(received.permits)
             if self._epoch and not self._seeking:
                 # Done, as far as the application is concerned. On a Shared subscription another consumer may just have
                 # sought back to it: there it stays unacknowledged and comes again.
@@ -329,9 +332,9 @@ class PartitionConsumer:
             self._filter = None
         return True
 
-    def _pass_over(self, entry: bytes) -> None:
+    def _pass_over(self, entry: bytes, command: CommandMessage) -> None:
         """An entry came that goes no further."""
-        count = _count_perhaps(entry)
+        count = _permits_perhaps(entry, command)
         self._granted -= count
         self.leave_out(count)
 
@@ -343,7 +346,7 @@ class PartitionConsumer:
 
     def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
         """See `receive_queue.Source`; called under the receive queue's lock."""
-        self._credit_messages(entry.count)
+        self._credit_messages(entry.permits)
         try:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
         except Discarded as error:
@@ -359,6 +362,8 @@ class PartitionConsumer:
             raise not_delivered(self.topic.full, place, why, self._durable) from error
         if self._durable and self._epoch:  # cumulative acknowledgement deletes, so it matters what it covers
             self.acks.opened(entry.position)
+        if self.acks.timeouts is not None:
+            self.acks.given(entry)
         return messages
 
     # ---- Permits ----
@@ -452,12 +457,13 @@ class PartitionConsumer:
             self.redeliver_all()
 
 
-def _count_perhaps(entry: bytes) -> int:
+def _permits_perhaps(entry: bytes, command: CommandMessage) -> int:
     """How many permits an entry took that may be unreadable."""
     try:
-        return max(1, parse_metadata(entry).num_messages_in_batch)
+        count = max(1, parse_metadata(entry).num_messages_in_batch)
     except ProtocolError:
         return 1
+    return open_messages(command.ack_set, count) if command.ack_set else count
 
 
 def _start(last_arrived: tuple[int, int] | None, start: StartFilter | None) -> MessageIdData:

@@ -207,7 +207,7 @@ class ReceiveQueue:
         """Drop everything from `source`; returns how many of the messages were in entries not yet opened."""
         waiting = 0 if self.gate is None else self.gate.discard(source)
         with self.lock:
-            dropped = waiting + sum(entry.count for entry in self._entries if entry.source is source)
+            dropped = waiting + sum(entry.permits for entry in self._entries if entry.source is source)
             self._entries = deque(entry for entry in self._entries if entry.source is not source)
             opened: list[Message] = []
             self._pop_into(opened, sys.maxsize)  # a thread that finds it empty in between waits for the lock
@@ -227,7 +227,7 @@ class ReceiveQueue:
     def queued(self, source: object) -> int:
         """How many messages of `source` are in entries not yet opened; to be called under the lock."""
         waiting = 0 if self.gate is None else self.gate.queued(source)
-        return waiting + sum(entry.count for entry in self._entries if entry.source is source)
+        return waiting + sum(entry.permits for entry in self._entries if entry.source is source)
 
     def inherited(self, handover: Handover, failure: MagnetarError) -> None:
         """See `forking`: the lock may be held by a thread that is not here."""

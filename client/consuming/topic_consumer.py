@@ -198,7 +198,8 @@ class TopicConsumer:
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have the message delivered again after the delay."""
-        self._source(message).acks.negative_acknowledge(_id_of(message))
+        redelivery_count = message.redelivery_count() if isinstance(message, Message) else 0
+        self._source(message).acks.negative_acknowledge(_id_of(message), redelivery_count)
 
     def _source(self, message: Message | MessageId) -> PartitionConsumer:
         if self._closed:
@@ -314,6 +315,15 @@ def _checked_target(target: object) -> MessageId | int:
         f"seek takes a message id, milliseconds since the epoch, or a function from a topic to one of them, "
         f"not {target!r}"
     )
+
+
+async def receipts(consumer: TopicConsumer) -> None:
+    """Until all that was acknowledged before the call has its receipt, for consumers with receipts. On the loop.
+
+    Raises the broker's error, ConnectionClosed, Timeout, and why a subscription ended.
+    """
+    awaited = [one.acks.receipts for one in consumer.consumers]
+    await together([one.receive() for one in awaited if one is not None])
 
 
 def _id_of(message: Message | MessageId) -> MessageId:

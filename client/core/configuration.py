@@ -20,6 +20,7 @@ from .key_shared_policy import ConsumerKeySharedPolicy
 from .message_id import MessageId
 from .options import Options, option
 from .outgoing_message import OutgoingMessage
+from .redelivery_backoff import RedeliveryBackoff, check_backoff
 
 
 class ConsumerType(IntEnum):
@@ -281,10 +282,8 @@ class ConsumerConfiguration(Options):
     CALL = "subscribe"
     UNSUPPORTED = (
         "schema",
-        "unacked_messages_timeout_ms",
         "is_read_compacted",
         "replicate_subscription_state_enabled",
-        "batch_index_ack_enabled",
     )
     WITHOUT_EFFECT = ("broker_consumer_stats_cache_time_ms",)
 
@@ -303,8 +302,20 @@ class ConsumerConfiguration(Options):
         50_000, "The same for all partitions together.", minimum=1
     )
     consumer_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
+    unacked_messages_timeout_ms: int | None = option(
+        None, "Milliseconds after which an unacknowledged message is delivered again; 0 = never.", minimum=0
+    )
+    ack_timeout_tick_time_ms: int = option(
+        1_000, "Milliseconds between two looks for messages that are unacknowledged for too long.", minimum=1
+    )
+    ack_timeout_redelivery_backoff: RedeliveryBackoff | None = option(
+        None, "Added to `unacked_messages_timeout_ms`, such as a `MultiplierRedeliveryBackoff`."
+    )
     negative_ack_redelivery_delay_ms: int = option(
         60_000, "Milliseconds from a negative acknowledgement to the redelivery.", minimum=0
+    )
+    negative_ack_redelivery_backoff: RedeliveryBackoff | None = option(
+        None, "In place of `negative_ack_redelivery_delay_ms`, such as a `MultiplierRedeliveryBackoff`."
     )
     properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
     initial_position: InitialPosition = option(
@@ -339,6 +350,10 @@ class ConsumerConfiguration(Options):
     )
     interceptors: Sequence[ConsumerInterceptor] = option((), "What is told of messages and acknowledgements, in order.")
     ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
+    batch_index_ack_enabled: bool = option(
+        False, "Whether single messages of a batch are acknowledged, where the broker has that switched on, too."
+    )
+    ack_receipt_enabled: bool = option(False, "Whether calls that acknowledge wait for the broker's receipt.")
     ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
     crypto_key_reader: CryptoKeyReader | None = option(None, "Where the private keys come from.")
     crypto_failure_action: ConsumerCryptoFailureAction = option(
@@ -364,6 +379,8 @@ class ConsumerConfiguration(Options):
 
     def check(self) -> None:
         _check_reader(self.crypto_key_reader)
+        for name in ("ack_timeout_redelivery_backoff", "negative_ack_redelivery_backoff"):
+            check_backoff(name, getattr(self, name))
         if self.key_shared_policy is not None and not isinstance(self.key_shared_policy, ConsumerKeySharedPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(
                 f"key_shared_policy must be a ConsumerKeySharedPolicy, not {self.key_shared_policy!r}"

@@ -12,8 +12,7 @@ from dataclasses import MISSING
 from enum import IntEnum
 from typing import Any, ClassVar, Self, TypeVar, overload
 
-from ...protocol.errors import InvalidConfiguration
-from .refusals import refuse
+from ...protocol.errors import InvalidConfiguration, OperationNotSupported
 
 T = TypeVar("T")
 
@@ -121,3 +120,26 @@ def _checked_texts(name: str, value: Mapping[object, object] | None) -> dict[str
             raise InvalidConfiguration(f"{name} must map strings to strings, not {key!r} to {text!r}")
         checked[key] = text
     return checked
+
+
+def refuse(call: str, **given: object) -> None:
+    """Raise OperationNotSupported for the first parameter that asks for a feature which is missing here.
+
+    Such parameters of the official client keep their places and names. A program that moves here fails where it asks
+    for the feature, by its name. Values that switch a feature off pass.
+    """
+    for name, value in given.items():
+        if not _is_off(value):
+            raise OperationNotSupported(f"{call}: {name}={value!r} is not supported yet: leave it out")
+
+
+def _is_off(value: object) -> bool:
+    """Whether `value` is the official client's default for such a parameter: None, False, empty, an enumeration's first
+    member (Shared, PersistentOnly, FAIL), or the bytes schema.
+    """
+    if value is None or type(value).__name__ == "BytesSchema":
+        return True
+    try:
+        return int(value) == 0  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        return not value

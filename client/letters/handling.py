@@ -200,7 +200,7 @@ def _free(entry: ReceivedEntry) -> None:
     """Give the permits of an entry back, if it still takes them."""
     source = cast(PartitionConsumer, entry.source)
     if entry.generation == source.generation:
-        source.leave_out(entry.count)
+        source.leave_out(entry.permits)
 
 
 def _milliseconds(delay: timedelta | int) -> int:

@@ -43,7 +43,7 @@ class HeldBack:
 
     def queued(self, source: object) -> int:
         """How many messages of `source` are held."""
-        return sum(entry.count for _, _, entry in self._held if entry.source is source)
+        return sum(entry.permits for _, _, entry in self._held if entry.source is source)
 
     def discard(self, source: object) -> int:
         """Drop what is held of `source`: it comes again. Returns how many messages that were."""

@@ -13,17 +13,16 @@ that is here is dropped to make room.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import gt, lt
 
 from sortedcontainers import SortedDict
 
+from ...protocol.ack_sets import bits_to_words
 from ...protocol.errors import NotAllowedError
 from ...protocol.message_id import Position
 
-WORD_BITS = 64
-_WORD_MASK = (1 << WORD_BITS) - 1
 BATCH_MESSAGES_MAX = 1 << 20
 BATCHES_SIZE_MAX_BYTES = 64 << 20
 
@@ -160,7 +159,7 @@ class BatchIndexes:
     def ack_set(self, position: Position) -> list[int] | None:
         """Signed 64-bit words whose set bits are messages of a batch not yet acknowledged; None when all are open."""
         batch = self.sets.get(position)
-        return None if batch is None else bits_to_words(batch[1], batch[0])
+        return None if batch is None else bits_to_words(batch[1])
 
     def copy(self) -> Batches:
         """The same sets, apart from these."""
@@ -230,17 +229,3 @@ class BatchIndexes:
 
 def _size_bytes(size: int) -> int:
     return (size + 7) // 8
-
-
-def words_to_bits(words: Sequence[int]) -> int:
-    """Pulsar's ack set (64-bit words, least significant first, signed or not) as one number."""
-    return int.from_bytes(b"".join([(word & _WORD_MASK).to_bytes(8, "little") for word in words]), "little")
-
-
-def bits_to_words(bits: int, size: int) -> list[int]:
-    """The inverse of `words_to_bits` for a batch of `size` messages, words signed."""
-    words: list[int] = []
-    for index in range((size + WORD_BITS - 1) // WORD_BITS):
-        word = (bits >> (index * WORD_BITS)) & _WORD_MASK
-        words.append(word - (1 << WORD_BITS) if word >> (WORD_BITS - 1) else word)
-    return words

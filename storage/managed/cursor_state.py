@@ -13,8 +13,9 @@ Invariants:
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ...protocol.ack_sets import words_to_bits
 from ...protocol.message_id import Position
-from .acknowledged import BatchIndexes, EntryRanges, words_to_bits
+from .acknowledged import BatchIndexes, EntryRanges
 from .chain import LedgerChain
 from .cursor_changes import Changes, Whole, read_back
 

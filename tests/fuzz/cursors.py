@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+from magnetar.protocol.ack_sets import words_to_bits
 from magnetar.protocol.bookie_wire import LedgerEntry
 from magnetar.protocol.errors import MetadataError
 from magnetar.protocol.message_id import Position
 from magnetar.runtime.rpc.messages import pack, unpack
-from magnetar.storage.managed.acknowledged import words_to_bits
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.cursor_ledger import read_last, split
 from magnetar.storage.managed.cursor_state import CursorState

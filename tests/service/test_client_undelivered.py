@@ -167,7 +167,7 @@ async def test_permits_of_what_cannot_be_opened_go_back(broker: FakeBroker, clie
 async def test_a_damaged_entry_is_asked_for_again_with_growing_pauses(
     broker: FakeBroker, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.client.consuming.ack_sender.DAMAGED_DELAY_MIN_S", 0.05)
+    monkeypatch.setattr("magnetar.client.acknowledging.negative_acks.DAMAGED_DELAY_MIN_S", 0.05)
     await publish(client, [b"damaged on the way"])
     broker.corrupt = 3
     consumer = await client.subscribe(
@@ -188,7 +188,7 @@ async def test_a_damaged_entry_is_asked_for_again_with_growing_pauses(
 async def test_a_cumulative_ack_does_not_withdraw_the_request_for_a_damaged_entry(
     broker: FakeBroker, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.client.consuming.ack_sender.DAMAGED_DELAY_MIN_S", 0.3)
+    monkeypatch.setattr("magnetar.client.acknowledging.negative_acks.DAMAGED_DELAY_MIN_S", 0.3)
     await publish(client, numbers(3))
     broker.corrupt = 1
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST, negative_ack_redelivery_delay_ms=0)

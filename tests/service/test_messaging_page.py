@@ -436,6 +436,7 @@ def test_figures_of_a_consumer(side, cluster, topic):
 def test_defaults_of_the_client():
     consumer, producer = ConsumerConfiguration("t", "s"), ProducerConfiguration("t")
     assert (consumer.receiver_queue_size, consumer.negative_ack_redelivery_delay_ms) == (1000, 60_000)
+    assert not consumer.unacked_messages_timeout_ms and not consumer.batch_index_ack_enabled
     assert consumer.consumer_type is magnetar.ConsumerType.Exclusive
     assert producer.message_routing_mode is magnetar.PartitionsRoutingMode.RoundRobinDistribution
     assert producer.hashing_scheme is magnetar.HashingScheme.JavaStringHash

@@ -21,6 +21,7 @@ CLIENT = {
     "client.core",
     "client.crypto",
     "client.producing",
+    "client.acknowledging",
     "client.consuming",
     "client.letters",
     "client.aio",
@@ -40,7 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client.crypto": BASE,
     "client.core": BASE | {"client.crypto"},
     "client.producing": BASE | {"client.core", "client.crypto"},
-    "client.consuming": BASE | {"client.core", "client.crypto"},
+    "client.acknowledging": BASE | {"client.core"},
+    "client.consuming": BASE | {"client.acknowledging", "client.core", "client.crypto"},
     "client.letters": BASE | {"client.core", "client.producing", "client.consuming"},
     "client.aio": BASE | {"client.core", "client.crypto", "client.producing", "client.consuming", "client.letters"},
     "client.blocking": BASE

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from magnetar.protocol.ack_sets import words_to_bits
 from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError, SubscriptionNotFound
 from magnetar.protocol.message_id import Position
-from magnetar.storage.managed.acknowledged import BatchIndexes, words_to_bits
+from magnetar.storage.managed.acknowledged import BatchIndexes
 
 Callback = Callable[[Position | None, BaseException | None], None]
 

@@ -15,8 +15,7 @@ from magnetar.client.core.configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
 )
-from magnetar.client.core.options import Options
-from magnetar.client.core.refusals import refuse
+from magnetar.client.core.options import Options, refuse
 from magnetar.protocol.errors import MagnetarError, OperationNotSupported
 
 pulsar = pytest.importorskip("pulsar")
@@ -85,6 +84,8 @@ BY_NAME = {
     "enable_retry", "retry_letter_topic", "consumer_event_listener", "crypto_failure_action", "priority_level",
     "interceptors",
     "key_hash_ranges", "subscription_name",
+    "ack_receipt_enabled", "ack_timeout_tick_time_ms",
+    "ack_timeout_redelivery_backoff", "negative_ack_redelivery_backoff",
     "retry_letter_producer_customizer", "dead_letter_producer_customizer",
 }  # fmt: skip
 """Options of ours: calls take them among their `**options`."""
@@ -183,7 +184,6 @@ def test_enumerations(name: str) -> None:
     ("method", "options"),
     [
         ("create_producer", {"schema": object()}),
-        ("subscribe", {"subscription_name": "s", "unacked_messages_timeout_ms": 10_000}),
         ("create_reader", {"start_message_id": magnetar.MessageId.earliest, "is_read_compacted": True}),
     ],
 )

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.protocol.ack_sets import bits_to_words, words_to_bits
 from magnetar.protocol.errors import MetadataError, NotAllowedError
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.managed import acknowledged
-from magnetar.storage.managed.acknowledged import EntryRanges, bits_to_words, words_to_bits
+from magnetar.storage.managed.acknowledged import EntryRanges
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.cursor_state import CursorState
 
@@ -169,8 +170,8 @@ def test_batch_indexes_add_up_to_an_entry():
 @given(st.integers(1, 200), st.data())
 def test_ack_set_words_are_pulsars(size, data):
     bits = data.draw(st.integers(0, (1 << size) - 1))
-    words = bits_to_words(bits, size)
-    assert len(words) == (size + 63) // 64 and all(-(1 << 63) <= word < 1 << 63 for word in words)
+    words = bits_to_words(bits)
+    assert len(words) == (bits.bit_length() + 63) // 64 and all(-(1 << 63) <= word < 1 << 63 for word in words)
     assert words_to_bits(words) == bits
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.client.consuming.ack_state import Acknowledgements
+from magnetar.client.acknowledging.ack_state import Acknowledgements
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import OperationNotSupported
 
@@ -173,3 +173,58 @@ def test_nothing_is_sent_that_was_not_delivered(steps: list[tuple[str, int]]) ->
         up_to, entries = state.take()
         sent |= set(range(0 if up_to is None else up_to[1] + 1)) | {entry for _, entry in entries}
         assert sent <= delivered
+
+
+# ---- Batch-index acknowledgement ----
+
+
+def test_single_messages_are_sent_once_each_time_more_are_done() -> None:
+    state = Acknowledgements(index_acks=True)
+    state.acknowledge(in_batch(1, 5, 0, 3))
+    assert len(state) == 1 and state.take() == (None, [])
+    assert state.take_parts() == [(1, 5, [0b110], 3)]
+    assert not state and state.take_parts() == []
+    state.acknowledge(in_batch(1, 5, 2, 3))
+    assert state.take_parts() == [(1, 5, [0b010], 3)]
+    state.acknowledge(in_batch(1, 5, 1, 3))
+    assert state.take() == (None, [(1, 5)]) and state.take_parts() == []
+
+
+def test_a_batch_that_comes_again_leaves_out_what_is_acknowledged_and_not_sent() -> None:
+    state = Acknowledgements(index_acks=True)
+    state.acknowledge(in_batch(1, 5, 0, 3))
+    assert state.came((1, 5), 3, ()) == [0b110]
+    assert state.came((1, 5), 3, (0b011,)) == [0b010]
+    assert state.take_parts() == [(1, 5, [0b010], 3)]
+
+
+def test_what_was_sent_is_for_the_broker_to_say() -> None:
+    """It may be that its switch is off, or that somebody has set the cursor back."""
+    state = Acknowledgements(index_acks=True)
+    state.acknowledge(in_batch(1, 5, 0, 3))
+    state.take_parts()
+    assert state.came((1, 5), 3, ()) == ()
+    state.acknowledge(in_batch(1, 5, 1, 3))
+    assert state.take_parts() == [(1, 5, [0b101], 3)]
+
+
+@pytest.mark.parametrize("index_acks", [False, True])
+def test_open_messages_alone_complete_a_batch_of_which_the_broker_knows_the_rest(index_acks: bool) -> None:
+    state = Acknowledgements(index_acks)
+    assert state.came((1, 5), 4, (0b1001,)) == (0b1001,)
+    assert state.acknowledge(in_batch(1, 5, 0, 4)) is None
+    assert state.acknowledge(in_batch(1, 5, 3, 4)) == (1, 5)
+    assert state.take() == (None, [(1, 5)]) and state.take_parts() == []
+
+
+def test_when_all_that_is_open_is_acknowledged_already_nothing_is_delivered() -> None:
+    state = Acknowledgements(index_acks=True)
+    state.acknowledge(in_batch(1, 5, 0, 2))
+    assert state.came((1, 5), 2, (0b01,)) == [0]
+
+
+def test_a_cumulative_acknowledgement_inside_a_batch_sends_the_rest_of_it() -> None:
+    state = Acknowledgements(index_acks=True)
+    state.acknowledge(in_batch(1, 3, 1, 2))
+    state.acknowledge_cumulative(in_batch(1, 7, 1, 4))
+    assert state.take() == ((1, 6), []) and state.take_parts() == [(1, 7, [0b1100], 4)]

@@ -4,17 +4,25 @@ The broker knows entries only. An entry of a batch counts when all of its messag
 missing ones are kept here. Cumulative acknowledgement of a message inside a batch acknowledges the entry before it, and
 the batch up to the message.
 
+With batch-index acknowledgement (`index_acks`) the broker is told of single messages, too: `take_parts` gives the
+batches of which more is acknowledged than the broker knows. What the broker says of a batch that comes again is then
+what counts.
+
 An entry that could not be opened was never delivered, and a cumulative acknowledgement of what lies behind it must not
 delete it. From the first such entry on, a cumulative acknowledgement is sent as the position before that entry. Entries
 that were decoded behind it are sent one by one. Only an acknowledgement that names the entry itself gives it up.
 
 Pure state, no I/O and no clock. Invariants: `_missing` holds entries of which some but not all messages are
-acknowledged. Nothing at or below the cumulative position is held anywhere. No entry of `_undelivered` is in what `take`
-returns, nor at or below the cumulative position. Without such entries `_passed` is empty.
+acknowledged, and `_parts` those of them with news for the broker. Nothing at or below the cumulative position is held
+anywhere. No entry of `_undelivered` is in what `take` returns, nor at or below the cumulative position. Without such
+entries `_passed` is empty.
 
 Bound: `_undelivered` and `_passed` hold unacknowledged entries, which the broker limits.
 """
 
+from collections.abc import Sequence
+
+from ...protocol.ack_sets import bits_to_words, words_to_bits
 from ...protocol.errors import OperationNotSupported
 from ...protocol.message_id import Position
 from ..core.message_id import MessageId
@@ -26,7 +34,10 @@ LEDGERS_MAX = 256
 class Acknowledgements:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, index_acks: bool = False) -> None:
+        self._index_acks = index_acks
+        self._parts: dict[Position, int] = {}
+        """Batch sizes."""
         self._complete: dict[Position, None] = {}
         self._missing: dict[Position, int] = {}
         self._cumulative: Position | None = None
@@ -41,7 +52,7 @@ class Acknowledgements:
 
     def __len__(self) -> int:
         """Entries that wait to be sent, the cumulative position counted as one."""
-        return len(self._complete) + (not self._cumulative_sent)
+        return len(self._complete) + len(self._parts) + (not self._cumulative_sent)
 
     def received(self, position: Position) -> None:
         """An entry came. Remembers what lies before each ledger, for cumulative acknowledgement in a first entry."""
@@ -56,6 +67,23 @@ class Acknowledgements:
             if len(self._before_ledger) > LEDGERS_MAX:
                 del self._before_ledger[next(iter(self._before_ledger))]
         self._last_received = position
+
+    def came(self, position: Position, size: int, ack_set: Sequence[int]) -> Sequence[int]:
+        """A batch came, with the broker's ack set if parts of it are acknowledged. Returns the ack set without what is
+        acknowledged here and not sent yet."""
+        if position in self._parts:
+            if ack_set:
+                self._missing[position] &= words_to_bits(ack_set)
+            return bits_to_words(self._missing[position]) or [0]
+        if ack_set:
+            left = words_to_bits(ack_set) & ((1 << size) - 1)
+            if not self._index_acks:
+                left &= self._missing.get(position, left)
+            if left:
+                self._missing[position] = left
+        elif self._index_acks:
+            self._missing.pop(position, None)
+        return ack_set
 
     def undelivered(self, position: Position) -> None:
         """The application was told that it cannot have this entry."""
@@ -98,6 +126,8 @@ class Acknowledgements:
         missing &= ~(1 << index)
         if missing:
             self._missing[position] = missing
+            if self._index_acks:
+                self._parts[position] = size
             return None
         self._finish(position)
         return position
@@ -109,6 +139,8 @@ class Acknowledgements:
         missing = self._missing.get(position, (1 << size) - 1) & ~done
         if missing:
             self._missing[position] = missing
+            if self._index_acks:
+                self._parts[position] = size
             return False
         self._finish(position)
         return True
@@ -135,6 +167,7 @@ class Acknowledgements:
         self._cumulative_sent = False
         self._complete = {other: None for other in self._complete if other > position}
         self._missing = {other: missing for other, missing in self._missing.items() if other > position}
+        self._parts = {other: size for other, size in self._parts.items() if other > position}
 
     def take(self) -> tuple[Position | None, list[Position]]:
         """What is to be sent now: the cumulative position if it is new, and single entries."""
@@ -143,6 +176,12 @@ class Acknowledgements:
         complete = list(self._complete)
         self._complete.clear()
         return cumulative, complete
+
+    def take_parts(self) -> list[tuple[int, int, list[int], int]]:
+        """Ledger, entry, ack set and size of batches of which messages are to be acknowledged now."""
+        parts = [(*position, bits_to_words(self._missing[position]), size) for position, size in self._parts.items()]
+        self._parts.clear()
+        return parts
 
     def forget_sent(self) -> None:
         """A subscription begins: somebody else may have set the cursor back, so what was sent swallows nothing more."""
@@ -154,6 +193,7 @@ class Acknowledgements:
         """The application sought elsewhere: forget everything, acknowledged entries may come again."""
         self._complete.clear()
         self._missing.clear()
+        self._parts.clear()
         self._before_ledger.clear()
         self._last_received = None
         self._cumulative = None
@@ -163,6 +203,7 @@ class Acknowledgements:
 
     def _finish(self, position: Position) -> None:
         self._missing.pop(position, None)
+        self._parts.pop(position, None)
         self._complete[position] = None
         if self._undelivered:
             self._passed.pop(position, None)
