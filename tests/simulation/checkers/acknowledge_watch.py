@@ -15,6 +15,7 @@ from magnetar.actors.topics.subscription import Subscription
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.ack_sender import ConsumerAcks
 from magnetar.client.consuming.message import Message
+from magnetar.client.core.message_id import positions_of
 from magnetar.protocol.message_id import Position
 
 from .history import History
@@ -80,9 +81,10 @@ class AcknowledgeWatch:
     def handed_over(self, subscription: str, messages: list[Message]) -> None:
         """An application has these messages."""
         for message in messages:
-            ledger_id, entry_id, index, _, size = message.message_id()
-            if index >= size - 1:
-                self.gave_up(message.topic_name(), subscription, (ledger_id, entry_id))
+            message_id = message.message_id()
+            if message_id.batch_index() >= message_id.batch_size() - 1:
+                for position in positions_of(message_id):
+                    self.gave_up(message.topic_name(), subscription, position)
 
     def gave_up(self, topic: str, subscription: str, position: Position) -> None:
         """An application was handed the whole entry, or wants it no more."""

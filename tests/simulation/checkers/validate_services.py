@@ -22,6 +22,7 @@ from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.consuming.topic_consumer import TopicConsumer
 from magnetar.client.core.registration import Registration, RegistrationState
+from magnetar.client.producing.chunking import Chunk
 from magnetar.client.producing.partition_producer import PartitionProducer
 from magnetar.client.producing.topic_producer import TopicProducer
 from magnetar.protocol.message_id import Position
@@ -187,12 +188,14 @@ def validate_client(client: AsyncClient) -> Iterator[str]:
 def validate_producer(producer: PartitionProducer) -> Iterator[str]:
     name = f"producer {producer.name} on {producer.topic.full}"
     for first, second in pairwise(producer._inflight):
+        if isinstance(first, Chunk) and first.chunks is second.chunks:
+            continue
         if not first.first_sequence_id <= first.last_sequence_id < second.first_sequence_id:
             yield (
                 f"{name}: {first.first_sequence_id}…{first.last_sequence_id} is under way before "
                 f"{second.first_sequence_id}…{second.last_sequence_id}"
             )
-    if any(not batch.callbacks or not batch.entry for batch in producer._inflight):
+    if any(not (batch.callbacks or isinstance(batch, Chunk)) or not batch.entry for batch in producer._inflight):
         yield f"{name}: an empty batch is under way"
     if producer._registration.failure is not None and producer._inflight:
         yield f"{name} has failed, and {len(producer._inflight)} entries wait for an answer"

@@ -20,6 +20,8 @@ from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.positions import resolve
 from magnetar.actors.topics.topic import SubscriptionStart
+from magnetar.client.consuming.chunk_receiver import ChunkReceiver
+from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, StaleEpoch
@@ -264,7 +266,27 @@ def _overtake_waiting_entries(stack: ExitStack) -> None:
     replace(stack, WaitingEntries, "has_slot", lambda self, slot: False)
 
 
+def _acknowledge_chunks_early(stack: ExitStack) -> None:
+    arriving = ChunkReceiver.arrive
+
+    def arrive(self: ChunkReceiver, chunk: ReceivedEntry) -> ReceivedEntry | None:
+        message = arriving(self, chunk)
+        if message is None:
+            acks: Any = self._acks
+            acks.acknowledge(MessageId(-1, *chunk.position))
+        return message
+
+    replace(stack, ChunkReceiver, "arrive", arrive)
+
+
 OWN = (
+    Mutant(
+        "early chunk",
+        "a chunk is acknowledged before its message was handed over",
+        "I7",
+        _acknowledge_chunks_early,
+        "cluster",
+    ),
     Mutant(
         "draining",
         "a key goes to its new consumer while its old one holds messages of it",

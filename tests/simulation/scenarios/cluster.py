@@ -34,6 +34,7 @@ from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
 from ..faults.cluster import NAMESPACE, ClusterFaults
 from ..workloads.asking import Asking
+from ..workloads.chunked import Chunked
 from ..workloads.consuming import Consuming
 from ..workloads.electing import Electing
 from ..workloads.foreign_reading import ForeignReading
@@ -49,6 +50,8 @@ from ..world.loop import SimLoop
 from ..world.transcript import Transcript
 
 SAFETY_S = 8.0
+CHUNKED_SHARE = 0.5
+"""Of the clusters with messages that cannot be opened; they have messages in chunks instead."""
 REPAIR_LIMIT_S = 90.0
 """I8: a bookie lost forever is in no record, so long after its grace."""
 COLLECT_LIMIT_S = 30.0
@@ -91,7 +94,7 @@ class Scenario:
             self._recreating.append(Recreating(cluster, history, self._chance(), "recreator", "fleeting"))
         self._acknowledges_all = random.random() < 0.5
         self._restarts = random.random() < 0.3
-        self._unopenable: list[Unopenable] = []
+        self._unopenable: list[Unopenable | Chunked] = []
         if random.random() < 0.25:
             self._unopenable.append(Unopenable(cluster, history, self._chance(), "foreigner", "foreign"))
         self._restoring: Restoring | None = None
@@ -108,6 +111,8 @@ class Scenario:
             for number in range(apart.randint(2, 3)):
                 chance = Random(apart.getrandbits(64))
                 self._electing.append(Electing(cluster, history, chance, f"candidate-{number}", ELECTION))
+        if self._unopenable and apart.random() < CHUNKED_SHARE:
+            self._unopenable = [Chunked(cluster, history, Random(apart.getrandbits(64)), "chunker", "foreign")]
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
             *self._asking, *self._electing,
