@@ -30,6 +30,11 @@ def sticky_key(metadata: MessageMetadata) -> bytes:
     return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
 
 
+def key_hash(metadata: MessageMetadata) -> int:
+    """The murmur3 hash of the sticky key of an entry with that metadata, 31 bits."""
+    return murmur3_32(sticky_key(metadata)) & INT31_MASK
+
+
 def sticky_hash(entry: Buffer) -> int:
     """The murmur3 hash of an entry's sticky key, 31 bits."""
     try:

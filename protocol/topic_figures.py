@@ -91,6 +91,10 @@ class SubscriptionFigures:
     consumers: list[ConsumerFigures]
     active_consumer: str | None = None
     """The name of the consumer that gets the messages, where only one does."""
+    dropped_messages: int = 0
+    """On a non-persistent topic: messages that no consumer could get."""
+    drop_rate: float | None = None
+    """None on a persistent topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class TopicFigures:
     topic_epoch: int | None = None
     waiting_producers: int = 0
     """How many producers wait for exclusive access."""
+    persistent: bool = True
 
 
 @dataclass(frozen=True, slots=True)

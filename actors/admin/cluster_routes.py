@@ -8,6 +8,7 @@ from ...protocol.cluster_status import ClusterView, MemberStatus
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...protocol.plain_values import is_list, is_text_map
+from ...protocol.topics import NON_PERSISTENT, PERSISTENT
 from ...runtime.metrics import Metrics
 from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
@@ -31,6 +32,10 @@ GAUGES = {
     "magnetar_bookies_scrubbed_bytes": "Bytes that scrubs have read over the life of the bookies' disks.",
     "magnetar_bookies_scrub_progress": "Progress of the slowest scrub, from 0 to 1; 1 between passes.",
 }
+
+
+DOMAIN_OF_MODE = {"PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT}
+"""ALL has both."""
 
 
 class ClusterRoutes:
@@ -183,11 +188,10 @@ class ClusterRoutes:
         return no_content()
 
     async def topics(self, request: web.Request) -> web.Response:
-        """List the full names of the namespace's topics. Only the modes PERSISTENT and ALL have any."""
+        """List the full names of the namespace's topics. `mode` is PERSISTENT, NON_PERSISTENT or ALL."""
         await self._ask.namespace(namespace=namespace_of(request))
-        if request.query.get("mode", "PERSISTENT").upper() == "NON_PERSISTENT":
-            return json_answer([])
-        return json_answer([name async for names in pages(self._ask, namespace_of(request)) for name in names])
+        domain = DOMAIN_OF_MODE.get(request.query.get("mode", "PERSISTENT").upper())
+        return json_answer([name async for names in pages(self._ask, namespace_of(request), domain) for name in names])
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

@@ -107,6 +107,11 @@ def topic_of(request: web.Request) -> TopicName:
     return TopicName.of(found["tenant"], found["namespace"], found["topic"], found.get("domain", "persistent"))
 
 
+def domain_of(request: web.Request) -> str:
+    """`persistent` or `non-persistent`, of a path that has it."""
+    return request.match_info["domain"]
+
+
 def namespace_of(request: web.Request) -> str:
     """`tenant/namespace` of a path."""
     return f"{request.match_info['tenant']}/{request.match_info['namespace']}"

@@ -28,6 +28,8 @@ def topic_json(topic: TopicFigures) -> JsonObject:
     own: JsonObject = {"state": topic.state, "ownerEpoch": topic.epoch}
     if topic.topic_epoch is not None:  # as in Pulsar, there is none before the first grant
         own["topicEpoch"] = topic.topic_epoch
+    if not topic.persistent:
+        own["msgDropRate"] = sum(one.drop_rate or 0.0 for one in topic.subscriptions)
     return {**_totals([topic]), **own}
 
 
@@ -135,6 +137,9 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
     active = next((part.active_consumer for part in parts if part.active_consumer is not None), None)
     if active is not None:
         figures["activeConsumerName"] = active
+    if parts[0].drop_rate is not None:
+        figures["msgDropRate"] = sum(part.drop_rate or 0.0 for part in parts)
+        figures["msgDropCounter"] = sum(part.dropped_messages for part in parts)
     keys = next((consumer.key_shared for consumer in consumers if consumer.key_shared is not None), None)
     figures["allowOutOfOrderDelivery"] = keys is not None and keys.allow_out_of_order
     if keys is not None:

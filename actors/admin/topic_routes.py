@@ -12,6 +12,7 @@ from ..members.contracts_broker import Point
 from ..members.topic_lookup import PAGE, check_listener, pages
 from .requests import (
     Owners,
+    domain_of,
     flag,
     json_answer,
     json_body,
@@ -32,12 +33,11 @@ class TopicRoutes:
         self._ask = owners.coordinator.ask
 
     def routes(self) -> list[web.RouteDef]:
-        namespace = "/admin/v2/persistent/{tenant}/{namespace}"
+        namespace = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
         topic = namespace + "/{topic}"
         subscription = topic + "/subscription/{subscription}"
         return [
             web.get(namespace, self.list_topics),
-            web.get("/admin/v2/non-persistent/{tenant}/{namespace}", self.list_non_persistent),
             web.get(namespace + "/partitioned", self.list_partitioned),
             web.put(topic + "/partitions", self.create_partitioned),
             web.post(topic + "/partitions", self.grow),
@@ -63,20 +63,18 @@ class TopicRoutes:
 
     async def list_topics(self, request: web.Request) -> web.Response:
         """List the full names of a namespace's topics, partitions one by one."""
-        return json_answer([name async for names in pages(self._ask, namespace_of(request)) for name in names])
-
-    async def list_non_persistent(self, request: web.Request) -> web.Response:
-        """List non-persistent topics: none. pulsar-admin asks for them whenever it lists topics."""
-        await self._ask.namespace(namespace=namespace_of(request))
-        return json_answer([])
+        return json_answer(
+            [name async for names in pages(self._ask, namespace_of(request), domain_of(request)) for name in names]
+        )
 
     async def list_partitioned(self, request: web.Request) -> web.Response:
         """List the full names of a namespace's partitioned topics."""
+        domain = domain_of(request)
         found: list[str] = []
         after = ""
         while True:
             page = await self._ask.topic_records(namespace=namespace_of(request), after=after, limit=PAGE)
-            found += [name for name, partitions in page if partitions]
+            found += [name for name, partitions in page if partitions and TopicName.parse(name).domain == domain]
             if len(page) < PAGE:
                 return json_answer(found)
             after = page[-1].topic
@@ -115,7 +113,7 @@ class TopicRoutes:
         return await self._delete(topic, flag(request, "force"))
 
     async def create(self, request: web.Request) -> web.Response:
-        """Create a topic without partitions."""
+        """Create a topic without partitions. A non-persistent one lasts as long as the broker that gets it."""
         await self._ask.create_topic(topic=topic_of(request).full, partitions=0)
         return no_content()
 
@@ -169,6 +167,10 @@ class TopicRoutes:
 
     async def last_message_id(self, request: web.Request) -> web.Response:
         """Return the id of the topic's last message."""
+        if not topic_of(request).persistent:
+            raise web.HTTPMethodNotAllowed(
+                "GET", ["PUT"], text="a non-persistent topic has no last message: ask for its statistics"
+            )
         ledger, entry, partition, batch_index = await self._owners.ask(
             topic_of(request).full, lambda broker, name: broker.last_message_id(topic=name)
         )
@@ -187,6 +189,8 @@ class TopicRoutes:
         """Create a subscription. Body: the message id to begin at; without one, the latest."""
         position = position_of(await json_body(request), "latest")
         subscription = request.match_info["subscription"]
+        if not topic_of(request).persistent:
+            raise web.HTTPBadRequest(text="only a consumer creates a subscription of a non-persistent topic")
         members = await self._owners.members(topic_of(request), create=self._owners.may_create)
         existed = 0
         for member in members:

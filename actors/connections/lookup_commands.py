@@ -26,12 +26,18 @@ from ...protocol.pulsar_pb2 import (
     Schema,
     ServerError,
 )
-from ...protocol.topics import TopicName
+from ...protocol.topics import NON_PERSISTENT, PERSISTENT, TopicName
 from ..members.topic_lookup import check_listener
 from .link import ClientLink, CommandFamily, CommandHandler
 
 BYTES_SCHEMA_VERSION = bytes(8)
 """What Pulsar calls the schema of a topic whose only schema is that of bytes."""
+
+DOMAIN_OF_MODE: dict[int, str] = {
+    CommandGetTopicsOfNamespace.PERSISTENT: PERSISTENT,
+    CommandGetTopicsOfNamespace.NON_PERSISTENT: NON_PERSISTENT,
+}
+"""ALL has both."""
 
 
 class LookupCommands(CommandFamily):
@@ -110,11 +116,11 @@ class LookupCommands(CommandFamily):
         connection = self._connection
 
         async def answer() -> bytes:
-            topics: list[str] = []
-            if command.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-                topics = await connection.host.lookups.topics(
-                    command.namespace, size_max_bytes=connection.host.settings.max_message_size_bytes
-                )
+            topics = await connection.host.lookups.topics(
+                command.namespace,
+                domain=DOMAIN_OF_MODE.get(command.mode),
+                size_max_bytes=connection.host.settings.max_message_size_bytes,
+            )
             return encode(CommandGetTopicsOfNamespaceResponse(request_id=command.request_id, topics=topics))
 
         connection.start(answer(), "topics of namespace", lambda error: connection.error(command.request_id, error))

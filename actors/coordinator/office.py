@@ -62,7 +62,7 @@ class Office:
         self.namespaces = Namespaces(env, store, self._policies_changed)
         self.registry = TopicRegistry(env, store, settings, self.namespaces)
         self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies, ledger_ids)
-        self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry.guard_of)
+        self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry)
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
         self.rebalancer = Rebalancer(self.membership, self.placement, self.broker_calls, settings.rebalance_delay_s)
         self.deletions = TopicDeletions(env, store, self.membership, self.placement, self.registry, self.broker_calls)

@@ -18,6 +18,9 @@ beforehand which broker that will be. It follows from the name, so that nothing 
 Failed metadata writes are tried again with back-off as long as the coordinator is active. After a lost answer the
 records are read back first. An unexpected error ends one round, never the task.
 
+A non-persistent topic without partitions has no records. It is assigned in memory. When its broker ends the topic ends,
+too, unless a caller waits for it. The next coordinator does not know it: brokers give it up, and clients come again.
+
 An assignment is created only while the topic's own record is as the coordinator knows it, tested in the same
 transaction. So even a late write creates none for a topic that is deleted or marked as being deleted.
 """
@@ -26,6 +29,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from ...protocol.errors import MagnetarError, NoSuchKey, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
@@ -46,11 +50,28 @@ WRITES_PER_TRANSACTION = 250
 RETRY_INITIAL_S = 0.02
 RETRY_MAX_S = 1.0
 EPOCH_SHIFT = 32
+UNWRITTEN = -1
+"""The version of an assignment that has no record."""
+
+
+class TopicsKnown(Protocol):
+    """What placement asks about topics."""
+
+    def guard_of(self, topic: TopicName) -> Guard | None:
+        """Holds while the topic exists. None when it does not, has no record, or is being deleted."""
+        ...
+
+    def passes(self, topic: TopicName) -> bool:
+        """Whether it exists without a record."""
+        ...
+
+    def forget(self, full_name: str) -> None:
+        """A topic without a record has ended."""
+        ...
 
 
 class Placement:
-    """See the module. `push(changes)` tells the brokers; `guard_of(topic)` holds while the topic exists, and is None
-    when it does not or is being deleted."""
+    """See the module. `push(changes)` tells the brokers."""
 
     def __init__(
         self,
@@ -58,7 +79,7 @@ class Placement:
         store: EpochMetadataStore,
         membership: Membership,
         push: Callable[[Sequence[AssignmentChange]], None],
-        guard_of: Callable[[TopicName], Guard | None],
+        registry: "TopicsKnown",
     ) -> None:
         self.unexpected_errors = 0
         """Rounds that ended in an error that is none of ours; each was repeated."""
@@ -67,7 +88,8 @@ class Placement:
         self._store = store
         self._membership = membership
         self._push = push
-        self._guard_of = guard_of
+        self._guard_of = registry.guard_of
+        self._registry = registry
         self._wanted: dict[str, None] = {}
         self._waiting: dict[str, None] = {}  # for a broker, or for the end of the grace
         self._doubtful: dict[str, None] = {}  # whose record may not be what the table says
@@ -261,8 +283,12 @@ class Placement:
                 continue  # `unhold` names it again
             if current is None and topic not in self._askers:
                 continue  # deleted, or no caller waits
-            if current is None and self._guard_of(TopicName.parse(topic)) is None:
+            passes = self._registry.passes(TopicName.parse(topic))
+            if current is None and not passes and self._guard_of(TopicName.parse(topic)) is None:
                 self.refuse((topic,))
+                continue
+            if current is not None and passes and topic not in self._askers and not self._is_settled(current):
+                self._let_go(topic)
                 continue
             if current is not None and self._is_settled(current):
                 if topic not in self._forced:
@@ -303,10 +329,14 @@ class Placement:
     async def _write(self, chosen: Sequence[tuple[str, str]], brokers: Mapping[str, str]) -> dict[str, None]:
         writes: list[Write] = []
         wanted: list[tuple[str, str, int]] = []
+        passing: list[tuple[str, str, int]] = []
         for topic, broker in chosen:
             current = self.table.get(topic)
-            version = current.version if current is not None else None
             name = TopicName.parse(topic)
+            if self._registry.passes(name):
+                passing.append((topic, broker, self.take_epoch()))
+                continue
+            version = current.version if current is not None else None
             needs = self._guard_of(name) if version is None else None
             if version is None and needs is None:
                 self.refuse((topic,))
@@ -315,7 +345,9 @@ class Placement:
             value = {"broker": broker, "incarnation": brokers[broker], "epoch": epoch}
             writes.append(Write(metadata_keys.assignment(name.path), pack(value), version, needs))
             wanted.append((topic, broker, epoch))
-        results = await self._store.write_many(writes)
+        results: list[int | MagnetarError] = [*(await self._store.write_many(writes))] if writes else []
+        results += [UNWRITTEN] * len(passing)
+        wanted += passing
         new: list[tuple[str, Assignment]] = []
         changes: list[AssignmentChange] = []
         doubtful: dict[str, None] = {}
@@ -339,6 +371,7 @@ class Placement:
 
     async def _refresh(self, topics: Sequence[str]) -> None:
         """Take over what the store says about these topics (after a lost answer, or a conflict)."""
+        topics = [topic for topic in topics if not self._registry.passes(TopicName.parse(topic))]
         records = await self._store.get_many([_key_of(topic) for topic in topics])
         changes: list[AssignmentChange] = []
         for topic, record in zip(topics, records, strict=True):
@@ -355,6 +388,13 @@ class Placement:
                     changes.append(AssignmentChange(topic, after.broker, after.incarnation, after.epoch))
         if changes:
             self._push(changes)
+
+    def _let_go(self, topic: str) -> None:
+        """The broker of a topic without a record has ended, and the topic with it."""
+        self.table.remove(topic)
+        self._forced.pop(topic, None)
+        self._registry.forget(topic)
+        self._push([AssignmentChange(topic, None, "", self.take_epoch())])
 
     def take_epoch(self) -> int:
         """Greater than every assignment epoch before, of this coordinator and of all before it."""

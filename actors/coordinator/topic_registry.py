@@ -6,6 +6,9 @@ changes run one by one. A namespace with a topic under way is not deleted (see `
 deleted exists until its record is gone. Callers that want to use it, create it or grow it get ServiceUnitNotReady (see
 `topic_deletions`).
 
+A non-persistent topic without partitions has no record: it *passes*. It exists in this coordinator's memory, from its
+creation until its broker ends. Its next client has it created again.
+
 Who owns a topic and what it stores is not known here.
 """
 
@@ -74,6 +77,16 @@ class TopicRegistry:
             found = self._partitions.get(TopicName.parse(full_name).partitioned_name)
         return found or 0
 
+    def passes(self, topic: TopicName) -> bool:
+        """Whether it is a non-persistent topic without partitions: one that exists in memory only."""
+        known = topic.full in self._partitions and topic.full not in self._versions
+        return known and topic.full not in self.deleting
+
+    def forget(self, full_name: str) -> None:
+        """A topic that exists in memory only has ended with its broker."""
+        if full_name in self._partitions and full_name not in self._versions:
+            self._remove(TopicName.parse(full_name))
+
     def guard_of(self, topic: TopicName) -> Guard | None:
         """Holds while the record of the topic that a partition or plain topic belongs to is as it is known here.
 
@@ -91,7 +104,7 @@ class TopicRegistry:
         Raises TopicNotFound, NotAllowedError (the name of a partitioned topic itself, non-persistent topics),
         ServiceUnitNotReady (it is being deleted).
         """
-        _check_persistent(topic)
+        _check_domain(topic, self._settings)
         self._check_stays(topic)
         if topic.partition >= 0:
             base = topic.without_partition()
@@ -114,7 +127,7 @@ class TopicRegistry:
 
     def would_create(self, topic: TopicName) -> bool:
         """Whether `topic` is missing and `check_assignable` with `create` would create it."""
-        if not topic.persistent or not self._namespaces.exists(topic.namespace):
+        if not self._namespaces.exists(topic.namespace):
             return False
         if topic.partition < 0:
             return topic.full not in self._partitions
@@ -129,7 +142,7 @@ class TopicRegistry:
         partitions has none; its first producer or consumer creates it. Raises TopicNotFound, ServiceUnitNotReady (it is
         being deleted).
         """
-        _check_persistent(topic)
+        _check_domain(topic, self._settings)
         self._check_stays(topic)
         if topic.partition >= 0 and topic.full not in self._partitions:
             base = topic.without_partition()
@@ -154,7 +167,7 @@ class TopicRegistry:
 
     async def create(self, topic: TopicName, partitions: int) -> int:
         """Create a topic (0 partitions: a plain one). Raises KeyExists, TopicNotFound (no such namespace), …"""
-        _check_persistent(topic)
+        _check_domain(topic, self._settings)
         if topic.partition >= 0:
             raise NotAllowedError(
                 f"{topic.full} is the name of a partition, which cannot be created alone: choose another name"
@@ -172,8 +185,10 @@ class TopicRegistry:
         self._take_room(topic.namespace, max(partitions, 1))
         under_way = self._creating[topic.full] = asyncio.get_running_loop().create_future()
         try:
-            value = pack({"created_ms": self._env.clock.now_ms(), "partitions": partitions})
-            version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), value, None)
+            version: int | None = None
+            if topic.persistent or partitions:
+                value = pack({"created_ms": self._env.clock.now_ms(), "partitions": partitions})
+                version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), value, None)
             self._enter(topic.full, partitions, version)
         finally:
             self._counts[topic.namespace] -= max(partitions, 1)  # `_enter` has counted it, if it was created
@@ -227,6 +242,9 @@ class TopicRegistry:
         await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
         self.deleting.pop(topic.full, None)
         self._versions.pop(topic.full, None)
+        self._remove(topic)
+
+    def _remove(self, topic: TopicName) -> None:
         partitions = self._partitions.pop(topic.full, None)
         if partitions is not None:
             self._counts[topic.namespace] -= max(partitions, 1)
@@ -275,15 +293,17 @@ class TopicRegistry:
         if value.get("deleting"):
             self.deleting[full_name] = None
 
-    def _enter(self, full_name: str, partitions: int, version: int) -> None:
-        """Take over what the topic's record says."""
+    def _enter(self, full_name: str, partitions: int, version: int | None) -> None:
+        """Take over what the topic's record says. None: it has no record."""
         namespace = TopicName.parse(full_name).namespace
         before = self._partitions.get(full_name)
         if before is None:
             bisect.insort(self._names_by_namespace.setdefault(namespace, []), full_name)
         more = max(partitions, 1) - (max(before, 1) if before is not None else 0)
         self._counts[namespace] = self._counts.get(namespace, 0) + more
-        self._partitions[full_name], self._versions[full_name] = partitions, version
+        self._partitions[full_name] = partitions
+        if version is not None:
+            self._versions[full_name] = version
 
     def _take_room(self, namespace: str, count: int) -> None:
         """Count topics that are about to be created. Raises NotAllowedError when the namespace may not have so many."""
@@ -293,6 +313,6 @@ class TopicRegistry:
         self._counts[namespace] = wanted
 
 
-def _check_persistent(topic: TopicName) -> None:
-    if not topic.persistent:
-        raise NotAllowedError("non-persistent topics are not supported")
+def _check_domain(topic: TopicName, settings: Settings) -> None:
+    if not topic.persistent and not settings.non_persistent_topics_enabled:
+        raise NotAllowedError("non-persistent topics are switched off: set enableNonPersistentTopics=true")

@@ -26,6 +26,7 @@ from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
 
 from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topic_figures import KeySharedFigures
 from .consumer import AttachedConsumer, Delivery
 
@@ -120,6 +121,11 @@ class Dispatcher:
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
         """Give the entries that were read to consumers. Entries that no consumer can take are planned again."""
         raise NotImplementedError
+
+    def receiver(self, metadata: MessageMetadata) -> AttachedConsumer | None:
+        """Who gets an entry that is not stored and comes now: perhaps one that is not able to. Such an entry passes by
+        everything else here."""
+        return self.active
 
     # -- acknowledgement and redelivery --------------------------------------------------------------------------
 

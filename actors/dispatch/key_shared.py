@@ -22,8 +22,8 @@ import sys
 from collections.abc import Callable
 
 from ...protocol.message_id import Position
-from ...protocol.pulsar_pb2 import CommandSubscribe
-from ...protocol.sticky_key import sticky_hash
+from ...protocol.pulsar_pb2 import CommandSubscribe, MessageMetadata
+from ...protocol.sticky_key import key_hash, sticky_hash
 from ...protocol.topic_figures import DrainingFigures, KeySharedFigures
 from .consumer import AttachedConsumer, Delivered, Delivery, KeySharedOptions
 from .dispatcher import CursorView, Entry, Limits, ReadPlan
@@ -146,6 +146,9 @@ class KeySharedDispatcher(SharedDispatcher):
                 self.read_position = self._cursor.next_unacknowledged(self.read_position)
         self._learn_size(sending.entries, sending.messages)
         return sending.deliveries()
+
+    def receiver(self, metadata: MessageMetadata) -> AttachedConsumer | None:
+        return self._ranges.select(self._ranges.slot_of(key_hash(metadata)))
 
     def _send_unread(self, sending: "_Sending", entries: list[Entry]) -> int:
         """Send entries that were read for the first time, or have them wait. Returns how many; then no consumer is able

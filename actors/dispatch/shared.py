@@ -17,7 +17,7 @@ from typing import Protocol
 from sortedcontainers import SortedSet
 
 from ...protocol.message_id import Position
-from ...protocol.pulsar_pb2 import CommandSubscribe
+from ...protocol.pulsar_pb2 import CommandSubscribe, MessageMetadata
 from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
 
@@ -162,6 +162,9 @@ class SharedDispatcher(Dispatcher):
     def set_aside_size(self) -> int:
         """Entries that are set aside."""
         return len(self._aside)
+
+    def receiver(self, metadata: MessageMetadata) -> AttachedConsumer | None:
+        return self._take_turn()
 
     def _unacked_messages(self) -> int:
         return sum(consumer.unacked_messages for consumer in self.consumers)

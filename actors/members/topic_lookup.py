@@ -49,7 +49,6 @@ class Lookups:
         Raises ServiceUnitNotReady when its move takes long, TopicNotFound for a missing namespace, partition or
         (without automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
         """
-        _check_persistent(name)
         coordinator = self.coordinator()
         assignment = coordinator.assignments.get(name.full)
         if assignment is not None:
@@ -66,7 +65,6 @@ class Lookups:
         A missing topic is created if `create` and the settings say so. Raises TopicNotFound, NotAllowedError, and what
         `owner_url` raises.
         """
-        _check_persistent(name)
         identity = self.coordinator().identity
         found = await self._ask.assign(topic=name.full, create=None if create else False, here=True)
         return found.incarnation == identity.incarnation
@@ -74,14 +72,14 @@ class Lookups:
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """The number of partitions, 0 for a topic without. With `create` a missing topic that the settings want
         partitioned is created. Raises TopicNotFound and what `owner_url` raises."""
-        _check_persistent(name)
         known = self.coordinator().partitions.get(name.partitioned_name)
         if known is not None and name.partition < known:
             return known if name.partition < 0 else 0
         return await self._ask.partitions(topic=name.full, create=create)
 
-    async def topics(self, namespace: str, *, size_max_bytes: int) -> list[str]:
+    async def topics(self, namespace: str, *, domain: str | None, size_max_bytes: int) -> list[str]:
         """Full names of the namespace's topics, partitions one by one; none for a missing namespace, as in Pulsar.
+        Without a domain those of both.
 
         Raises NotAllowedError when the names exceed `size_max_bytes`: clients drop a connection that brings them a
         larger frame. Raises InvalidTopicName for what cannot name a namespace.
@@ -90,7 +88,7 @@ class Lookups:
         found: list[str] = []
         size = 0
         try:
-            async for names in pages(self._ask, namespace):
+            async for names in pages(self._ask, namespace, domain):
                 size += sum(len(name.encode()) + NAME_FRAME_BYTES for name in names)
                 if size > size_max_bytes:
                     raise NotAllowedError(
@@ -112,8 +110,10 @@ class Lookups:
             self._under_way -= 1
 
 
-async def pages(coordinator: CoordinatorContract, namespace: str) -> AsyncIterator[list[str]]:
-    """Full names of a namespace's topics, partitions one by one, in pages.
+async def pages(
+    coordinator: CoordinatorContract, namespace: str, domain: str | None = None
+) -> AsyncIterator[list[str]]:
+    """Full names of a namespace's topics, partitions one by one, in pages; those of one domain if it is given.
 
     What is created or deleted meanwhile is in it or not. Raises TopicNotFound for a missing namespace.
     """
@@ -123,6 +123,8 @@ async def pages(coordinator: CoordinatorContract, namespace: str) -> AsyncIterat
         names: list[str] = []
         for name, partitions in page:
             topic = TopicName.parse(name)
+            if domain is not None and topic.domain != domain:
+                continue
             names += [topic.partition_name(index) for index in range(partitions)] if partitions else [name]
             if len(names) >= PAGE:
                 yield names
@@ -139,8 +141,3 @@ def check_listener(name: str) -> None:
     """Raise ServiceUnitNotReady, as Pulsar, unless the client asks for no listener: there are none to choose from."""
     if name:
         raise ServiceUnitNotReady(f"the broker do not have {name[:100]} listener", listener=True)
-
-
-def _check_persistent(name: TopicName) -> None:
-    if not name.persistent:
-        raise NotAllowedError("non-persistent topics are not supported")

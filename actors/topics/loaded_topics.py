@@ -28,6 +28,7 @@ from ...storage.managed.managed_ledger import ManagedLedger
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
 from .common_state import CommonState
+from .non_persistent import NonPersistentTopic
 from .persistent import PersistentTopic
 from .topic import Topic, TopicState
 
@@ -164,7 +165,8 @@ class Topics:
         closing = self._closing.get(name.full)
         if closing is not None:
             await asyncio.shield(closing)
-        await self._delete_ledger(name, epoch)
+        if name.persistent:
+            await self._delete_ledger(name, epoch)
 
     def check(self) -> None:
         """Called now and then: looks for stalled dispatch."""
@@ -260,6 +262,9 @@ class Topics:
             raise _not_ours(full_name)
         await self.policies.known()
         name = TopicName.parse(full_name)
+        if not name.persistent:
+            policies = self.policies.effective(name.namespace)
+            return NonPersistentTopic(self._env, self._settings, policies, name, epoch, self._common)
         try:
             ledger = await self._open_ledger(name, epoch)
         except StaleEpoch:

@@ -10,7 +10,7 @@ Attaching, seeking and unsubscribing hold one lock, so each sees the other as do
 subscription also ends when no consumer attaches. Each has a consumer, a consumer that is about to attach, or (after a
 seek) a timer that ends it.
 
-Implementations: `subscription` for persistent topics, `passing` for others.
+Implementations: `subscription` for persistent topics, `non_persistent` for others.
 """
 
 import asyncio

@@ -198,6 +198,12 @@ class BrokerSettings:
         minimum=0.1,
         maximum=3600,
     )
+    non_persistent_topics_enabled: bool = setting(
+        "enableNonPersistentTopics",
+        "pulsar",
+        True,
+        "Take clients for non-persistent topics. They store no messages.",
+    )
     allow_auto_topic_creation: bool = setting(
         "allowAutoTopicCreation",
         "pulsar",

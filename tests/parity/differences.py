@@ -170,7 +170,6 @@ DIFFERENCES: tuple[Difference, ...] = (
         "without a hash a client compares the lists themselves",
         r"(GET_TOPICS_OF_NAMESPACE_RESPONSE.*) topics_hash=\"[0-9a-f]{8}\"",
         "GET_TOPICS_OF_NAMESPACE_RESPONSE.*",
-        "lists_of_topics_name_them_by_mode",
     ),
     Difference(
         "the broker answers with an error; Pulsar ends the connection",
@@ -195,5 +194,45 @@ DIFFERENCES: tuple[Difference, ...] = (
         r"\.cursors\.s\.individuallyDeletedMessages = .*",
         None,
         "internal_statistics_show_ledgers_and_cursors",
+    ),
+    Difference(
+        "a non-persistent topic has no last message: the error says so; Pulsar's is an unknown one",
+        "ERROR",
+        "ERROR error=NotAllowedError",
+        "commands_on_a_non_persistent_topic",
+        "last message id",
+    ),
+    Difference(
+        "a topic that is not there cannot be deleted, persistent or not",
+        "status 204|no body",
+        "status 404|a JSON body with a reason",
+        "non_persistent_topics_in_the_admin",
+        "delete again",
+    ),
+    Difference(
+        "only subscriptions drop messages: the broker hands on what a producer sends in the step in which it comes",
+        r"\.publishers\[0\]\.msgDropRate = 0",
+        None,
+        "statistics_of_a_non_persistent_topic",
+    ),
+    Difference(
+        "the drops are counted, too, and not only their rate",
+        None,
+        r"\.subscriptions\.s\.msgDropCounter = .*",
+        "statistics_of_a_non_persistent_topic",
+    ),
+    Difference(
+        "what is not there is answered with 404; Pulsar's broker fails",
+        "status 500",
+        "status 404",
+        "subscriptions_of_a_non_persistent_topic_live_as_long_as_it",
+        "skip all",
+    ),
+    Difference(
+        "where non-persistent topics are switched off none is created, partitioned or not",
+        "status 204|no body",
+        "status 412|a JSON body with a reason",
+        "non_persistent_topics_can_be_switched_off",
+        "partitions",
     ),
 )

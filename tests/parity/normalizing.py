@@ -29,7 +29,8 @@ _PLACE_KEYS |= {"nativeUrl", "serviceUrl", "brokerServiceUrl", "serviceUrlTls", 
 _LEDGER_KEYS = {"ledgerId", "currentLedgerId"}
 
 NOT_COMPARED = {"request_id", "server_version", "publish_time"}
-"""Fields of commands that say nothing."""
+NOT_COMPARED |= {"msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver"}
+"""Fields of commands that say nothing, and rates."""
 TEXT_FIELDS = {"message"}
 """Fields of commands with an error's text. It is noted, and not compared: our sentences are our own."""
 

@@ -30,7 +30,9 @@ PARTITIONED_CREATION = Group(
     "partitioned creation", {"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": "3"}
 )
 
-GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION)
+PERSISTENT_ONLY = Group("persistent only", {"enableNonPersistentTopics": "false"})
+
+GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY)
 
 
 class Scenario(NamedTuple):

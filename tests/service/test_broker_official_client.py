@@ -274,7 +274,7 @@ def test_partitioned_topics_and_patterns(client, cluster, topic):
 
 def test_what_is_not_there_is_refused_at_once(client):
     started = time.monotonic()
-    for name in ("persistent://no-tenant/no-namespace/t", "non-persistent://public/default/t"):
+    for name in ("persistent://no-tenant/no-namespace/t", "non-persistent://public/no-namespace/t"):
         with pytest.raises(pulsar.PulsarException):
             client.create_producer(name)
     assert time.monotonic() - started < 5

@@ -38,8 +38,6 @@ async def test_topics_exist_as_they_were_created() -> None:
                 await call("assign", topic=PREFIX + missing)
         with pytest.raises(NotAllowedError):
             await call("assign", topic=PREFIX + "p")
-        with pytest.raises(NotAllowedError):
-            await call("assign", topic="non-persistent://public/default/x")
         with pytest.raises(TopicNotFound):
             await call("assign", topic="persistent://public/nowhere/x")
         with pytest.raises(TopicNotFound):

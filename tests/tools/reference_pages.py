@@ -100,7 +100,7 @@ def admin() -> str:
     for group in admin_service()._routes:
         for route in group.routes():
             doc = inspect.getdoc(route.handler) or ""
-            rows.append((route.method, f"`{route.path}`", " ".join(doc.split())))
+            rows.append((route.method, f"`{re.sub(r':[^}]+}', '}', route.path)}`", " ".join(doc.split())))
     return (
         f"{NOTE}# Admin HTTP\n\n"
         "The admin listens on `--admin-port`, 8080 by default. Paths, parameters and answers are Pulsar's. A\n"

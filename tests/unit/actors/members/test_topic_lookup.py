@@ -37,7 +37,7 @@ def lookups_over(coordinator: Any) -> Lookups:
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 12_345])
 async def test_a_list_of_topics_comes_to_its_end_whatever_its_length(count: int) -> None:
     coordinator = ListingCoordinator({f"t{index:06}": 0 for index in range(count)})
-    found = await lookups_over(coordinator).topics("public/default", size_max_bytes=5 << 20)
+    found = await lookups_over(coordinator).topics("public/default", domain=None, size_max_bytes=5 << 20)
     assert found == [f"{PREFIX}t{index:06}" for index in range(count)]
     assert coordinator.asked == count // 1000 + 1
 
@@ -52,14 +52,14 @@ async def test_partitions_are_listed_one_by_one_beyond_ten_thousand() -> None:
 async def test_names_beyond_the_largest_frame_are_refused_with_what_to_do() -> None:
     coordinator = ListingCoordinator({"b": 10_000, "c": 10_000, "d": 10_000})
     with pytest.raises(NotAllowedError, match="ask the admin HTTP"):
-        await lookups_over(coordinator).topics("public/default", size_max_bytes=400_000)
+        await lookups_over(coordinator).topics("public/default", domain=None, size_max_bytes=400_000)
 
 
 async def test_a_missing_namespace_has_no_topics_and_an_impossible_one_is_refused() -> None:
     lookups = lookups_over(ListingCoordinator({"a": 0}))
-    assert await lookups.topics("public/none", size_max_bytes=1000) == []
+    assert await lookups.topics("public/none", domain=None, size_max_bytes=1000) == []
     with pytest.raises(InvalidTopicName):
-        await lookups.topics("nonsense", size_max_bytes=1000)
+        await lookups.topics("nonsense", domain=None, size_max_bytes=1000)
 
 
 def test_any_listener_is_refused_since_none_is_configured() -> None:

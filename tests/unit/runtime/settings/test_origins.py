@@ -40,6 +40,7 @@ PULSAR = {
     "maxConcurrentLookupRequest": "50000",
     "maxConcurrentTopicLoadRequest": "5000",
     "topicLoadTimeoutSeconds": "60",
+    "enableNonPersistentTopics": "true",
     "allowAutoTopicCreation": "true",
     "allowAutoTopicCreationType": "non-partitioned",
     "defaultNumPartitions": "1",
