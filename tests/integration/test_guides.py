@@ -64,6 +64,13 @@ def test_the_examples_for_consumers_print_what_they_should(
     assert printed in capsys.readouterr().out
 
 
+def test_the_example_of_an_election_has_one_leader_after_the_other(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(RAY, "ray-leader")
+    assert "['one', 'two']" in capsys.readouterr().out
+
+
 def test_the_example_for_the_official_client_prints_its_message(
     cluster: RayCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
