@@ -176,7 +176,7 @@ class AsyncClient:
             chunking_enabled: Whether a message that is too large for one entry is published in chunks. Needs batching
                 off, and a persistent topic.
             message_routing_mode: Which partition a message goes to.
-            lazy_start_partitioned_producers: Not supported. Leave it out.
+            lazy_start_partitioned_producers: Whether a partition gets its producer with its first message only.
             properties: Shown in the topic's statistics.
             batching_type: Which messages may share a batch.
             encryption_key: Name of the key that messages are encrypted with, or several names.

@@ -199,10 +199,7 @@ class ProducerConfiguration(Options):
     """One producer."""
 
     CALL = "create_producer"
-    UNSUPPORTED = (
-        "schema",
-        "lazy_start_partitioned_producers",
-    )
+    UNSUPPORTED = ("schema",)
 
     topic: str = option(doc="Any form of a topic's name.", text=True)
     producer_name: str | None = option(None, "By default the broker chooses a name.", text=True)
@@ -228,6 +225,9 @@ class ProducerConfiguration(Options):
     )
     properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
     batching_type: BatchingType = option(BatchingType.Default, "Which messages may share a batch.", choice=BatchingType)
+    lazy_start_partitioned_producers: bool = option(
+        False, "Whether a partition gets its producer with its first message only."
+    )
     access_mode: ProducerAccessMode = option(
         ProducerAccessMode.Shared, "Whether others may publish beside this producer.", choice=ProducerAccessMode
     )

@@ -93,6 +93,8 @@ class PartitionProducer:
         self.partition = partition
         self.name = configuration.producer_name or ""
         self.last_sequence_id = -1
+        self.started = False
+        """Whether it registers, or has: a partition may be begun with its first message only."""
         self.outbox = make_outbox(
             core.handover,
             self.pump,
@@ -102,6 +104,8 @@ class PartitionProducer:
             bytes_max=configuration.batching_max_allowed_size_in_bytes,
             pool=pool,
         )
+        if configuration.initial_sequence_id is not None:
+            self.outbox.next_sequence_id = configuration.initial_sequence_id + 1
         self.on_open_batch = self._tick_alone
         """Called when an open batch appeared and the delay timer has to start."""
         self._core = core
@@ -127,6 +131,7 @@ class PartitionProducer:
 
     async def open(self) -> None:
         """Register with the topic's broker. Raises the broker's refusal, ConnectError or Timeout."""
+        self.started = True
         await self._registration.open(f"creating a producer on {self.topic.full}")
 
     @property
@@ -235,23 +240,14 @@ class PartitionProducer:
             self._registered = True
             initial = self._configuration.initial_sequence_id
             self.last_sequence_id = answer.last_sequence_id if initial is None else initial
-            self.outbox.next_sequence_id = self.last_sequence_id + 1
-        for part in self._resend_parts():
-            connection.writelines(part)
+            if not self._inflight:  # else it was begun with them
+                self.outbox.next_sequence_id = self.last_sequence_id + 1
+            early, self._inflight = self._inflight, deque()
+            self._send(early)
+        else:
+            for part in in_portions((self._header(batch), batch.entry) for batch in self._inflight):
+                connection.writelines(part)
         self.pump()
-
-    def _resend_parts(self) -> Iterator[list[bytes]]:
-        """Frames of everything under way, in handy portions."""
-        parts: list[bytes] = []
-        size = 0
-        for batch in self._inflight:
-            parts += (self._header(batch), batch.entry)
-            size += len(batch.entry)
-            if size >= RESEND_PART_BYTES:
-                yield parts
-                parts, size = [], 0
-        if parts:
-            yield parts
 
     def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
         """The connection has ended: go on on another one."""
@@ -270,25 +266,40 @@ class PartitionProducer:
             self.on_open_batch(self)
         if not batches:
             return
-        connection, failure = self._registration.connection, self._registration.failure
+        failure = self._registration.failure
         if failure is not None:
             for batch in batches:
                 self._tell(batch, failure)
             return
+        deadline = self._core.loop.time() + self._timeout_s
+        for batch in batches:
+            batch.deadline = deadline
+        if self._registered:
+            self._send(batches)
+        else:  # the first messages of a partition that is begun with them
+            self.started = True
+            self._inflight.extend(batches)
+            self._registration.reconnect()
+        if self._expiry is None and self._timeout_s > 0 and self._inflight:
+            self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
+
+    def _send(self, batches: Iterable[Batch]) -> None:
+        """Encode batches, and send them if there is a connection."""
+        connection = self._registration.connection
         parts: list[bytes] = []
         now_ms = self._core.environment.clock.now_ms()
-        deadline = self._core.loop.time() + self._timeout_s
         for batch in batches:
             try:
                 entries = self._encoder.encode(batch, now_ms)
-            except MagnetarError as error:
-                self._tell(batch, error)
-                continue
-            except (TypeError, ValueError) as error:
-                self._tell(batch, InvalidMessage(f"the message cannot be encoded: {error}"))
+            except (MagnetarError, TypeError, ValueError) as error:
+                unfit = isinstance(error, TypeError | ValueError)
+                refusal = InvalidMessage(f"the message cannot be encoded: {error}") if unfit else error
+                self._tell(batch, refusal)
+                for flush in batch.flushes or ():
+                    flush.error = flush.error or refusal
+                self._end_flushes(batch)
                 continue
             batch.payloads = []
-            batch.deadline = deadline
             if len(entries) == 1:
                 batch.entry = entries[0]
                 self._inflight.append(batch)
@@ -296,14 +307,12 @@ class PartitionProducer:
                     parts += (self._header(batch), batch.entry)
                 continue
             for part in in_order(batch, entries):
-                part.deadline = deadline
+                part.deadline = batch.deadline
                 self._inflight.append(part)
                 if connection is not None:
                     parts += (self._header(part), part.entry)
         if parts and connection is not None:
             connection.writelines(parts)
-        if self._expiry is None and self._timeout_s > 0 and self._inflight:
-            self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
 
     def _header(self, batch: Batch) -> bytes:
         if batch.chunks is not None:
@@ -424,6 +433,20 @@ class PartitionProducer:
                 flush.future.set_exception(flush.error)
             else:
                 flush.future.set_result(None)
+
+
+def in_portions(frames: Iterable[tuple[bytes, bytes]]) -> Iterator[list[bytes]]:
+    """Headers and entries, in handy portions."""
+    parts: list[bytes] = []
+    size = 0
+    for header, entry in frames:
+        parts += (header, entry)
+        size += len(entry)
+        if size >= RESEND_PART_BYTES:
+            yield parts
+            parts, size = [], 0
+    if parts:
+        yield parts
 
 
 def _call(callbacks: list[SendCallback], result: Result, ids: Iterable[MessageId]) -> None:

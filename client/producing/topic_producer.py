@@ -13,7 +13,7 @@ from functools import partial
 from ...protocol.errors import AlreadyClosed, InvalidConfiguration, InvalidMessage, MagnetarError
 from ...protocol.topics import PERSISTENT, TopicName
 from ...runtime.tasks import together
-from ..core.configuration import BatchingType, ProducerConfiguration
+from ..core.configuration import BatchingType, ProducerAccessMode, ProducerConfiguration
 from ..core.context import Core
 from ..core.forking import inherited_error
 from ..core.outgoing_message import OutgoingMessage
@@ -81,7 +81,7 @@ class TopicProducer:
             self.producers = [self._make(topic, topic.partition, configuration.max_pending_messages, None)]
         self._core.opened[self] = None  # a client that closes ends a producer that waits for access, too
         try:
-            await together([producer.open() for producer in self.producers])
+            await together([producer.open() for producer in self._to_open()])
         except GeneratorExit:  # the loop has ended, and nothing can be awaited
             raise
         except BaseException:
@@ -112,6 +112,19 @@ class TopicProducer:
             producer.outbox.on_full = partial(router.turn_from, len(self.producers))
             self.producers.append(producer)
         router.grow(count)  # only now: other threads choose at any time
+
+    def _to_open(self) -> list[PartitionProducer]:
+        """All partitions; of lazy ones the first that is used, so that a refusal comes at once.
+
+        As in Pulsar only Shared producers are lazy. A chosen name is that of a producer that may have published before:
+        unless its sequence ids are given, the broker has to say where they go on.
+        """
+        configuration = self.configuration
+        numbered = configuration.producer_name is None or configuration.initial_sequence_id is not None
+        shared = configuration.access_mode is ProducerAccessMode.Shared
+        if self.router is None or not (configuration.lazy_start_partitioned_producers and numbered and shared):
+            return self.producers
+        return [self.producers[max(self.router.current, 0)]]
 
     def _make(self, topic: TopicName, partition: int, limit: int, pool: PendingPool | None) -> PartitionProducer:
         keyed = self.configuration.batching_type is BatchingType.KeyBased
@@ -195,7 +208,7 @@ class TopicProducer:
     @property
     def producer_name(self) -> str:
         """The name that the broker knows; all partitions share a configured one."""
-        return self.producers[0].name
+        return next((producer.name for producer in self.producers if producer.name), "")
 
     @property
     def last_sequence_id(self) -> int:
@@ -204,8 +217,8 @@ class TopicProducer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether all partitions are connected."""
-        return all(producer.is_connected for producer in self.producers)
+        """Whether all partitions that are in use are connected."""
+        return all(producer.is_connected for producer in self.producers if producer.started)
 
     async def flush(self) -> None:
         """Until everything sent so far is stored. Raises the first failure."""

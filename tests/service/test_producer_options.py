@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.blocking.client import Client
-from magnetar.client.core.configuration import BatchingType
+from magnetar.client.core.configuration import BatchingType, ProducerAccessMode
 from magnetar.client.core.interceptors import ProducerInterceptor
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.outgoing_message import OutgoingMessage
@@ -169,3 +169,42 @@ def test_a_blocking_producer_has_interceptors_too(broker_thread: FakeBrokerThrea
         assert recorder.closed == 1
         with pytest.raises(InvalidConfiguration, match="ProducerInterceptors"):
             client.create_producer("t", interceptors=[object()])
+
+
+@pytest.mark.parametrize("initial", [None, 41])
+async def test_a_lazy_partition_gets_its_producer_with_its_first_message(broker: FakeBroker, initial: int | None):
+    broker.partitions[TOPIC] = 3
+    async with AsyncClient(broker.url) as client:
+        producer = await client.create_producer(
+            "t", batching_enabled=False, lazy_start_partitioned_producers=True, initial_sequence_id=initial
+        )
+        assert broker.count("PRODUCER") == 1 and producer.is_connected() and producer.producer_name()
+        await producer.send(b"first")
+        for number in range(6):
+            producer.send_async(b"%d" % number)
+        await producer.flush()
+        assert broker.count("PRODUCER") == 3 and producer.is_connected()
+        for partition in range(3):
+            entries = [parse_entry(entry)[0] for entry in broker.topic(f"{TOPIC}-partition-{partition}").entries]
+            first = 0 if initial is None else initial + 1
+            assert [one.sequence_id for one in entries] == list(range(first, first + len(entries)))
+            assert len(entries) >= 2 and all(one.producer_name for one in entries)
+
+
+async def test_a_lazy_partition_that_cannot_begin_fails_its_messages(broker: FakeBroker):
+    broker.partitions[TOPIC] = 2
+    async with AsyncClient(broker.url) as client:
+        producer = await client.create_producer(
+            "t", batching_enabled=False, lazy_start_partitioned_producers=True, send_timeout_millis=300
+        )
+        broker.producer_errors = [NotAllowedError.server_error]
+        outcomes = await asyncio.gather(producer.send(b"a"), producer.send(b"b"), return_exceptions=True)
+        assert sorted(type(one).__name__ for one in outcomes) == ["MessageId", "NotAllowedError"]
+
+
+@pytest.mark.parametrize("options", [{"access_mode": ProducerAccessMode.Exclusive}, {"producer_name": "chosen"}])
+async def test_some_producers_are_never_lazy(broker: FakeBroker, options: dict[str, Any]):
+    broker.partitions[TOPIC] = 3
+    async with AsyncClient(broker.url) as client:
+        await client.create_producer("t", lazy_start_partitioned_producers=True, **options)
+        assert broker.count("PRODUCER") == 3
