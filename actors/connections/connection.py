@@ -247,7 +247,9 @@ class ServerConnection(asyncio.Protocol):
             )
             return
         self._requests += 1
-        self.host.requests.spawn(self._serve(coroutine, name, on_error), f"{name} of {self.remote_address}")
+        serving = self._serve(coroutine, name, on_error)
+        task = self.host.requests.spawn(serving, f"{name} of {self.remote_address}")
+        task.add_done_callback(lambda _: coroutine.close())  # a broker that stops may cancel it before its first step
 
     async def _serve(
         self, coroutine: Coroutine[object, object, bytes | None], name: str, on_error: Callable[[MagnetarError], None]
