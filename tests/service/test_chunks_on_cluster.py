@@ -56,7 +56,7 @@ async def test_each_client_reads_the_chunks_of_the_other(ours: AsyncClient, offi
         await our_consumer.acknowledge(own)
 
 
-@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared"])
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "KeyShared"])
 async def test_interwoven_chunks_of_two_producers(ours: AsyncClient, official_client: pulsar.Client, kind: str) -> None:
     topic = f"interwoven-{kind}"
     consumer_type = magnetar.ConsumerType[kind]

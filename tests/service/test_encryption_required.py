@@ -12,6 +12,7 @@ import pytest
 import magnetar
 from magnetar.protocol.pulsar_pb2 import BaseCommand, EncryptionKeys, ServerError
 from support.clients.wire_peer import WirePeer, entry
+from support.files.key_files import write_key_files
 
 pytestmark = pytest.mark.cluster_settings(encryption_require_on_producer=True)
 
@@ -78,3 +79,11 @@ def test_what_the_official_client_encrypts_is_taken_and_read_again(cluster, tmp_
         assert [consumer.receive(10_000).data() for _ in range(10)] == [b"%d" % number for number in range(10)]
     finally:
         client.close()
+
+
+def test_what_our_client_encrypts_is_taken_and_read_again(cluster, tmp_path):
+    keys = magnetar.CryptoKeyReader(*write_key_files(tmp_path))
+    with magnetar.Client(cluster.service_url) as client:
+        consumer = client.subscribe("ours", "s", crypto_key_reader=keys)
+        client.create_producer("ours", encryption_key="k", crypto_key_reader=keys).send(b"secret")
+        assert consumer.receive(5000).data() == b"secret"
