@@ -279,6 +279,12 @@ def _acknowledge_chunks_early(stack: ExitStack) -> None:
     replace(stack, ChunkReceiver, "arrive", arrive)
 
 
+def _lose_batch_indexes(stack: ExitStack) -> None:
+    packing = Whole.pack
+    replace(stack, Whole, "pack", lambda self: packing(self._replace(batches={})))
+    replace(stack, CursorState, "take_changes", lambda self: None)
+
+
 OWN = (
     Mutant(
         "early chunk",
@@ -286,6 +292,9 @@ OWN = (
         "I7",
         _acknowledge_chunks_early,
         "cluster",
+    ),
+    Mutant(
+        "lost indexes", "a cursor is stored without its batches' open messages", "I7", _lose_batch_indexes, "cluster"
     ),
     Mutant(
         "draining",

@@ -267,7 +267,10 @@ class Scenario:
             for place in await consumer.run(partial(consumer.look_again, LOOK_AGAIN_S)):
                 cursor = cursors.get((place[0], consumer.name))
                 if cursor is not None and not cursor._writer.dirty and cursor._writer.error is None:
-                    if cursor.is_acknowledged((place[1], place[2])):
+                    batch = cursor.batches.get((place[1], place[2]))
+                    by_index = self._cluster.settings.acknowledgment_at_batch_index_level_enabled
+                    done = by_index and batch is not None and not batch[1] >> place[3] & 1
+                    if done or cursor.is_acknowledged((place[1], place[2])):
                         self._history.violated(f"I7: {consumer.name} is given {place} again, acknowledged and written")
 
     async def _count_copies(self) -> None:

@@ -49,6 +49,10 @@ class Consuming(Workload):
         self._seek_share = 0.01 if exclusive and random.random() < 0.3 else 0.0
         self._unsubscribe_share = 0.003 if exclusive and random.random() < 0.2 else 0.0
         self.may_crash = random.random() < 0.4
+        apart = Random()
+        apart.setstate(random.getstate())  # takes no draw from `random`
+        self._by_index = apart.random() < 0.5
+        """Whether single messages of batches are acknowledged, where the brokers have that switched on."""
         self._consumers: list[Any] = []
         self._recent: list[tuple[str, MessageId]] = []
         self._sought: dict[str, Place] = {}
@@ -70,6 +74,7 @@ class Consuming(Workload):
             receiver_queue_size=self._queue_size,
             initial_position=magnetar.InitialPosition.Earliest,
             negative_ack_redelivery_delay_ms=500,
+            batch_index_ack_enabled=self._by_index,
         )
 
     async def start(self) -> None:

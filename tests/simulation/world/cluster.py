@@ -84,6 +84,9 @@ def draw_settings(random: Random) -> Settings:
         "allow_auto_topic_creation_type": "partitioned" if partitioned else "non-partitioned",
         "default_num_partitions": random.choice((2, 3)) if partitioned else 1,
     }
+    apart = Random()
+    apart.setstate(random.getstate())  # takes no draw from `random`
+    drawn["acknowledgment_at_batch_index_level_enabled"] = apart.random() < 0.4
     ensemble_size, write_quorum, ack_quorum = quorums
     for kept_apart in ("connection_requests_max", "connection_write_buffer_max_bytes", "session_timeout_s"):
         hostile.pop(kept_apart, None)
