@@ -125,7 +125,9 @@ class Broken(ProducerInterceptor):
             return None  # type: ignore[return-value]
         raise ValueError("broken")
 
-    def on_send_acknowledgement(self, *arguments: object) -> None:
+    def on_send_acknowledgement(
+        self, producer: object, message: OutgoingMessage, message_id: MessageId | None, error: MagnetarError | None
+    ) -> None:
         raise ValueError("broken")
 
     def close(self) -> None:

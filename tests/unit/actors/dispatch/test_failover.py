@@ -12,8 +12,9 @@ from .test_dispatchers import LIMITS, View, consumer, count_of, log
 from .test_dispatchers import run as run_told
 
 
-def failover(partition=-1, topic="persistent://public/default/t", held=None, view=None, subscription="s"):
-    changes = []
+def failover(
+    partition=-1, topic="persistent://public/default/t", held=None, view=None, subscription="s", changed=lambda: None
+):
     dispatcher = FailoverDispatcher(
         view or View(),
         LIMITS,
@@ -21,9 +22,8 @@ def failover(partition=-1, topic="persistent://public/default/t", held=None, vie
         subscription=subscription,
         topic=FailoverTopic(topic, partition),
         held_topics=held if held is not None else HeldTopics(),
-        changed=lambda: changes.append(1),
+        changed=changed,
     )
-    dispatcher.changes = changes
     return dispatcher
 
 
@@ -150,7 +150,8 @@ def test_other_subscriptions_and_partitions_do_not_bring_the_ring():
 
 
 def test_each_consumer_is_told_once_for_each_change():
-    dispatcher = failover()
+    changes = []
+    dispatcher = failover(changed=lambda: changes.append(1))
     first, second = consumer("A"), consumer("B")
     dispatcher.add(first)
     assert told(dispatcher) == [("A", True)]
@@ -162,7 +163,7 @@ def test_each_consumer_is_told_once_for_each_change():
     assert told(dispatcher) == [("B", True), ("C", False)]
     dispatcher.remove(dispatcher.consumers[1])
     assert told(dispatcher) == []
-    assert len(dispatcher.changes) == 4
+    assert len(changes) == 4
 
 
 def test_a_consumer_that_left_before_it_was_told_is_not_told():
