@@ -215,6 +215,10 @@ def test_leader_election_goes_on_across_a_brokers_crash(tmp_path, topic):
         elected.send(b"elected")
         new_owner = cluster.owner(topic)
         assert new_owner != owner
-        assert cluster.brokers[new_owner].topics.loaded[topic].describe().topic_epoch == 1
+
+        async def topic_epoch() -> int | None:
+            return cluster.brokers[new_owner].topics.loaded[topic].describe().topic_epoch
+
+        assert cluster.run(topic_epoch()) == 1
         log = everything(client, topic)
         assert log in ([b"before", b"leader", b"elected"], [b"before", b"elected"])

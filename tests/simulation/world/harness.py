@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import logging
 import sys
 import time
@@ -113,6 +114,9 @@ def tear_down(loop: SimLoop) -> None:
     logging.disable(logging.CRITICAL)
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
+        begun = task.get_coro()
+        if inspect.iscoroutine(begun) and inspect.getcoroutinestate(begun) == inspect.CORO_CREATED:
+            begun.close()  # its process was killed before its first step; unclosed, it would complain in a later test
     loop.set_exception_handler(lambda loop, context: None)
     loop.abandon()
     asyncio.set_event_loop(None)
