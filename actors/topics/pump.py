@@ -125,8 +125,8 @@ class Pump:
             read_now = {position for position, _ in entries}
             gone += [position for position in wanted if first <= position <= reached and position not in read_now]
             bytes_max -= sum(len(body) for _, body in entries)
-            if bytes_max <= 0:
-                break
+            if bytes_max <= 0 or reached < last:
+                break  # a read may give less than it was asked for, and what follows must not overtake the rest
         if gone and self.dispatcher is not None:
             self.dispatcher.forget(gone)  # trimmed meanwhile
         return found

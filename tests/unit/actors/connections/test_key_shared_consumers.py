@@ -8,10 +8,12 @@ from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
     CommandAckResponse,
+    CommandRedeliverUnacknowledgedMessages,
     CommandSubscribe,
     IntRange,
     KeySharedMeta,
     KeySharedMode,
+    MessageIdData,
     ServerError,
 )
 from support.clients.wire_peer import entry
@@ -176,4 +178,19 @@ async def test_cumulative_acknowledgement_acknowledges_nothing():
         assert isinstance(answer, CommandAckResponse) and not answer.HasField("error")
         assert front.topic.subscriptions["s", True].cursor.backlog_entries == 2
         assert CommandAck.Cumulative == 1
+        await peer.close()
+
+
+async def test_entries_of_a_key_do_not_overtake_one_that_cannot_be_read_yet():
+    async with broker_front() as front:
+        peer = await published(front, "a" * 12)
+        await peer.subscribe(TOPIC, "s", 1, subType=KEY_SHARED)
+        peer.flow(100)
+        await received(peer, 12)
+        front.ledger.unreadable = {(1, 1)}
+        again = [MessageIdData(ledgerId=1, entryId=index) for index in (0, 1, 11)]  # two range reads: 11 is far away
+        peer.send(CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=again))
+        assert await received(peer, 1) == [(1, 0)]
+        front.ledger.unreadable.clear()
+        assert await received(peer, 2) == [(1, 1), (1, 11)]
         await peer.close()
