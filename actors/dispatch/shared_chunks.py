@@ -66,8 +66,8 @@ class ChunkedSharedDispatcher(SharedDispatcher):
                 continue
             chunk = chunks.get(position)
             consumer = self._owners.owner_of(chunk) if chunk is not None else None
-            if consumer is not None and not consumer.able:
-                self._owners.park(position, consumer)
+            if chunk is not None and consumer is not None and (not consumer.able or self._owners.waits_for(consumer)):
+                self._owners.park(position, chunk, consumer)
                 taken += 1
                 continue
             if room <= 0:
@@ -80,7 +80,7 @@ class ChunkedSharedDispatcher(SharedDispatcher):
                     break
                 consumer = turn
             if chunk is not None:
-                self._owners.dispatched(chunk, consumer)
+                self._owners.dispatched(position, chunk, consumer)
             count = self._count_of(position, body)
             delivered = (position, body, count, self._redeliveries.get(position, 0))
             consumer.charge([delivered], count, self._limits.unacked_messages_max)
@@ -101,7 +101,13 @@ class ChunkedSharedDispatcher(SharedDispatcher):
     def acknowledged(self, consumer: AttachedConsumer, positions: list[Position]) -> bool:
         if self._owners.parked:
             self._owners.forget(positions)
+        self._owners.released(positions)
         return super().acknowledged(consumer, positions)
+
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
+        wanted = consumer.pending if positions is None else positions
+        self._owners.released([position for position in wanted if position in consumer.pending])
+        super().redeliver(consumer, positions)
 
     def forget(self, positions: list[Position]) -> None:
         if self._owners.parked:

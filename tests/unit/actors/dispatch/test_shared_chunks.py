@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.actors.dispatch import chunk_owners
-from magnetar.actors.dispatch.chunk_owners import ChunkPlace
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.dispatcher import Limits
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
@@ -144,12 +142,56 @@ def test_reading_stops_while_too_many_chunks_are_parked(monkeypatch: pytest.Monk
     assert len(run(dispatcher, entries)) > 0 and dispatcher.replay_size == 0
 
 
-def test_the_number_of_owners_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunk_owners, "OWNERS_MAX", 2)
-    owners, x = chunk_owners.ChunkOwners(), consumer("x")
-    for uuid in "abc":
-        owners.dispatched(ChunkPlace(uuid, 0, 2), x)
-    assert [owners.owner_of(ChunkPlace(uuid, 1, 2)) for uuid in "abc"] == [None, x, x]
+def test_chunks_do_not_overtake_one_that_is_parked():
+    """The owner becomes able while the next chunk is being read."""
+    dispatcher, (x, y) = made(("x", 1), ("y", 1))
+    entries = log("a0/4 a1/4 a2/4 a3/4")
+    plan = dispatcher.next_read((1, 3))
+    assert plan is not None
+    (first,) = dispatcher.distribute(plan, entries[:2])
+    owner, other = (x, y) if first.consumer is x else (y, x)
+    assert [position for position, *_ in first.entries] == [(1, 0)] and dispatcher.replay_size == 1
+    plan = dispatcher.next_read((1, 3))
+    assert plan is not None and plan.start == (1, 2)  # for the other consumer
+    owner.permits += 1
+    assert dispatcher.distribute(plan, entries[2:]) == []
+    owner.permits += 9
+    assert run(dispatcher, entries) == [(owner.name, 1), (owner.name, 2), (owner.name, 3)]
+    assert other.permits == 1
+
+
+def test_a_chunk_that_is_asked_for_alone_comes_to_where_the_others_are():
+    dispatcher, (x, y) = made(("x", 100), ("y", 100))
+    entries = log("a0/3 a1/3 a2/3 - -")
+    holder = x if run(dispatcher, entries)[0][0] == "x" else y
+    dispatcher.redeliver(holder, [(1, 1)])
+    assert run(dispatcher, entries) == [(holder.name, 1)]
+    dispatcher.redeliver(holder, [(1, 2)])
+    assert run(dispatcher, entries) == [(holder.name, 2)]
+
+
+def test_a_chunk_is_not_parked_for_a_consumer_that_gave_the_others_back():
+    dispatcher, (x, y) = made(("x", 1), ("y", 1))
+    entries = log("a0/3 a1/3 a2/3")
+    run(dispatcher, entries)
+    owner, other = (x, y) if x.pending else (y, x)
+    assert dispatcher.replay_size == 2
+    dispatcher.redeliver(owner, None)
+    owner.permits = 0
+    other.permits = 100
+    assert run(dispatcher, entries) == [(other.name, 0), (other.name, 1), (other.name, 2)]
+    assert dispatcher.replay_size == 0
+
+
+def test_nothing_is_noted_of_chunks_that_are_acknowledged():
+    view = View()
+    dispatcher, (x, _) = made(("x", 100), ("y", 100), view=view)
+    entries = log("a0/2 a1/2 b0/2 b1/2")
+    run(dispatcher, entries)
+    positions = [position for position, _ in entries]
+    view.done.update(positions)
+    dispatcher.acknowledged(x, positions)
+    assert not dispatcher._owners._owners and not dispatcher._owners._held
 
 
 @settings(max_examples=150, deadline=None)
@@ -174,8 +216,12 @@ def test_every_message_is_whole_at_one_consumer_in_the_end(data):
             case "permits":
                 one.permits += data.draw(st.integers(1, 3))
             case "redeliver":
-                dispatcher.redeliver(one, None)
-                holds[one.name].clear()
+                back = data.draw(st.lists(st.sampled_from(sorted(one.pending)))) if one.pending else []
+                dispatcher.redeliver(one, back or None)
+                for position in back:
+                    holds[one.name].pop(position[1], None)
+                if not back:
+                    holds[one.name].clear()
             case "leave" if len(dispatcher.consumers) > 1:
                 dispatcher.remove(one)
                 del holds[one.name]
