@@ -60,7 +60,12 @@ class Chunked(Workload):
     async def setup(self) -> None:
         self.connect()
         self._producers = [await self.again(self._create) for _ in range(2)]
+        if len(await self.again(self._partitions)) > 1:
+            self._queue_size = max(self._queue_size, 1)  # a consumer of several partitions needs a queue
         self._consumers = [await self.again(self._subscribe) for _ in range(self._consumers_wanted)]
+
+    async def _partitions(self) -> list[str]:
+        return await self.client.get_topic_partitions(self.topic)
 
     async def _create(self) -> Any:
         producer = await self.client.create_producer(
