@@ -43,8 +43,9 @@ logger = logging.getLogger("magnetar.simulation")
 SAFETY_S = 2.5
 READY_LIMIT_S = 30.0
 STOP_LIMIT_S = 60.0
-JUDGE_LIMIT_S = 10.0
-"""A recovery with all bookies but one has to come to its end much sooner than a time-out of `HANGING_READ_S`."""
+JUDGE_LIMIT_S = 20.0
+"""A recovery with all bookies but one has to come to its end much sooner than a time-out of `HANGING_READ_S`. One of a
+hundred entries over a slow link takes 10 s."""
 HANGING_READ_S = 60.0
 WHOLE_LIMIT_S = 120.0
 """Besides the graces that are waited for."""
