@@ -88,13 +88,20 @@ class InterceptedConsumer(TopicConsumer):
         return message
 
     def _watch(self, consumer: PartitionConsumer) -> None:
-        def sent(positions: Sequence[Position]) -> None:
+        def ids_of(positions: Sequence[Position]) -> list[MessageId]:
             ids = [MessageId(consumer.partition, *position) for position in positions]
             if self.topics.several:
                 ids = [cast(MessageId, TopicMessageId.of(consumer.topic.full, one)) for one in ids]
-            self._each(lambda one: one.on_negative_acks_send(self.face, ids))
+            return ids
 
-        consumer.acks.on_negative_sent = sent
+        def negative_sent(positions: Sequence[Position]) -> None:
+            self._each(lambda one: one.on_negative_acks_send(self.face, ids_of(positions)))
+
+        def timeout_sent(positions: Sequence[Position]) -> None:
+            self._each(lambda one: one.on_ack_timeout_send(self.face, ids_of(positions)))
+
+        consumer.acks.on_negative_sent = negative_sent
+        consumer.acks.on_timeout_sent = timeout_sent
 
     def _each(self, tell: Callable[[ConsumerInterceptor], None]) -> None:
         for one in self.configuration.interceptors:

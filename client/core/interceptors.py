@@ -54,6 +54,14 @@ class ConsumerInterceptor:
             message_ids: The entries of the messages.
         """
 
+    def on_ack_timeout_send(self, consumer: object, message_ids: Sequence[MessageId]) -> None:
+        """Hear that the broker is asked to deliver messages again that were not acknowledged in time.
+
+        Args:
+            consumer: The consumer.
+            message_ids: The entries of the messages.
+        """
+
     def close(self) -> None:
         """Hear that the consumer is closed."""
 

@@ -122,6 +122,9 @@ class Recorder(ConsumerInterceptor):
     def on_negative_acks_send(self, consumer: object, message_ids: Sequence[MessageId]) -> None:
         self.told.append(("again", len(message_ids)))
 
+    def on_ack_timeout_send(self, consumer: object, message_ids: Sequence[MessageId]) -> None:
+        self.told.append(("late", len(message_ids)))
+
     def close(self) -> None:
         self.told.append(("close", None))
         raise RuntimeError("the client logs this")
@@ -153,6 +156,18 @@ async def test_interceptors_hear_of_everything_and_cannot_break_it(broker: FakeB
     ]  # fmt: skip
     with pytest.raises(InvalidConfiguration, match="interceptors"):
         await client.subscribe("t", "s", interceptors=[object()])
+
+
+async def test_interceptors_hear_of_acknowledgement_time_outs(broker: FakeBroker, client: AsyncClient) -> None:
+    recorder = Recorder()
+    consumer = await client.subscribe(
+        "t", "s", ConsumerType.Shared, interceptors=[recorder],
+        unacked_messages_timeout_ms=40, ack_timeout_tick_time_ms=20,
+    )  # fmt: skip
+    await publish(client, numbers(1))
+    await consumer.receive(2000)
+    assert (await consumer.receive(5000)).redelivery_count() == 1
+    assert recorder.told[:3] == [("consume", b"0"), ("late", 1), ("consume", b"0")]
 
 
 def test_a_blocking_consumer_is_shown_to_its_interceptors(cluster: EmbeddedCluster, topic: str) -> None:

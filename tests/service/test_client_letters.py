@@ -103,6 +103,23 @@ async def test_a_key_shared_subscription_has_dead_letters(on_cluster: AsyncClien
     assert (moved.data(), moved.partition_key()) == (b"bad", "k")
 
 
+async def test_a_message_that_times_out_too_often_becomes_a_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
+    consumer = await on_cluster.subscribe(
+        topic,
+        "s",
+        SHARED,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        unacked_messages_timeout_ms=200,
+        ack_timeout_tick_time_ms=100,
+    )
+    producer = await on_cluster.create_producer(topic, batching_enabled=False)
+    dead = await on_cluster.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
+    await producer.send(b"forgotten")
+    for _ in range(2):
+        assert (await consumer.receive(10_000)).data() == b"forgotten"
+    assert (await dead.read_next(10_000)).data() == b"forgotten"
+
+
 async def test_an_initial_subscription_keeps_the_first_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
     policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead", "keeper")
     consumer = await on_cluster.subscribe(
