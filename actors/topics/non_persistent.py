@@ -12,9 +12,9 @@ Left to others: producers and publish stages (publishing), who is attached (subs
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ...protocol.errors import NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
+from ...protocol.errors import NotAllowedError, SubscriptionNotFound
 from ...protocol.message_id import Position, WireMessageId
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topic_figures import SubscriptionFigures, TopicFigures
@@ -22,8 +22,6 @@ from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.meter import Meter
 from ...runtime.settings.declarations import Settings
-from ...runtime.tasks import Tasks
-from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer, Delivery
 from ..dispatch.dispatcher import Dispatcher, Limits
 from ..dispatch.failover import FailoverTopic, HeldTopics
@@ -36,7 +34,7 @@ from .producer import AttachedProducer
 from .publishing import Publishing
 from .stages import publish_stages
 from .subscription_members import MembersHost, SubscriptionMembers
-from .topic import DRAIN_TIMEOUT_S, TRANSITIONS, SubscriptionStart, TopicState
+from .topic import DRAIN_TIMEOUT_S, SubscriptionStart, TopicLife, TopicState
 
 Completion = Callable[[Position | None, BaseException | None], None]
 
@@ -189,7 +187,7 @@ class PassingPublishing(Publishing):
         super().publish(producer, sequence_id, highest_sequence_id, messages, entry, metadata)
 
 
-class NonPersistentTopic:
+class NonPersistentTopic(TopicLife):
     """See the module."""
 
     def __init__(
@@ -201,36 +199,26 @@ class NonPersistentTopic:
         epoch: int,
         common: CommonState,
     ) -> None:
+        super().__init__(name)
         self.env = env
         self.settings = settings
         self.policies = policies
-        self.name = name
         self.epoch = epoch
-        self.state = TopicState.OPEN
         self.dispatch_limits = Limits(settings.dispatcher_read_entries_max, settings.dispatcher_turn_messages_max, 0)
         self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self.subscriptions: dict[tuple[str, bool], PassingSubscription] = {}
         self.publishing = PassingPublishing(self, Relay(env, self.subscriptions))
-        self._tasks = Tasks()
         self._closing = False
         self._closed = asyncio.Event()
 
     @property
     def in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
-        publishing = self.publishing
-        if publishing.producers or publishing.waiting_producers:
-            return True
-        return any(item.consumers for item in self.subscriptions.values())
+        return self.publishing.in_use or any(item.consumers for item in self.subscriptions.values())
 
     # -- state ---------------------------------------------------------------------------------------------------
-
-    def check_open(self) -> None:
-        """Raise ServiceUnitNotReady unless the topic takes clients."""
-        if self.state is not TopicState.OPEN:
-            raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
 
     def publish_failed(self, error: BaseException) -> None:
         """Nothing is stored, so nothing can fail to be."""
@@ -238,10 +226,6 @@ class NonPersistentTopic:
 
     def nothing_pending(self) -> None:
         """The last publish under way was completed, and the topic is not open."""
-
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None:
-        """Start a task that ends with the topic at the latest."""
-        self._tasks.spawn(coroutine, f"{name} {self.name.full}")
 
     def check(self) -> None:
         """Nothing can stall."""
@@ -338,7 +322,3 @@ class NonPersistentTopic:
         finally:
             self._become(TopicState.CLOSED)
             self._closed.set()
-
-    def _become(self, state: TopicState) -> None:
-        check_transition(TRANSITIONS, self.name.full, self.state, state)
-        self.state = state

@@ -8,13 +8,12 @@ topic it is (registry).
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 
 from ...protocol.entries import is_batch, parse_metadata
 from ...protocol.errors import (
     MagnetarError,
     NoSuchEntry,
-    ServiceUnitNotReady,
     SubscriptionNotFound,
 )
 from ...protocol.message_id import Position, WireMessageId
@@ -22,8 +21,6 @@ from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigur
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
-from ...runtime.tasks import Tasks
-from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.consumer import AttachedConsumer
@@ -37,12 +34,12 @@ from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
 from .subscription import Subscription
 from .subscription_members import SubscriptionMembers
-from .topic import DRAIN_TIMEOUT_S, TRANSITIONS, SubscriptionStart, TopicState
+from .topic import DRAIN_TIMEOUT_S, SubscriptionStart, TopicLife, TopicState
 
 logger = logging.getLogger(__name__)
 
 
-class PersistentTopic:
+class PersistentTopic(TopicLife):
     """See the module. `on_terminal(topic, error)` is called when this instance must end: another owner took the ledger
     over, or the stored state is no longer known here.
     """
@@ -58,16 +55,15 @@ class PersistentTopic:
         common: CommonState,
         on_terminal: Callable[["PersistentTopic", BaseException], None],
     ) -> None:
+        super().__init__(name)
         self.env = env
         self.settings = settings
         self.policies = policies
-        self.name = name
         self.epoch = epoch
         self.ledger = ledger
         self.dispatch_limits = _dispatch_limits(settings, policies)
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
-        self.state = TopicState.OPEN
         stages = publish_stages(policies, name)
         epochs = ledger.topic_epoch
         self.publishing = Publishing(self, ledger, common.counts.remember, stages=stages, epochs=epochs)
@@ -75,7 +71,6 @@ class PersistentTopic:
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self._on_terminal = on_terminal
-        self._tasks = Tasks()
         self._creating = asyncio.Lock()
         self._trimming = False
         self._closing = False
@@ -88,17 +83,9 @@ class PersistentTopic:
     @property
     def in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
-        publishing = self.publishing
-        if publishing.producers or publishing.waiting_producers:
-            return True
-        return any(item.consumers for item in self.subscriptions.values())
+        return self.publishing.in_use or any(item.consumers for item in self.subscriptions.values())
 
     # -- state ---------------------------------------------------------------------------------------------------
-
-    def check_open(self) -> None:
-        """Raise ServiceUnitNotReady unless the topic takes clients."""
-        if self.state is not TopicState.OPEN:
-            raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
 
     def publish_failed(self, error: BaseException) -> None:
         """An entry was not stored."""
@@ -119,10 +106,6 @@ class PersistentTopic:
         if self.state in (TopicState.OPEN, TopicState.FENCED):
             self._become(TopicState.CLOSING)
             self._on_terminal(self, error)
-
-    def _become(self, state: TopicState) -> None:
-        check_transition(TRANSITIONS, self.name.full, self.state, state)
-        self.state = state
 
     # -- policies ------------------------------------------------------------------------------------------------
 
@@ -227,10 +210,6 @@ class PersistentTopic:
         if not self._trimming and self.state is TopicState.OPEN:
             self._trimming = True
             self.spawn(self._trim(), "trim")
-
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None:
-        """Start a task that ends with the topic at the latest."""
-        self._tasks.spawn(coroutine, f"{name} {self.name.full}")
 
     def check(self) -> None:
         """Called now and then; see Subscription.check."""

@@ -154,6 +154,11 @@ class Publishing:
         self._admission.disconnect_all()
 
     @property
+    def in_use(self) -> bool:
+        """Whether a producer is connected, or waits for exclusive access."""
+        return bool(self.producers or self.waiting_producers)
+
+    @property
     def waiting_producers(self) -> int:
         """How many producers wait for exclusive access."""
         return self._admission.waiting

@@ -15,12 +15,15 @@ States of a topic:
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import NamedTuple, Protocol
 
+from ...protocol.errors import ServiceUnitNotReady
 from ...protocol.message_id import Position, WireMessageId
 from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
+from ...runtime.tasks import Tasks
+from ...runtime.transitions import check_transition
 from ..policies.effective import EffectivePolicies
 from .producer import PublishTarget
 from .subscription_members import SubscriptionMembers
@@ -133,3 +136,25 @@ class Topic(Protocol):
         """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, and let go
         of what is stored. Concurrent callers wait for the first one."""
         ...
+
+
+class TopicLife:
+    """The states of a topic, and the tasks that end with it: what all implementations share."""
+
+    def __init__(self, name: TopicName) -> None:
+        self.name = name
+        self.state = TopicState.OPEN
+        self._tasks = Tasks()
+
+    def check_open(self) -> None:
+        """Raise ServiceUnitNotReady unless the topic takes clients."""
+        if self.state is not TopicState.OPEN:
+            raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
+
+    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None:
+        """Start a task that ends with the topic at the latest."""
+        self._tasks.spawn(coroutine, f"{name} {self.name.full}")
+
+    def _become(self, state: TopicState) -> None:
+        check_transition(TRANSITIONS, self.name.full, self.state, state)
+        self.state = state
