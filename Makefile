@@ -26,7 +26,7 @@ mutants: ## switch known bugs on one by one: simulated seeds must find each, and
 	@$(ENVIRONMENT) python tests/simulation/gate.py
 
 coverage: SEEDS = 3000
-coverage: ## list the branches of fencing and recovery that SEEDS=3000 reach, every tenth a whole cluster; about 5 minutes
+coverage: ## list the branches of fencing and recovery that SEEDS=3000 reach, every tenth a whole cluster; about 12 minutes
 	@$(ENVIRONMENT) python tests/simulation/coverage_report.py --seeds $(SEEDS)
 
 chaos: ## run a cluster on Ray with a fault every 5 s: ROUNDS=10 of a minute; SEED=n draws the same faults

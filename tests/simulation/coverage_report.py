@@ -16,7 +16,8 @@ What no seed can reach, and why:
   (`LedgerRecovery._take`, `_take_one`, `_length_at`);
 - what nobody does to a record: to change the last fragment of an OPEN ledger but its writer (`plan_change`), or of one
   IN_RECOVERY (`LedgerRecovery.run`);
-- to delete no ledger at all, or an unknown one (`BookieStore.add_tombstones`): garbage collection does not ask for it.
+- to delete no ledger at all, or an unknown one (`BookieStore.add_tombstones`): garbage collection does not ask for it;
+- an operation that is none (`BookieStore.request`): the connection refuses it before.
 """
 
 import argparse

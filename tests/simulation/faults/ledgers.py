@@ -7,7 +7,14 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.protocol.bookie_wire import BookieOp, BookieStatus, encode_add, encode_entry_header
+from magnetar.protocol.bookie_wire import (
+    BookieOp,
+    BookieStatus,
+    encode_add,
+    encode_entry_header,
+    encode_ledger,
+    encode_read,
+)
 from magnetar.storage.bookie import store as bookie
 from magnetar.storage.ledger.bookie_client import BookieClient
 
@@ -107,8 +114,9 @@ class LedgerFaults(Faults):
         hosts = self._world.hosts()
         if not hosts:
             return
-        host, name = self._random.choice(hosts), self._node(BOOKIE).name
-        op, payload = self._random.choice(self._nonsense())
+        host, node = self._random.choice(hosts), self._node(BOOKIE)
+        name = node.name
+        op, payload = self._random.choice([*self._nonsense(), *self._foreign(node)])
 
         def answered(status: int, answer: bytes) -> None:
             if status == BookieStatus.OK:
@@ -137,3 +145,18 @@ class LedgerFaults(Faults):
         if size_max < LARGE_BYTES:
             asked.append((BookieOp.ADD, entry.ljust(size_max + 1)))
         return asked
+
+    def _foreign(self, node: Node) -> list[tuple[int, bytes]]:
+        """What one would ask who has another ledger by the id of one that the bookie holds."""
+        held = list(node.service.store.entries.ledgers.values()) if node.ready and node.running else []
+        if not held:
+            return []
+        state = self._random.choice(held)
+        ledger_id, nonce = state.ledger_id, state.nonce ^ 1
+        header = encode_entry_header(ledger_id, nonce, state.last_entry + 1, -1, 1, b"x")
+        return [
+            (BookieOp.ADD, b"".join(encode_add(header, b"x"))),
+            (BookieOp.ADD, b"".join(encode_add(header, b"x", recovery=True))),
+            (BookieOp.READ, encode_read(ledger_id, nonce, 0, max(state.last_entry, 0), LARGE_BYTES)),
+            (BookieOp.READ_LAC, encode_ledger(ledger_id, nonce)),
+        ]

@@ -1,7 +1,8 @@
 """Ledgers under simulation, without brokers: cheap seeds that meet fencing, recovery and collection often.
 
 A run: start → writers, recoverers and owners under faults (safety) → heal → what is under way ends (I8) → one bookie
-may hang → a judge recovers and reads everything, and compares → collections and copies are complete → close.
+may hang → a judge recovers and reads everything, and compares → collections and copies are complete → in
+a share of the runs older metadata is restored, and a judge looks again → close.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from ..checkers.validation import Validation
 from ..faults.ledgers import LedgerFaults
 from ..workloads.idle_topic import IdleTopicLife
 from ..workloads.ledgers import LedgerLife, Life, TopicLife, Usage, read_ledger
+from ..workloads.restoring_ledgers import LedgerRestoring
 from ..world.cluster import BOOKIE
 from ..world.harness import Outcome, Prepared, run_seed
 from ..world.ledgers import Host, LedgerWorld
@@ -52,6 +54,8 @@ WHOLE_LIMIT_S = 120.0
 AUDIT_S = 20.0
 """So often an auditor looks at everything in the end, whatever its settings say."""
 SCRUB_SOON_S = 3.0
+RESTORED_SHARE = 0.15
+"""Of the runs end with older metadata."""
 HANDLES_MAX = 200_000
 """A run takes some 6,000, a long one 40,000."""
 
@@ -118,6 +122,9 @@ class LedgerScenario:
         )
         self.faults = LedgerFaults(self.world, history, Random(random.getrandbits(64)))
         self.faulty = faulty
+        self.restoring: LedgerRestoring | None = None
+        if random.random() < RESTORED_SHARE and not self.orphans_hurried:  # unnamed ledgers must last until the end
+            self.restoring = LedgerRestoring(self.world, history, Random(random.getrandbits(64)))
         self._watch(stack)
 
     def _watch(self, stack: ExitStack) -> None:
@@ -164,7 +171,11 @@ class LedgerScenario:
             life.start()
         if self.faulty:
             self.faults.start()
+        if self.restoring is not None:
+            self.restoring.back_up_within(SAFETY_S)
         await asyncio.sleep(SAFETY_S)
+        if self.restoring is not None:
+            await self.restoring.moved()
         if self.faulty:
             await self.faults.heal()
         nodes = [node for node in world.nodes if node.wanted]
@@ -173,7 +184,7 @@ class LedgerScenario:
         busy = [life for life in lives if life not in idle]
         for life in busy:
             await life.stop(STOP_LIMIT_S)
-        judge = await self._make_judge()
+        judge = await self._make_judge("judge")
         hung = self._hang() if random.random() < 0.4 else None
         for life in busy:
             if isinstance(life, TopicLife):
@@ -186,7 +197,9 @@ class LedgerScenario:
         for life in idle:
             await life.stop(STOP_LIMIT_S)
             await judge.process.spawn(life.judge(judge, JUDGE_LIMIT_S), "judge")
-        if random.random() < 0.2:
+        if self.restoring is not None:
+            await self.restoring.restore(self._make_judge, JUDGE_LIMIT_S)
+        elif random.random() < 0.2:
             await world.close()
 
     def _draw_lives(self) -> list[Life]:
@@ -204,9 +217,9 @@ class LedgerScenario:
             lives.append(IdleTopicLife(world, history, chance, Usage.draw(random), topic, random.randint(1, 2)))
         return lives
 
-    async def _make_judge(self) -> Host:
+    async def _make_judge(self, name: str) -> Host:
         """A host that has seen no fault, connected to every bookie."""
-        process = self.world.client_process("judge")
+        process = self.world.client_process(name)
 
         async def make() -> Host:
             host = self.world.make_host(process)

@@ -43,6 +43,7 @@ from ..checkers.history import History, Place, place_of, show
 from ..world.cluster import SimCluster
 from ..world.metadata import LATE_MAX_S
 from .reading import read_log
+from .restoring_ledgers import survives_restore
 from .workload import Workload
 
 logger = logging.getLogger("magnetar.simulation")
@@ -142,10 +143,7 @@ class Restoring(Workload):
             return False
         if ledger_id not in [info.ledger_id for info in ManagedLedgerRecord.unpack(chain.value).ledgers]:
             return False
-        old, new = LedgerMetadata.unpack(before.value), LedgerMetadata.unpack(now.value)
-        if not old.closed and entry_id >= old.last_fragment.first_entry:
-            return True
-        return old.write_set(entry_id) == new.write_set(entry_id)
+        return survives_restore(LedgerMetadata.unpack(before.value), LedgerMetadata.unpack(now.value), entry_id)
 
     # -- the restore -------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,8 @@ class LedgerWorld(SimCluster):
         self._metadata_delay_s = random.choice((0.002, 0.002, 0.05))
         self._listed: dict[str, Link] = {}
         self._readers: list[tuple[BookieDirectory, Context]] = []
+        self.doubtful_end = 0
+        """As a coordinator tells it, see `BookieInfo`."""
         if not auditor:
             self.nodes.remove(self.coordinator)
 
@@ -175,7 +177,11 @@ class Link:
     def info(self) -> BookieInfo:
         assert self._address is not None
         return BookieInfo(
-            self.process.name, *self._address, bool(self._report.get("writable")), bool(self._report.get("limbo"))
+            self.process.name,
+            *self._address,
+            writable=bool(self._report.get("writable")),
+            limbo=bool(self._report.get("limbo")),
+            doubtful_end=self._world.doubtful_end,
         )
 
     async def start(self) -> None: ...
