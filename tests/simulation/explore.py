@@ -8,6 +8,7 @@ invariant is broken, a configuration is not explored to its end, the reductions 
 found.
 """
 
+import argparse
 import multiprocessing
 import sys
 import time
@@ -72,9 +73,12 @@ def hunt(name: str) -> Report:
 
 def main(arguments: list[str]) -> int:
     """Print what was found; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutants", action="store_true", help="show only that the mutants are found")
+    only_mutants: bool = parser.parse_args(arguments).mutants
     began = time.monotonic()
     with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as processes:
-        sound = "--mutants" in arguments or _explore_all(processes)
+        sound = only_mutants or _explore_all(processes)
         for name, report in zip(catalog.EXPLORED, processes.map(hunt, catalog.EXPLORED), strict=True):
             print(f"\nmutant {name}, {catalog.MUTANTS[name].bug}: {'found' if report.violation else 'NOT FOUND'}")
             print(f"    {HUNTS[name]}: after {report.states:,} states, {report.seconds:.1f} s")

@@ -3,6 +3,7 @@
 import pytest
 
 from magnetar.storage.ledger.recovery_state import FencingState
+from simulation import explore
 from simulation.explore import hunt
 from simulation.explorer.plain import PlainExplorer
 from simulation.explorer.reduced import Explorer
@@ -72,3 +73,11 @@ def test_a_mutant_goes_away_again(name):
     with catalog.active(name) as mutant:
         assert mutant.invariant
     assert (FencingState.start, FencingState._judge) == before
+
+
+@pytest.mark.parametrize("argument", ["--help", "--nonsense"])
+def test_help_and_an_unknown_argument_explore_nothing(argument, monkeypatch, capsys):
+    monkeypatch.setattr(explore, "ProcessPoolExecutor", lambda *_: pytest.fail("it explores"))
+    with pytest.raises(SystemExit) as end:
+        explore.main([argument])
+    assert end.value.code == (0 if argument == "--help" else 2)
