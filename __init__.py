@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from .client.crypto.keys import CryptoKeyReader as CryptoKeyReader
     from .client.crypto.keys import EncryptionKeyInfo as EncryptionKeyInfo
     from .client.crypto.keys import ProducerCryptoFailureAction as ProducerCryptoFailureAction
+    from .client.statistics.figures import ConsumerStats as ConsumerStats
+    from .client.statistics.figures import ProducerStats as ProducerStats
     from .cluster.handle import Cluster as Cluster
     from .cluster.starting import connect as connect
     from .cluster.starting import start as start
@@ -151,6 +153,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.core.message_id": ("MessageId", "TopicMessageId"),
     "client.aio.reader": ("AsyncReader",),
     "client.core.results": ("Result",),
+    "client.statistics.figures": ("ConsumerStats", "ProducerStats"),
     "cluster.handle": ("Cluster",),
     "cluster.starting": ("connect", "start"),
     "protocol.compression": ("CompressionType",),

@@ -34,7 +34,10 @@ class AckReceipts:
         self._consumer = consumer
         self._flush = flush
         self._waits = waits
-        self._outstanding: dict[asyncio.Task[None], None] = {}
+        self._outstanding: dict[asyncio.Task[None], int] = {}
+        """Commands that are not answered yet, and how many entries they name."""
+        self.failed = 0
+        """Entries whose acknowledgement failed."""
 
     def __len__(self) -> int:
         """Commands that are not answered yet."""
@@ -78,13 +81,13 @@ class AckReceipts:
                 MessageIdData(ledgerId=ledger_id, entryId=entry_id, ack_set=ack_set, batch_size=size)
             )
         task = self._core.loop.create_task(self._answered(connection, command), name="acknowledgement receipt")
-        self._outstanding[task] = None
+        self._outstanding[task] = len(command.message_id)
         task.add_done_callback(self._settled)
 
     def _settled(self, task: asyncio.Task[None]) -> None:
-        del self._outstanding[task]
-        if not task.cancelled():
-            task.exception()  # those who wait for it get it; nobody may
+        entries = self._outstanding.pop(task)
+        if not task.cancelled() and task.exception() is not None:  # those who wait for it get it; nobody may
+            self.failed += entries
 
     async def _answered(self, connection: ClientConnection, command: CommandAck) -> None:
         timeout_s = self._core.timeout_s

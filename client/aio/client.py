@@ -82,7 +82,9 @@ class AsyncClient:
             message_listener_threads: Accepted without effect.
             concurrent_lookup_requests: Maximum number of lookups in flight.
             log_conf_file_path: Not supported. Leave it out.
-            stats_interval_in_seconds: Accepted without effect.
+            stats_interval_in_seconds: Seconds of an interval of statistics. `get_stats` shows the rates and latencies
+                of the last whole interval, and the client logs them with level INFO. With 0 it logs nothing, and the
+                rates are of the time since the beginning.
             use_tls: Not supported. Leave it out.
             tls_trust_certs_file_path: Not supported. Leave it out.
             tls_allow_insecure_connection: Not supported. Leave it out.

@@ -2,6 +2,7 @@
 
 from ..consuming.topic_consumer import TopicConsumer
 from ..producing.topic_producer import TopicProducer
+from ..statistics.figures import ConsumerStats, ProducerStats
 
 
 class ProducerFacts:
@@ -41,6 +42,14 @@ class ProducerFacts:
         """
         return self._producer.is_connected
 
+    def get_stats(self) -> ProducerStats:
+        """Return what the producer has sent, how fast, and how long receipts took.
+
+        Returns:
+            The figures, as they are at this moment. A partitioned topic's are added up.
+        """
+        return self._producer.statistics.stats()
+
 
 class ConsumerFacts:
     """For the faces of a consumer."""
@@ -78,3 +87,11 @@ class ConsumerFacts:
             True if it is.
         """
         return self._consumer.is_connected
+
+    def get_stats(self) -> ConsumerStats:
+        """Return what the consumer has received and acknowledged, and how fast.
+
+        Returns:
+            The figures, as they are at this moment. Those of several topics or partitions are added up.
+        """
+        return self._consumer.statistics.stats()

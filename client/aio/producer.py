@@ -126,7 +126,7 @@ class AsyncProducer(ProducerFacts):
             content, told, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
         )
         if outbox is not None:
-            report(callback, outbox.failure or outbox.full_error())
+            report(callback, self._producer.refusal(outbox))
 
     async def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
         """Publish many plain messages at the cost of a few list operations.
@@ -231,10 +231,8 @@ class AsyncProducer(ProducerFacts):
 
     async def _space(self, outbox: Outbox, *, wait: bool = False) -> None:
         """Until `outbox` has space. Raises ProducerQueueIsFull at once if this producer does not wait."""
-        if outbox.failure is not None:
-            raise outbox.failure
-        if not (wait or self._blocks):
-            raise outbox.full_error()
+        if outbox.failure is not None or not (wait or self._blocks):
+            raise self._producer.refusal(outbox)
         outbox.seal()
         signal = outbox.space
         assert isinstance(signal, LoopSignal)
@@ -245,7 +243,7 @@ class AsyncProducer(ProducerFacts):
         finally:
             outbox.waiting -= 1
         if outbox.failure is not None:
-            raise outbox.failure
+            raise self._producer.refusal(outbox)
 
     def _seal_soon(self) -> None:
         if not self._sealing:

@@ -197,7 +197,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             if accepted:
                 return
             if outbox.failure is not None or not self._blocks or self._running.is_here():
-                report(callback, outbox.failure or outbox.full_error())
+                report(callback, self._producer.refusal(outbox))
                 return
             self._wait_for_space(outbox, True)
 
@@ -270,10 +270,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
 
     def _wait_for_space(self, outbox: Outbox, blocks: bool) -> None:
         """Until `outbox` has space. Raises why it never will, or ProducerQueueIsFull if this is not to wait."""
-        if outbox.failure is not None:
-            raise outbox.failure
-        if not blocks:
-            raise outbox.full_error()
+        if outbox.failure is not None or not blocks:
+            raise self._producer.refusal(outbox)
         outbox.seal()
         space = outbox.space
         assert isinstance(space, threading.Condition)
@@ -285,7 +283,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             finally:
                 outbox.waiting -= 1
         if outbox.failure is not None:
-            raise outbox.failure
+            raise self._producer.refusal(outbox)
 
 
 class _Gate:

@@ -119,6 +119,10 @@ class ConsumerAcks:
         """In the order of calls: messages, ids, lists of both, opened batches, `_UpTo`, `_Undelivered`, `_Opened`."""
         self._listed = 0
         """About how many are in the lists; what counts when the loop is told to hurry."""
+        self.acked = 0
+        """Messages that were acknowledged, and cumulative acknowledgements."""
+        self.refused = 0
+        """Acknowledgements by an id that cannot be acknowledged."""
         self._told = False
         self._timer: asyncio.TimerHandle | None = None
         self._notes_opened = False
@@ -356,9 +360,11 @@ class ConsumerAcks:
         try:
             position = self._state.acknowledge(message_id)
         except OperationNotSupported as error:
+            self.refused += 1
             logger.error("an acknowledgement failed: %s", error)
         else:
             if position is not None:
+                self.acked += message_id.batch_size() or 1
                 self._done(position)
                 if self.chunked or type(message_id) is not MessageId:
                     for chunk in self.chunked.done(message_id):
@@ -386,6 +392,7 @@ class ConsumerAcks:
         entry, first, end = run
         position = entry.position
         if self._state.acknowledge_run(position, entry.count, (1 << end) - (1 << first)):
+            self.acked += entry.count
             self._done(position)
 
     def _finish_up_to(self, message_id: MessageId) -> None:
@@ -394,6 +401,7 @@ class ConsumerAcks:
             for chunk in self.chunked.done_up_to(message_id.position, self._state.is_undelivered):
                 self._state.acknowledge(MessageId(-1, *chunk))
         self._state.acknowledge_cumulative(message_id)
+        self.acked += 1
         position = message_id.position
         kept = self._state.is_undelivered
         self._negative.withdraw_up_to(position, kept)

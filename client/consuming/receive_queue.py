@@ -12,7 +12,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import repeat
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import Protocol, cast
 
 from ...protocol.errors import MagnetarError
@@ -20,7 +21,9 @@ from ..core.failover_events import FailoverEvents
 from ..core.threading_bridge import Handover
 from .message import Message, Opened, ReceivedEntry
 from .messages import Messages
+from .receive_counts import ReceiveCounts, Waiting, waiting_in
 
+source_of = attrgetter("source")
 _popleft = deque[Message].popleft
 
 
@@ -71,6 +74,8 @@ class ReceiveQueue:
         self.gate: ArrivalGate | None = None
         self.screen: Callable[[Sequence[Message]], Sequence[Message]] | None = None
         """Says what the application gets of the messages of an opened entry; called under the lock."""
+        self.counts: dict[object, ReceiveCounts] = {}
+        """What was received of each source that is counted; changed under the lock."""
         self._entries: deque[ReceivedEntry] = deque()
         self._undelivered: tuple[object, MagnetarError] | None = None
         """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
@@ -175,12 +180,19 @@ class ReceiveQueue:
             entry = self._entries.popleft()
             source = cast(Source, entry.source)
             if entry.generation == source.generation:
+                counts = self.counts.get(source)
                 try:
                     opened = source.open_entry(entry)
-                    return opened if self.screen is None else self.screen(opened)
+                    if self.screen is not None:
+                        opened = self.screen(opened)
                 except MagnetarError as error:
                     self._undelivered = (source, error)
+                    if counts is not None:
+                        counts.failed += 1
                     return None
+                if counts is not None:
+                    counts.opened(opened)
+                return opened
         return None
 
     def unprepared(self) -> ReceivedEntry | None:
@@ -212,9 +224,21 @@ class ReceiveQueue:
             opened: list[Message] = []
             self._pop_into(opened, sys.maxsize)  # a thread that finds it empty in between waits for the lock
             self.messages.extend(message for message in opened if message.source is not source)
+            self._drop([message for message in opened if message.source is source])
             if self._undelivered is not None and self._undelivered[0] is source:
                 self._undelivered = None  # its entry comes again, or the application sought away
             return dropped
+
+    def _drop(self, messages: Sequence[Message]) -> None:
+        """The application does not get these messages. To be called under the lock."""
+        for source, group in groupby(messages, source_of):
+            counts = self.counts.get(source)
+            if counts is not None:
+                counts.dropped([*group])
+
+    def waiting_of_sources(self) -> dict[object, Waiting]:
+        """What lies here, by source; to be called under the lock."""
+        return waiting_in(self.messages.copy(), [(entry.source, entry.permits) for entry in self._entries])
 
     def first(self, source: object) -> Message | ReceivedEntry | None:
         """The next message of `source`, or its next unopened entry, if there is one."""
@@ -246,7 +270,9 @@ class ReceiveQueue:
             if self.failure is None:
                 self.failure = failure
             self._entries.clear()
-            self.messages.clear()
+            left: list[Message] = []
+            self._pop_into(left, sys.maxsize)
+            self._drop(left)
             self._undelivered = None
             self.arrival.notify_all()
         if self.events is not None:

@@ -33,6 +33,8 @@ from ..core.context import Core
 from ..core.failover_events import FailoverEvents
 from ..core.forking import inherited_error
 from ..core.message_id import MessageId, TopicMessageId, start_of
+from .ack_sender import ConsumerAcks
+from .consumer_statistics import ConsumerStatistics
 from .message import Message, Opened, entry_of
 from .messages import Messages
 from .partition_consumer import PartitionConsumer
@@ -87,6 +89,9 @@ class TopicConsumer:
         self.letters: LetterHandling | None = None
         """What is done with messages that the application cannot handle; set before it is opened."""
         self._ours = self.topics.ours
+        self.statistics = ConsumerStatistics(
+            core, self.receive_queue, self.topics, lambda: f"{self.consumer_name} on {self.topic_text}"
+        )
         self._closed = False
 
     async def open(self) -> None:
@@ -96,7 +101,7 @@ class TopicConsumer:
         except BaseException:
             await self.topics.close()
             raise
-        self.core.opened[self] = None
+        self.core.enter(self)
 
     @property
     def consumers(self) -> list[PartitionConsumer]:
@@ -159,7 +164,7 @@ class TopicConsumer:
             # One of ours is a PartitionConsumer. To say so in a way that costs something would cost it per message.
             message[0].source.acks.acknowledge(message)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         else:
-            self._source(message).acks.acknowledge(message)
+            self._acks_of(message).acknowledge(message)
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
         """All these messages are done."""
@@ -176,17 +181,17 @@ class TopicConsumer:
 
     def _acknowledge_list(self, items: list[Message] | list[Message | MessageId]) -> None:
         if [*map(type, items)].count(Message) < len(items) or self._closed:
-            for source, group in groupby(items, self._source):
-                source.acks.acknowledge_many([*group])
+            for acks, group in groupby(items, self._acks_of):
+                acks.acknowledge_many([*group])
             return
         received = cast(list[Message], items)
         sources = {entry.source for entry in {*map(entry_of, received)}}
         if len(sources) == 1:
-            self._source(received[0]).acks.acknowledge_many(received)
+            self._acks_of(received[0]).acknowledge_many(received)
             return
         for _, same_entry in groupby(received, entry_of):
             group = [*same_entry]
-            self._source(group[0]).acks.acknowledge_many(group)
+            self._acks_of(group[0]).acknowledge_many(group)
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Everything of the message's partition up to it is done."""
@@ -194,12 +199,19 @@ class TopicConsumer:
             raise CumulativeAcknowledgementNotAllowedError(
                 "a Shared or Key_Shared subscription has no cumulative acknowledgement: acknowledge each message"
             )
-        self._source(message).acks.acknowledge_cumulative(_id_of(message))
+        self._acks_of(message).acknowledge_cumulative(_id_of(message))
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have the message delivered again after the delay."""
         redelivery_count = message.redelivery_count() if isinstance(message, Message) else 0
         self._source(message).acks.negative_acknowledge(_id_of(message), redelivery_count)
+
+    def _acks_of(self, message: Message | MessageId) -> ConsumerAcks:
+        try:
+            return self._source(message).acks
+        except MagnetarError:
+            self.statistics.refused += 1
+            raise
 
     def _source(self, message: Message | MessageId) -> PartitionConsumer:
         if self._closed:
@@ -265,18 +277,13 @@ class TopicConsumer:
             raise OperationNotSupported(
                 "a partitioned topic has one last message per partition: ask for last_message_ids"
             )
-        return await self._last_message_id(self.consumers[0])
+        return await _last_message_id(self, self.consumers[0])
 
     async def last_message_ids(self) -> list[TopicMessageId]:
         """The id of the last message of each topic or partition, earliest where there is none."""
         consumers = list(self.consumers)
-        found = await together([self._last_message_id(consumer) for consumer in consumers])
+        found = await together([_last_message_id(self, consumer) for consumer in consumers])
         return [TopicMessageId.of(one.topic.full, last) for one, last in zip(consumers, found, strict=True)]
-
-    async def _last_message_id(self, consumer: PartitionConsumer) -> MessageId:
-        found = MessageId.from_wire((await self.ask_last_message_id(consumer)).last_message_id)
-        ledger_id, entry_id, index, _, size = found
-        return MessageId(consumer.partition if entry_id >= 0 else -1, ledger_id, entry_id, index, size)
 
     async def unsubscribe(self) -> None:
         """Delete the subscription, and close."""
@@ -315,6 +322,12 @@ def _checked_target(target: object) -> MessageId | int:
         f"seek takes a message id, milliseconds since the epoch, or a function from a topic to one of them, "
         f"not {target!r}"
     )
+
+
+async def _last_message_id(of: TopicConsumer, consumer: PartitionConsumer) -> MessageId:
+    found = MessageId.from_wire((await of.ask_last_message_id(consumer)).last_message_id)
+    ledger_id, entry_id, index, _, size = found
+    return MessageId(consumer.partition if entry_id >= 0 else -1, ledger_id, entry_id, index, size)
 
 
 async def receipts(consumer: TopicConsumer) -> None:

@@ -24,6 +24,7 @@ from ..core.context import Core
 from ..core.message_id import MessageId, TopicMessageId
 from .message import Message
 from .partition_consumer import PartitionConsumer
+from .receive_counts import ReceiveCounts
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 
@@ -181,12 +182,14 @@ class TopicSet:
             self.consumers.append(consumer)
             self.ours[consumer] = None
             self._by_name[consumer.topic.full] = consumer
+            self._queue.counts[consumer] = ReceiveCounts(self._core.loop.time())
 
     def _forget(self, gone: list[PartitionConsumer]) -> None:
         for consumer in gone:
             if self.ours.pop(consumer, 0) is None:
                 self.consumers.remove(consumer)
                 del self._by_name[consumer.topic.full]
+                self._queue.counts.pop(consumer, None)
 
     def _remove(self, topic: TopicName, gone: list[PartitionConsumer]) -> None:
         self._forget(gone)

@@ -159,7 +159,7 @@ class ClientConfiguration(Options):
         "tls_private_key_file_path",
         "tls_certificate_file_path",
     )
-    WITHOUT_EFFECT = ("io_threads", "message_listener_threads", "stats_interval_in_seconds")
+    WITHOUT_EFFECT = ("io_threads", "message_listener_threads")
 
     service_url: str | None = option(None, "`pulsar://host:port`, several as `pulsar://a:1,b:2`.", text=True)
     operation_timeout_seconds: int = option(
@@ -170,6 +170,7 @@ class ClientConfiguration(Options):
     keep_alive_interval_s: float = option(
         30.0, "The client sends a PING after this many silent seconds. After as many more it closes the connection."
     )
+    stats_interval_in_seconds: int = option(600, "Seconds of an interval of statistics; 0 = without end.", minimum=0)
     backoff_initial_ms: int = option(20, "Milliseconds before the first retry.", minimum=1)
     backoff_maximum_ms: int = option(5_000, "Maximum milliseconds between two retries.", minimum=1)
     partitions_update_interval_s: int = option(

@@ -24,12 +24,22 @@ EAGER_ATTEMPTS_PER_S = 1_000.0
 """and so many attempts a second for all of the client together."""
 
 
+class Statistics(Protocol):
+    """What a producer or consumer counts."""
+
+    def end_interval(self, now_s: float) -> None:
+        """An interval has ended, and the next one begins."""
+        ...
+
+
 class Closeable(Protocol):
     """A producer or consumer of a topic."""
 
     async def close(self) -> None: ...
     def abandon(self, reason: MagnetarError) -> None: ...
     def inherited(self) -> None: ...
+    @property
+    def statistics(self) -> "Statistics": ...
 
 
 class Core:
@@ -55,6 +65,7 @@ class Core:
         self.opened: dict[Closeable, None] = {}
         """Producers and consumers that are not closed."""
         self._closing: dict[asyncio.Task[None], Closeable] = {}
+        self._interval_end: asyncio.TimerHandle | None = None
         self._last_id = 0
         self._reconnecting = 0
         self.error: MagnetarError | None = None
@@ -70,6 +81,25 @@ class Core:
         """An id for a producer or consumer; never used twice, so that late answers to an earlier one are ignored."""
         self._last_id += 1
         return self._last_id
+
+    def enter(self, opened: Closeable) -> None:
+        """A producer or consumer is open from now on. It leaves by `opened.pop`."""
+        self.opened[opened] = None
+        if self._interval_end is None:
+            self._start_interval()
+
+    def _start_interval(self) -> None:
+        interval_s = self.configuration.stats_interval_in_seconds
+        if interval_s:
+            self._interval_end = self.loop.call_later(interval_s, self._end_interval)
+
+    def _end_interval(self) -> None:
+        self._interval_end = None
+        now_s = self.loop.time()
+        for opened in list(self.opened):
+            opened.statistics.end_interval(now_s)
+        if self.opened:  # else the next one that is opened starts it
+            self._start_interval()
 
     async def reconnect(self, what: str, attempt: Callable[[], Awaitable[None]], wanted: Callable[[], bool]) -> None:
         """Repeat `attempt` until it succeeds, or until it is no longer `wanted`. Raises its first final failure.
@@ -129,5 +159,7 @@ class Core:
             opened.abandon(AlreadyClosed("the client was shut down: create a new one"))
 
     async def _end(self) -> None:
+        if self._interval_end is not None:
+            self._interval_end.cancel()
         await self.tasks.close()
         await self.pool.close()

@@ -30,7 +30,9 @@ from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.topic_consumer import TopicConsumer
 from ..core.configuration import ConsumerConfiguration
 from ..core.context import Core
+from ..producing.producer_statistics import producer_stats
 from ..producing.topic_producer import check_attributes
+from ..statistics.figures import ProducerStats
 from .held_back import HeldBack
 from .letter_producer import LetterProducer
 from .policy import (
@@ -54,7 +56,8 @@ async def open_consumer(core: Core, configuration: ConsumerConfiguration) -> Top
     else:
         also = () if policy.retry_topic is None else (policy.retry_topic,)
         consumer = kind(core, configuration, also=also)
-        consumer.letters = consumer.receive_queue.gate = Letters(core, consumer, policy)
+        letters = consumer.letters = consumer.receive_queue.gate = Letters(core, consumer, policy)
+        consumer.statistics.letters = letters.stats
     await consumer.open()
     return consumer
 
@@ -181,6 +184,12 @@ class Letters:
                     self._consumer.negative_acknowledge(message)
         finally:
             _free(entry)
+
+    def stats(self) -> tuple[ProducerStats | None, ProducerStats | None]:
+        """Of the producers of dead letters and of retry letters; None before the first letter."""
+        dead = [one for producer in [*self._dead.values()] for one in producer.figures()]
+        retry = [] if self._retry is None else self._retry.figures()
+        return producer_stats(dead) if dead else None, producer_stats(retry) if retry else None
 
     async def close(self) -> None:
         """Finish the moves that are under way (up to the operation time-out), and close the producers."""

@@ -15,6 +15,7 @@ from ..core.configuration import ProducerConfiguration
 from ..core.context import Core
 from ..core.message_id import MessageId
 from ..producing.outbox import Attributes
+from ..producing.send_counts import SendFigures
 from ..producing.send_outcome import SendOutcome
 from ..producing.topic_producer import TopicProducer
 
@@ -85,6 +86,10 @@ class LetterProducer:
                 await made.open()
                 self._producer = made
             return made
+
+    def figures(self) -> list[SendFigures]:
+        """What its producer has sent, by partition; empty before the first letter."""
+        return [] if self._producer is None else [*self._producer.statistics.figures().values()]
 
     async def close(self) -> None:
         """Send what is under way, and leave the broker."""

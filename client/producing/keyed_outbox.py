@@ -13,7 +13,7 @@ from .outbox import Attributes, Batch, Outbox, SendCallback
 class _OpenBatch:
     """One key's messages so far."""
 
-    __slots__ = ("attributes", "callbacks", "first_sequence_id", "last_sequence_id", "pieces")
+    __slots__ = ("attributes", "callbacks", "first_sequence_id", "last_sequence_id", "pieces", "size_bytes")
 
     def __init__(self, attributes: Attributes, first_sequence_id: int) -> None:
         self.attributes = attributes
@@ -21,6 +21,7 @@ class _OpenBatch:
         self.last_sequence_id = first_sequence_id
         self.pieces: list[bytes] = []
         self.callbacks: list[SendCallback] = []
+        self.size_bytes = 0
 
 
 class KeyedOutbox(Outbox):
@@ -65,6 +66,7 @@ class KeyedOutbox(Outbox):
                 batch = self._by_key[key] = _OpenBatch(numbered, number)
             batch.pieces.append(piece)
             batch.callbacks.append(callback)
+            batch.size_bytes += len(content)
             batch.last_sequence_id = number
             self._callbacks.append(callback)
             self._size += len(piece)
@@ -98,6 +100,7 @@ class KeyedOutbox(Outbox):
                     batched=True,
                     encoded=True,
                     attributes=batch.attributes,
+                    size_bytes=batch.size_bytes,
                 )
             )
         self._open()

@@ -122,6 +122,7 @@ class Batch:
         "last_sequence_id",
         "memory_bytes",
         "payloads",
+        "size_bytes",
     )
 
     def __init__(
@@ -134,7 +135,10 @@ class Batch:
         batched: bool,
         encoded: bool,
         attributes: Attributes | None,
+        size_bytes: int = 0,
     ) -> None:
+        self.size_bytes = size_bytes
+        """Of the messages' payloads as the application gave them."""
         self.payloads = payloads
         """Plain payloads, or encoded pieces of the batch if `encoded`."""
         self.callbacks = callbacks
@@ -159,6 +163,22 @@ class Batch:
         if not self.batched:
             return self.payloads[0]
         return b"".join(self.payloads) if self.encoded else encode_batch(self.payloads)
+
+
+class _Attributed:
+    """What an open batch has besides, once one of its messages has attributes."""
+
+    __slots__ = ("first", "last_number", "numbered", "overhead_bytes")
+
+    def __init__(self, first: Attributes | None) -> None:
+        self.first = first
+        """Of the batch's first message."""
+        self.numbered = 0
+        """How many messages brought their sequence id with them."""
+        self.last_number: int | None = None
+        """The sequence id that the last message brought with it."""
+        self.overhead_bytes = 0
+        """What the attributes take beyond what is counted for a plain message."""
 
 
 class Outbox:
@@ -186,6 +206,8 @@ class Outbox:
         """Whether the delay timer looks after this outbox."""
         self.failure: MagnetarError | None = None
         """Why no more messages are accepted."""
+        self.refused = 0
+        """Messages that callers did not wait for space with; changed under the lock."""
         self.next_sequence_id = 0
         self._wake = handover.wake
         self._on_work = on_work
@@ -203,10 +225,8 @@ class Outbox:
         self._payloads: list[bytes] = []
         self._callbacks: list[SendCallback] = []
         self._size = 0
-        self._encoded = False
-        self._first: Attributes | None = None
-        self._numbered = 0
-        self._last_number: int | None = None
+        self._attributed: _Attributed | None = None
+        """From the first message with attributes on, all are encoded one by one."""
 
     # ---- Putting in ----
 
@@ -222,9 +242,9 @@ class Outbox:
                     self._seal()
                     size = len(content) + MESSAGE_OVERHEAD_BYTES
                 self._size = size
-                if self._encoded:
+                if self._attributed is not None:
                     content = encode_single(content)
-                    self._last_number = None
+                    self._attributed.last_number = None
                 self._payloads.append(content)
                 callbacks = self._callbacks
                 callbacks.append(callback)
@@ -255,18 +275,18 @@ class Outbox:
             else:
                 if self._size + len(piece) > self._bytes_max and self._callbacks:
                     self._seal()
-                if not self._encoded:
+                attributed = self._attributed
+                if attributed is None:
+                    attributed = self._attributed = _Attributed(None if self._payloads else attributes)
                     if self._payloads:
                         self._payloads = [encode_batch(self._payloads)]
-                    else:
-                        self._first = attributes
-                    self._encoded = True
                 self._payloads.append(piece)
                 self._callbacks.append(callback)
                 self._size += len(piece)
-                self._last_number = attributes.sequence_id
+                attributed.overhead_bytes += len(piece) - len(content) - MESSAGE_OVERHEAD_BYTES
+                attributed.last_number = attributes.sequence_id
                 if attributes.sequence_id is not None:
-                    self._numbered += 1
+                    attributed.numbered += 1
                 if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
                     self._seal_full()
                 elif self.ticking and not self._sealed:
@@ -321,9 +341,9 @@ class Outbox:
                 fitting = 1
             contents = contents[:fitting]
             size = sizes[fitting]
-        if self._encoded:
+        if self._attributed is not None:
             self._payloads.append(encode_batch(contents))
-            self._last_number = None
+            self._attributed.last_number = None
         else:
             self._payloads.extend(contents)
         self._callbacks.extend(repeat(callback, len(contents)))
@@ -354,24 +374,39 @@ class Outbox:
             number = self.next_sequence_id
             self.next_sequence_id = number + 1
         self._sealed.append(
-            Batch([content], [callback], number, number, batched=False, encoded=False, attributes=attributes)
+            Batch(
+                [content],
+                [callback],
+                number,
+                number,
+                batched=False,
+                encoded=False,
+                attributes=attributes,
+                size_bytes=len(content),
+            )
         )
 
     def _seal(self) -> None:
         """Close the open batch. Messages without a number of their own take the next ones."""
-        own = len(self._callbacks) - self._numbered
-        following = self.next_sequence_id + own
-        first = self._first.sequence_id if self._first is not None else None
-        last = self._last_number if self._last_number is not None else following - 1
+        count, attributed = len(self._callbacks), self._attributed
+        size_bytes = self._size - MESSAGE_OVERHEAD_BYTES * count
+        following = self.next_sequence_id + count
+        attributes = first = last = None
+        if attributed is not None:
+            size_bytes -= attributed.overhead_bytes
+            following -= attributed.numbered
+            attributes, last = attributed.first, attributed.last_number
+            first = attributes.sequence_id if attributes is not None else None
         self._sealed.append(
             Batch(
                 self._payloads,
                 self._callbacks,
                 first if first is not None else self.next_sequence_id,
-                last,
+                last if last is not None else following - 1,
                 batched=True,
-                encoded=self._encoded,
-                attributes=self._first,
+                encoded=attributed is not None,
+                attributes=attributes,
+                size_bytes=size_bytes,
             )
         )
         self.next_sequence_id = following

@@ -47,6 +47,7 @@ from ..crypto.encryption import MessageEncryptor
 from .chunking import Chunk, in_order, take_back
 from .entry_encoder import EntryEncoder
 from .outbox import Batch, Flush, Outbox, SendCallback, ignore
+from .send_counts import SendCounts
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,6 @@ class PartitionProducer:
         self,
         core: Core,
         topic: TopicName,
-        partition: int,
         configuration: ProducerConfiguration,
         pending_max: int,
         make_outbox: Callable[..., Outbox] = Outbox,
@@ -90,7 +90,7 @@ class PartitionProducer:
         encryptor: MessageEncryptor | None = None,
     ) -> None:
         self.topic = topic
-        self.partition = partition
+        self.counts = SendCounts(core.loop.time())
         self.name = configuration.producer_name or ""
         self.last_sequence_id = -1
         self.started = False
@@ -300,6 +300,7 @@ class PartitionProducer:
                 self._end_flushes(batch)
                 continue
             batch.payloads = []
+            self.counts.sent(len(batch.callbacks), batch.size_bytes)
             if len(entries) == 1:
                 batch.entry = entries[0]
                 self._inflight.append(batch)
@@ -344,6 +345,7 @@ class PartitionProducer:
             return
         self._inflight.popleft()
         self._refusals = self._last_refusal = None
+        self.counts.receipt(self._core.loop.time() - batch.deadline + self._timeout_s)
         where = command.message_id
         ledger_id, entry_id = signed64(where.ledgerId), signed64(where.entryId)
         if batch.chunks is not None:
@@ -355,11 +357,11 @@ class PartitionProducer:
         callbacks = batch.callbacks
         self.outbox.release(len(callbacks), batch.memory_bytes)
         if batch.chunks is not None:
-            _call(callbacks, Result.Ok, [ChunkedMessageId(self.partition, (*batch.chunks,))])
+            _call(callbacks, Result.Ok, [ChunkedMessageId(self.topic.partition, (*batch.chunks,))])
         elif not batch.batched:
-            _call(callbacks, Result.Ok, [MessageId(self.partition, ledger_id, entry_id)])
+            _call(callbacks, Result.Ok, [MessageId(self.topic.partition, ledger_id, entry_id)])
         elif callbacks[0] is not ignore or callbacks.count(ignore) < len(callbacks):
-            _call(callbacks, Result.Ok, batch_ids(ledger_id, entry_id, self.partition, len(callbacks)))
+            _call(callbacks, Result.Ok, batch_ids(ledger_id, entry_id, self.topic.partition, len(callbacks)))
         if batch.flushes is not None:
             self._end_flushes(batch)
 
@@ -415,6 +417,7 @@ class PartitionProducer:
             self._end_flushes(batch)
 
     def _tell(self, batch: Batch, error: MagnetarError) -> None:
+        self.counts.failed += len(batch.callbacks)
         self.outbox.release(len(batch.callbacks), batch.memory_bytes)
         result = Result.of(error)
         nowhere = MessageId()

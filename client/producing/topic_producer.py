@@ -25,6 +25,7 @@ from .metered_outbox import outbox_type
 from .outbox import Attributes, Outbox, SendCallback
 from .partition_growth import PartitionGrowth
 from .partition_producer import PartitionProducer
+from .producer_statistics import ProducerStatistics
 from .routing import Router, make_router
 
 BATCHES_PENDING_MIN = 2
@@ -44,6 +45,7 @@ class TopicProducer:
         self.producers: list[PartitionProducer] = []
         self.router: Router | None = None
         """None for an unpartitioned topic."""
+        self.statistics = ProducerStatistics(core, self)
         self._core = core
         self._ticking: dict[PartitionProducer, None] = {}
         self._delay_s = configuration.batching_max_publish_delay_ms / 1000
@@ -73,13 +75,13 @@ class TopicProducer:
                 share = max(share, BATCHES_PENDING_MIN * configuration.batching_max_messages)
             limit = min(configuration.max_pending_messages, share, total)
             pool = PendingPool(core.handover, total, count)
-            self.producers = [self._make(topic.partition_topic(index), index, limit, pool) for index in range(count)]
+            self.producers = [self._make(topic.partition_topic(index), limit, pool) for index in range(count)]
             for index, producer in enumerate(self.producers):
                 producer.outbox.on_full = partial(self.router.turn_from, index)
-            self._make_partition = lambda index: self._make(topic.partition_topic(index), index, limit, pool)
+            self._make_partition = lambda index: self._make(topic.partition_topic(index), limit, pool)
         else:
-            self.producers = [self._make(topic, topic.partition, configuration.max_pending_messages, None)]
-        self._core.opened[self] = None  # a client that closes ends a producer that waits for access, too
+            self.producers = [self._make(topic, configuration.max_pending_messages, None)]
+        core.enter(self)  # a client that closes ends a producer that waits for access, too
         try:
             await together([producer.open() for producer in self._to_open()])
         except GeneratorExit:  # the loop has ended, and nothing can be awaited
@@ -126,12 +128,10 @@ class TopicProducer:
             return self.producers
         return [self.producers[max(self.router.current, 0)]]
 
-    def _make(self, topic: TopicName, partition: int, limit: int, pool: PendingPool | None) -> PartitionProducer:
+    def _make(self, topic: TopicName, limit: int, pool: PendingPool | None) -> PartitionProducer:
         keyed = self.configuration.batching_type is BatchingType.KeyBased
         make_outbox = outbox_type(self._core.memory, keyed=keyed)
-        producer = PartitionProducer(
-            self._core, topic, partition, self.configuration, limit, make_outbox, pool, self._encryptor
-        )
+        producer = PartitionProducer(self._core, topic, self.configuration, limit, make_outbox, pool, self._encryptor)
         producer.on_open_batch = self._start_ticking
         return producer
 
@@ -219,6 +219,12 @@ class TopicProducer:
     def is_connected(self) -> bool:
         """Whether all partitions that are in use are connected."""
         return all(producer.is_connected for producer in self.producers if producer.started)
+
+    def refusal(self, outbox: Outbox) -> MagnetarError:
+        """Why `outbox` does not accept a message, for a caller that does not wait. It counts as a failure."""
+        with outbox.lock:
+            outbox.refused += 1
+        return outbox.failure or outbox.full_error()
 
     async def flush(self) -> None:
         """Until everything sent so far is stored. Raises the first failure."""

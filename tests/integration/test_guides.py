@@ -55,7 +55,12 @@ def test_the_example_for_many_messages_adds_them_up(cluster: RayCluster, capsys:
 
 @pytest.mark.parametrize(
     ("name", "printed"),
-    [("several-topics", "orders-eu b'one'"), ("letters", "dead letter b'bad' no answer"), ("table-view", "b'1.25'")],
+    [
+        ("several-topics", "orders-eu b'one'"),
+        ("letters", "dead letter b'bad' no answer"),
+        ("table-view", "b'1.25'"),
+        ("client-statistics", "100 messages with 500 bytes, 100 received"),
+    ],
 )
 def test_the_examples_for_consumers_print_what_they_should(
     cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: str

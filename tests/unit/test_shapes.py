@@ -39,7 +39,7 @@ ATTRIBUTES: dict[str, int] = {
     "actors/connections/connection.py:ServerConnection": 25,
     "actors/members/coordinator_link.py:CoordinatorClient": 27,
     "client/consuming/partition_consumer.py:PartitionConsumer": 26,
-    "client/producing/outbox.py:Outbox": 26,
+    "client/producing/outbox.py:Outbox": 24,
     "runtime/rpc/connection.py:RpcConnection": 24,
     "storage/bookie/entry_store.py:EntryStore": 26,
     "storage/bookie/journal.py:Journal": 28,
