@@ -303,7 +303,9 @@ async def test_what_was_on_its_way_before_a_redelivery_is_not_taken_for_it(
 
 async def test_after_a_lost_connection_the_unacknowledged_comes_again(broker: FakeBroker, client: AsyncClient) -> None:
     await publish(client, numbers(30))
-    consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=10)
+    consumer = await client.subscribe(
+        "t", "s", initial_position=EARLIEST, receiver_queue_size=10, ack_group_time_ms=60_000
+    )  # on a slow machine the usual 100 ms may end before the client sees that the connection is gone
     messages = [await consumer.receive(2000) for _ in range(10)]
     for message in messages[:6]:
         await consumer.acknowledge(message)
