@@ -33,8 +33,11 @@ from ..connections.link import MakeFamily
 from ..connections.lookup_commands import LookupCommands
 from ..connections.producer_commands import ProducerCommands
 from ..connections.publish_budget import PublishBudget
+from ..connections.topic_list_commands import TopicListCommands
 from ..members.coordinator_link import CoordinatorClient
+from ..members.matched_topics import MatchedLists
 from ..members.topic_lookup import Lookups
+from ..members.topic_watch import TopicWatch
 from ..topics.loaded_topics import Topics
 from .methods import BrokerRpc
 from .session import BrokerSession
@@ -45,7 +48,12 @@ RPC_FRAME_SIZE_MAX = 64 << 20
 SESSION_RETRY_INITIAL_S = 0.1
 SESSION_RETRY_MAXIMUM_S = 5.0
 CLOSE_TIMEOUT_S = 20.0
-COMMAND_FAMILIES: tuple[MakeFamily, ...] = (ProducerCommands, ConsumerCommands, LookupCommands)
+COMMAND_FAMILIES: tuple[MakeFamily, ...] = (
+    ProducerCommands,
+    ConsumerCommands,
+    LookupCommands,
+    TopicListCommands,
+)
 """What clients may say on a connection, beside CONNECT, PING and PONG."""
 
 
@@ -105,7 +113,8 @@ class BrokerService:
         self.state = BrokerState.STOPPED
         self.settings = settings
         self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim)
-        self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max)
+        lists = MatchedLists(TopicWatch(env, self._coordinator))
+        self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max, lists)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -166,6 +175,7 @@ class BrokerService:
         for connection in list(self.connections):
             connection.close()
         await self.requests.close()
+        await self.lookups.lists.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -201,6 +211,7 @@ class BrokerService:
             self.settings,
             self._locate_coordinator,
             self.topics,
+            self.lookups.lists.watch,
             self._session_lost,
         )
         self._session = session

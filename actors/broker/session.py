@@ -20,6 +20,8 @@ from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata import keys as metadata_keys
 from ..members.contracts_coordinator import AssignmentChange
 from ..members.coordinator_link import CoordinatorClient
+from ..members.feeds import Feeds
+from ..members.topic_watch import TopicWatch
 from ..topics.loaded_topics import Topics
 
 
@@ -34,11 +36,13 @@ class BrokerSession:
         settings: Settings,
         locate_coordinator: Callable[[], Awaitable[tuple[str, int]]],
         topics: Topics,
+        topic_watch: TopicWatch,
         on_lost: Callable[[], None],
     ) -> None:
         topics.policies.begin_session()
+        feeds = Feeds(topics.policies, topic_watch)
         self.identity = identity
-        self.coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator, topics.policies)
+        self.coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator, feeds)
         self._env = env
         self._settings = settings
         self._topics = topics

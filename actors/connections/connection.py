@@ -405,13 +405,18 @@ class ServerConnection(asyncio.Protocol):
             raise ProtocolError("this broker is not a proxy: connect to the broker itself")
         self._become(ServerConnectionState.CONNECTED)
         self.client_version = command.client_version
+        watchers = self.host.settings.topic_watchers_enabled
         self.write(
             encode(
                 CommandConnected(
                     server_version=SERVER_VERSION,
                     protocol_version=max(min(command.protocol_version, PROTOCOL_VERSION), 0),
                     max_message_size=self.host.settings.max_message_size_bytes,
-                    feature_flags=FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+                    feature_flags=FeatureFlags(
+                        supports_topic_watchers=watchers,
+                        supports_topic_watcher_reconcile=watchers,
+                        supports_get_partitioned_metadata_without_auto_creation=True,
+                    ),
                 )
             )
         )

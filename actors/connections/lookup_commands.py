@@ -1,5 +1,5 @@
-"""What a client asks before it has a producer or consumer: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE,
-GET_SCHEMA, GET_OR_CREATE_SCHEMA.
+"""What a client asks before it has a producer or consumer: LOOKUP, PARTITIONED_METADATA, GET_SCHEMA,
+GET_OR_CREATE_SCHEMA.
 
 No answer here leaves anything behind, but for PARTITIONED_METADATA, which creates a missing topic where topics are
 created as partitioned ones (`allowAutoTopicCreationType`). Others are created by PRODUCER and SUBSCRIBE.
@@ -17,8 +17,6 @@ from ...protocol.pulsar_pb2 import (
     CommandGetOrCreateSchemaResponse,
     CommandGetSchema,
     CommandGetSchemaResponse,
-    CommandGetTopicsOfNamespace,
-    CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
@@ -26,18 +24,12 @@ from ...protocol.pulsar_pb2 import (
     Schema,
     ServerError,
 )
-from ...protocol.topics import NON_PERSISTENT, PERSISTENT, TopicName
+from ...protocol.topics import TopicName
 from ..members.topic_lookup import check_listener
 from .link import ClientLink, CommandFamily, CommandHandler
 
 BYTES_SCHEMA_VERSION = bytes(8)
 """What Pulsar calls the schema of a topic whose only schema is that of bytes."""
-
-DOMAIN_OF_MODE: dict[int, str] = {
-    CommandGetTopicsOfNamespace.PERSISTENT: PERSISTENT,
-    CommandGetTopicsOfNamespace.NON_PERSISTENT: NON_PERSISTENT,
-}
-"""ALL has both."""
 
 
 class LookupCommands(CommandFamily):
@@ -50,7 +42,6 @@ class LookupCommands(CommandFamily):
         return {
             BaseCommand.LOOKUP: self.lookup,
             BaseCommand.PARTITIONED_METADATA: self.partitioned_metadata,
-            BaseCommand.GET_TOPICS_OF_NAMESPACE: self.topics_of_namespace,
             BaseCommand.GET_SCHEMA: self.schema,
             BaseCommand.GET_OR_CREATE_SCHEMA: self.get_or_create_schema,
         }
@@ -111,19 +102,6 @@ class LookupCommands(CommandFamily):
             )
 
         connection.start(answer(), "partitioned metadata", failed)
-
-    def topics_of_namespace(self, command: CommandGetTopicsOfNamespace) -> None:
-        connection = self._connection
-
-        async def answer() -> bytes:
-            topics = await connection.host.lookups.topics(
-                command.namespace,
-                domain=DOMAIN_OF_MODE.get(command.mode),
-                size_max_bytes=connection.host.settings.max_message_size_bytes,
-            )
-            return encode(CommandGetTopicsOfNamespaceResponse(request_id=command.request_id, topics=topics))
-
-        connection.start(answer(), "topics of namespace", lambda error: connection.error(command.request_id, error))
 
     # -- schemas -------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from .placement import Placement
 from .rebalancing import Rebalancer
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
+from .topic_watchers import TopicWatchers
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Office:
         self.membership = Membership(settings.session_timeout_s, self.tick_interval_s)
         self.namespaces = Namespaces(env, store, self._policies_changed)
         self.registry = TopicRegistry(env, store, settings, self.namespaces)
+        self.watchers = TopicWatchers(store.epoch, self.registry)
         self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies, ledger_ids)
         self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry)
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)

@@ -42,6 +42,7 @@ class SessionMethods:
     def disconnected(self, connection: RpcConnection) -> None:
         """A connection has ended."""
         self._office.lists.leave(connection)
+        self._office.watchers.leave(connection)
         session = self.sessions.pop(connection, None)
         if session is None or not session.alive or not self._office.active:
             return
@@ -177,6 +178,7 @@ class SessionMethods:
     def _forget(self, session: Session) -> None:
         self.sessions.pop(session.connection, None)
         self._office.lists.leave(session.connection)
+        self._office.watchers.leave(session.connection)
 
     async def judge(self) -> None:
         """Judge the sessions for as long as this coordinator lives, whatever goes wrong with one of them."""

@@ -10,7 +10,8 @@ from ...protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUni
 from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
-from ..members.contracts_coordinator import Owner, TopicRecord
+from ..members.contracts_coordinator import Owner
+from ..members.contracts_topics import TopicPage, TopicRecord
 from ..members.permissions import check_topic_creation
 from .assignment_table import Assignment
 from .member_lists import url_of
@@ -115,3 +116,10 @@ class TopicMethods:
     ) -> list[TopicRecord]:
         """A page of a namespace's topics, behind `after`. Raises TopicNotFound."""
         return [TopicRecord(*found) for found in self._registry.list_topics(namespace, after, limit)]
+
+    async def rpc_watch_topics(self, connection: RpcConnection, namespace: str, after: str = "") -> TopicPage:
+        """Tell the broker of the namespace's changes from now on; see `topic_watchers`."""
+        return self._office.watchers.watch(connection, namespace, after)
+
+    async def rpc_unwatch_topics(self, connection: RpcConnection, namespace: str) -> None:
+        self._office.watchers.unwatch(connection, namespace)

@@ -14,6 +14,7 @@ Who owns a topic and what it stores is not known here.
 
 import asyncio
 import bisect
+from collections.abc import Callable
 
 from ...protocol.errors import (
     InvalidConfiguration,
@@ -46,6 +47,8 @@ class TopicRegistry:
         self._namespaces = namespaces
         self.deleting: dict[str, None] = {}
         """Full names of the topics that are being deleted, marked or about to be."""
+        self.on_changed: Callable[[TopicName, int | None], None] = lambda topic, partitions: None
+        """Told of each topic that is created or grows, with its partitions (0: plain), or is gone (None)."""
         self._partitions: dict[str, int] = {}
         self._versions: dict[str, int] = {}  # of the topics' records
         self._names_by_namespace: dict[str, list[str]] = {}
@@ -250,6 +253,7 @@ class TopicRegistry:
             self._counts[topic.namespace] -= max(partitions, 1)
             names = self._names_by_namespace[topic.namespace]
             del names[bisect.bisect_left(names, topic.full)]
+            self.on_changed(topic, None)
 
     def members(self, topic: TopicName) -> list[str]:
         """What brokers own of a topic: its partitions, or itself. Raises TopicNotFound, ServiceUnitNotReady."""
@@ -295,7 +299,8 @@ class TopicRegistry:
 
     def _enter(self, full_name: str, partitions: int, version: int | None) -> None:
         """Take over what the topic's record says. None: it has no record."""
-        namespace = TopicName.parse(full_name).namespace
+        topic = TopicName.parse(full_name)
+        namespace = topic.namespace
         before = self._partitions.get(full_name)
         if before is None:
             bisect.insort(self._names_by_namespace.setdefault(namespace, []), full_name)
@@ -304,6 +309,8 @@ class TopicRegistry:
         self._partitions[full_name] = partitions
         if version is not None:
             self._versions[full_name] = version
+        if before != partitions:
+            self.on_changed(topic, partitions)
 
     def _take_room(self, namespace: str, count: int) -> None:
         """Count topics that are about to be created. Raises NotAllowedError when the namespace may not have so many."""

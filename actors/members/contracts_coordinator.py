@@ -12,6 +12,7 @@ from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
 from .contracts_namespaces import NamespaceContract, NamespacePolicies, PolicyPage
+from .contracts_topics import TopicChange, TopicListContract
 from .permissions import ADMIN, BROKER, COORDINATOR, MEMBERS, READER
 
 STATUS_TIMEOUT_S = 5.0
@@ -94,14 +95,7 @@ class Owner:
     url: str
 
 
-class TopicRecord(NamedTuple):
-    """A topic by its full name, and how many partitions it has, 0: plain."""
-
-    topic: str
-    partitions: int
-
-
-class CoordinatorContract(NamespaceContract, MetadataContract):
+class CoordinatorContract(NamespaceContract, TopicListContract, MetadataContract):
     """See the module."""
 
     # -- members -------------------------------------------------------------------------------------------------
@@ -189,11 +183,6 @@ class CoordinatorContract(NamespaceContract, MetadataContract):
         `force`), ServiceUnitNotReady: it takes long and goes on."""
         ...
 
-    @method(BROKER | ADMIN)
-    async def topic_records(self, *, namespace: str, after: str = "", limit: int = 1000) -> list[TopicRecord]:
-        """A page of a namespace's topics, behind the name `after`. Raises TopicNotFound."""
-        ...
-
 
 class MemberContract(Contract):
     """What the coordinator tells registered members: notifications, each with the epoch of the coordinator."""
@@ -221,4 +210,9 @@ class MemberContract(Contract):
     @method(COORDINATOR)
     def partitions_changed(self, *, epoch: int, topic: str, partitions: int) -> None:
         """A topic has more partitions."""
+        ...
+
+    @method(COORDINATOR)
+    def topics_changed(self, *, epoch: int, namespace: str, number: int, changes: list[TopicChange]) -> None:
+        """Topics that were created or deleted in a watched namespace. Numbers grow from change to change."""
         ...

@@ -15,8 +15,8 @@ Assignments are taken over only with a greater epoch of their own, so pushes and
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 from ...protocol.cluster_status import MemberData, MemberReport
 from ...protocol.errors import (
@@ -24,7 +24,6 @@ from ...protocol.errors import (
     CoordinatorUnavailable,
     HandshakeRefused,
     MagnetarError,
-    ProtocolError,
     RpcDisconnected,
     RpcTimeout,
     StaleEpoch,
@@ -33,7 +32,7 @@ from ...protocol.names import COORDINATOR_ID
 from ...protocol.topics import group_of
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.rpc.connection import CALL_TIMEOUT_S, Locate, RpcConnection, RpcService, rpc_connect
+from ...runtime.rpc.connection import CALL_TIMEOUT_S, Locate, RpcConnection, rpc_connect
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.messages import pack
 from ...runtime.settings.declarations import Settings
@@ -41,8 +40,10 @@ from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.remote import RemoteMetadataStore
-from .contracts_coordinator import AssignmentChange, BrokerInfo, CoordinatorContract, MemberContract
-from .contracts_namespaces import NamespacePolicies, PolicyPage
+from .contracts_coordinator import AssignmentChange, BrokerInfo, CoordinatorContract
+from .contracts_namespaces import PolicyPage
+from .coordinator_pushes import CoordinatorPushes
+from .feeds import NO_FEEDS, Feeds, PolicyFeed
 from .permissions import OP_HEARTBEAT
 
 logger = logging.getLogger(__name__)
@@ -101,21 +102,10 @@ class _Registration(NamedTuple):
     data: Description
 
 
-class PolicyFeed(Protocol):
-    """A member's copy of the policies of all namespaces; see `actors.policies.watch`."""
-
-    def listing_began(self) -> None: ...
-    def take(self, rows: Sequence[NamespacePolicies]) -> None:
-        """Raises ProtocolError for malformed ones."""
-        ...
-
-    def listing_ended(self) -> None: ...
-
-
 class CoordinatorClient:
     """See the module. Node id, role and incarnation are those of `identity`.
 
-    `locate` finds the coordinator and raises CoordinatorUnavailable. `policies` is told of the policies of namespaces.
+    `locate` finds the coordinator and raises CoordinatorUnavailable. `feeds` are told what the coordinator says.
     """
 
     def __init__(
@@ -125,7 +115,7 @@ class CoordinatorClient:
         keys: Keys,
         settings: Settings,
         locate: Locate,
-        policies: PolicyFeed | None = None,
+        feeds: Feeds = NO_FEEDS,
     ) -> None:
         self.identity = identity
         self.state = LinkState.CONNECTING
@@ -151,8 +141,8 @@ class CoordinatorClient:
         self._keys = keys
         self._settings = settings
         self._locate = locate
-        self._policies = policies
-        self._service = _Pushes(self)
+        self.feeds = feeds
+        self._service = CoordinatorPushes(self)
         self._connection: RpcConnection | None = None
         self._registration: _Registration | None = None
         self._registered = asyncio.Event()
@@ -242,6 +232,8 @@ class CoordinatorClient:
     def _become(self, state: LinkState) -> None:
         check_transition(TRANSITIONS, f"the link of {self.identity.node_id}", self.state, state)
         self.state = state
+        if state is LinkState.REGISTERED and self.feeds.topics is not None:
+            self.feeds.topics.registered()
 
     # -- the connection ------------------------------------------------------------------------------------------
 
@@ -321,14 +313,15 @@ class CoordinatorClient:
         before = {topic: assigned.epoch for topic, assigned in self.assignments.items()}
         host, port, data = self._registration
         coordinator = CoordinatorContract(connection.call)
-        if self._policies is not None:
-            self._policies.listing_began()
+        policies = self.feeds.policies
+        if policies is not None:
+            policies.listing_began()
         answer = await coordinator.register(
             role=self.identity.role, host=host, port=port, data=data() if callable(data) else data
         )
         self._take_epoch(answer.epoch)
-        if self._policies is not None:  # before assignments: a topic must not load without its policies
-            await _take_policies(self._policies, coordinator, answer.policies)
+        if policies is not None:  # before assignments: a topic must not load without its policies
+            await _take_policies(policies, coordinator, answer.policies)
         self.take_bookies(answer.bookies)
         self.take_brokers(answer.brokers)
         present: dict[str, None] = {}
@@ -439,10 +432,6 @@ class CoordinatorClient:
             for listener in list(self.on_assignments):
                 listener(news)
 
-    def take_policies(self, changes: list[NamespacePolicies]) -> None:
-        if self._policies is not None:
-            self._policies.take(changes)
-
 
 async def _take_policies(feed: PolicyFeed, coordinator: CoordinatorContract, page: PolicyPage) -> None:
     """The first page and those that follow. Raises ProtocolError for malformed ones."""
@@ -451,45 +440,3 @@ async def _take_policies(feed: PolicyFeed, coordinator: CoordinatorContract, pag
         page = await coordinator.policies(after=page.items[-1].namespace)
         feed.take(page.items)
     feed.listing_ended()
-
-
-class _Pushes(RpcService):
-    """What the coordinator may call."""
-
-    contract = MemberContract
-
-    def __init__(self, client: CoordinatorClient) -> None:
-        self._client = client
-
-    def _current(self, connection: RpcConnection, epoch: int) -> bool:
-        if epoch >= self._client.epoch:
-            return True
-        connection.close(StaleEpoch(f"the coordinator sent a push with epoch {epoch} after epoch {self._client.epoch}"))
-        return False
-
-    async def rpc_bookies_changed(self, connection: RpcConnection, epoch: int, bookies: list[BookieInfo]) -> None:
-        if self._current(connection, epoch):
-            self._client.take_bookies(bookies)
-
-    async def rpc_brokers_changed(self, connection: RpcConnection, epoch: int, brokers: list[BrokerInfo]) -> None:
-        if self._current(connection, epoch):
-            self._client.take_brokers(brokers)
-
-    async def rpc_assignments_changed(
-        self, connection: RpcConnection, epoch: int, changes: list[AssignmentChange]
-    ) -> None:
-        if self._current(connection, epoch):
-            self._client.take_assignments(changes)
-
-    async def rpc_policies_changed(
-        self, connection: RpcConnection, epoch: int, changes: list[NamespacePolicies]
-    ) -> None:
-        if self._current(connection, epoch):
-            try:
-                self._client.take_policies(changes)
-            except ProtocolError as error:  # without this change the member needs the whole listing again
-                connection.close(error)
-
-    async def rpc_partitions_changed(self, connection: RpcConnection, epoch: int, topic: str, partitions: int) -> None:
-        if self._current(connection, epoch) and topic in self._client.partitions:
-            self._client.partitions[topic] = partitions

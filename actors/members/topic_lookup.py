@@ -18,6 +18,8 @@ from ...protocol.errors import (
 from ...protocol.topics import TopicName, parse_namespace
 from ...runtime.rpc.connection import CALL_TIMEOUT_S
 from .contracts_coordinator import CoordinatorContract
+from .matched_topics import MatchedLists, names_of
+from .topic_filter import MATCHED_AT_ONCE, TopicFilter
 
 if TYPE_CHECKING:
     from .coordinator_link import CoordinatorClient
@@ -31,13 +33,18 @@ NAME_FRAME_BYTES = 5
 
 class Lookups:
     """Answers about topics. `coordinator` gives the present session's client. `owns` tells whether this broker itself
-    would take clients for a topic, even against the last assignment.
+    would take clients for a topic, even against the last assignment. `lists` are those that clients watch.
     """
 
     def __init__(
-        self, coordinator: "Callable[[], CoordinatorClient]", owns: Callable[[str], bool], under_way_max: int
+        self,
+        coordinator: "Callable[[], CoordinatorClient]",
+        owns: Callable[[str], bool],
+        under_way_max: int,
+        lists: MatchedLists,
     ) -> None:
         self.coordinator = coordinator
+        self.lists = lists
         self._owns = owns
         self._under_way_max = under_way_max
         self._under_way = 0
@@ -77,9 +84,11 @@ class Lookups:
             return known if name.partition < 0 else 0
         return await self._ask.partitions(topic=name.full, create=create)
 
-    async def topics(self, namespace: str, *, domain: str | None, size_max_bytes: int) -> list[str]:
+    async def topics(
+        self, namespace: str, *, domain: str | None, size_max_bytes: int, taken: TopicFilter | None = None
+    ) -> list[str]:
         """Full names of the namespace's topics, partitions one by one; none for a missing namespace, as in Pulsar.
-        Without a domain those of both.
+        Without a domain those of both; with a filter those that it takes.
 
         Raises NotAllowedError when the names exceed `size_max_bytes`: clients drop a connection that brings them a
         larger frame. Raises InvalidTopicName for what cannot name a namespace.
@@ -88,7 +97,7 @@ class Lookups:
         found: list[str] = []
         size = 0
         try:
-            async for names in pages(self._ask, namespace, domain):
+            async for names in pages(self._ask, namespace, domain, taken):
                 size += sum(len(name.encode()) + NAME_FRAME_BYTES for name in names)
                 if size > size_max_bytes:
                     raise NotAllowedError(
@@ -111,9 +120,10 @@ class Lookups:
 
 
 async def pages(
-    coordinator: CoordinatorContract, namespace: str, domain: str | None = None
+    coordinator: CoordinatorContract, namespace: str, domain: str | None = None, taken: TopicFilter | None = None
 ) -> AsyncIterator[list[str]]:
-    """Full names of a namespace's topics, partitions one by one, in pages; those of one domain if it is given.
+    """Full names of a namespace's topics, partitions one by one, in pages; those of one domain, or those that a filter
+    takes, if it is given.
 
     What is created or deleted meanwhile is in it or not. Raises TopicNotFound for a missing namespace.
     """
@@ -121,11 +131,14 @@ async def pages(
     while True:
         page = await coordinator.topic_records(namespace=namespace, after=after, limit=PAGE)
         names: list[str] = []
-        for name, partitions in page:
-            topic = TopicName.parse(name)
-            if domain is not None and topic.domain != domain:
+        for looked_at, (name, partitions) in enumerate(page):
+            if taken is not None and looked_at % MATCHED_AT_ONCE == MATCHED_AT_ONCE - 1:
+                await asyncio.sleep(0)  # a pattern can take long for each name
+            if domain is not None and TopicName.parse(name).domain != domain:
                 continue
-            names += [topic.partition_name(index) for index in range(partitions)] if partitions else [name]
+            if taken is not None and not taken.takes(name):
+                continue
+            names += names_of(name, partitions)
             if len(names) >= PAGE:
                 yield names
                 names = []

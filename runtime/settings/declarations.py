@@ -19,12 +19,14 @@ from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
 from .repair import RepairSettings
 from .replication import ReplicationSettings
+from .topic_lists import TopicListSettings
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
 
 @dataclass(frozen=True)
 class Settings(
+    TopicListSettings,
     RepairSettings,
     BookieSettings,
     MembershipSettings,

@@ -57,7 +57,7 @@ class FixedLookups:
             raise TopicNotFound("no such topic")
         return 4 if name.local_name == "parted" else 0
 
-    async def topics(self, namespace: str, *, domain: str | None, size_max_bytes: int) -> list[str]:
+    async def topics(self, namespace: str, *, domain: str | None, size_max_bytes: int, taken: Any = None) -> list[str]:
         return [TOPIC]
 
 

@@ -22,7 +22,6 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandProducer,
     CommandSuccess,
     CommandTcClientConnectRequest,
-    CommandWatchTopicList,
     ServerError,
 )
 from support.clients.wire_peer import WirePeer, entry
@@ -113,7 +112,6 @@ async def test_what_is_not_supported_is_refused_in_the_type_that_its_client_wait
         for request, kind in (
             (CommandNewTxn(), CommandNewTxnResponse),
             (CommandTcClientConnectRequest(tc_id=0), CommandError),
-            (CommandWatchTopicList(watcher_id=1, namespace="a/b", topics_pattern="x"), CommandError),
         ):
             error = await peer.request(request)
             assert type(error) is kind and error.error == ServerError.NotAllowedError

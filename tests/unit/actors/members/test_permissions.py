@@ -6,7 +6,7 @@ from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members import permissions
-from magnetar.actors.members.coordinator_link import _Pushes
+from magnetar.actors.members.coordinator_pushes import CoordinatorPushes
 from magnetar.protocol.errors import AuthorizationError
 from magnetar.protocol.names import ROLES
 from magnetar.runtime.rpc.connection import RpcService
@@ -26,13 +26,13 @@ def all_roles(service: type[RpcService]) -> list[frozenset[str]]:
     return [*(method.roles for method in service.contract.methods.values()), *service.operation_roles.values()]
 
 
-@pytest.mark.parametrize("service", [*SERVICES.values(), _Pushes])
+@pytest.mark.parametrize("service", [*SERVICES.values(), CoordinatorPushes])
 def test_every_service_has_the_handlers_of_its_contract_and_no_others(service: type[RpcService]) -> None:
     assert service.contract.methods
     assert disagreements(service.contract, *getattr(service, "method_groups", (service,))) == []
 
 
-@pytest.mark.parametrize("service", [*SERVICES.values(), _Pushes])
+@pytest.mark.parametrize("service", [*SERVICES.values(), CoordinatorPushes])
 def test_every_method_and_operation_names_known_roles(service: type[RpcService]) -> None:
     for roles in all_roles(service):
         assert roles

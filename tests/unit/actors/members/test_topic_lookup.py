@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from magnetar.actors.members.contracts_coordinator import CoordinatorContract
+from magnetar.actors.members.matched_topics import MatchedLists
 from magnetar.actors.members.topic_lookup import Lookups, check_listener, pages
+from magnetar.actors.members.topic_watch import TopicWatch
 from magnetar.protocol.errors import InvalidTopicName, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from magnetar.runtime.environment import Environment
 
 PREFIX = "persistent://public/default/"
 
@@ -31,7 +34,8 @@ class ListingCoordinator:
 
 def lookups_over(coordinator: Any) -> Lookups:
     given: Callable[[], Any] = lambda: coordinator  # noqa: E731
-    return Lookups(given, lambda name: False, 10)
+    lists = MatchedLists(TopicWatch(Environment.real(1), given))
+    return Lookups(given, lambda name: False, 10, lists)
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 12_345])

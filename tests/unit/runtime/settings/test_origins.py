@@ -47,6 +47,9 @@ PULSAR = {
     "allowAutoSubscriptionCreation": "true",
     "encryptionRequireOnProducer": "false",
     "keepAliveIntervalSeconds": "30",
+    "enableBrokerSideSubscriptionPatternEvaluation": "true",
+    "enableBrokerTopicListWatcher": "true",
+    "subscriptionPatternMaxLength": "50",
 }
 """From the class ServiceConfiguration."""
 BOOKKEEPER = {
