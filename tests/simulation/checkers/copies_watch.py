@@ -45,6 +45,8 @@ def intact_entries(store: BookieStore, metadata: LedgerMetadata) -> dict[int, No
     try:
         for segment in state.segments:
             rows = segment.rows.get(metadata.ledger_id)
+            if rows is None and metadata.ledger_id not in segment.table:
+                continue  # damage took all that it held of this ledger, and its index was rebuilt
             try:
                 if rows is None:
                     rows = reader.rows(segment, metadata.ledger_id)

@@ -159,4 +159,5 @@ class LedgerFaults(Faults):
             (BookieOp.ADD, b"".join(encode_add(header, b"x", recovery=True))),
             (BookieOp.READ, encode_read(ledger_id, nonce, 0, max(state.last_entry, 0), LARGE_BYTES)),
             (BookieOp.READ_LAC, encode_ledger(ledger_id, nonce)),
+            (BookieOp.FENCE, encode_ledger(ledger_id, nonce)),
         ]

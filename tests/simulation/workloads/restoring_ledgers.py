@@ -13,11 +13,16 @@ What has to hold:
   (`survives_restore`). A ledger that bookies in limbo keep from being recovered is counted and not judged.
 - I2: no place holds two bodies, nor one that nobody wrote.
 - I9: no bookie puts a tombstone on a ledger that existed when the records were replaced.
+
+In a share of the restores the judge hears only while it recovers that ledgers are in doubt. This happens where nobody
+said that the metadata was restored, and a bookie's ids tell. What the judge closed before may have lost its end, so I1
+is not judged there.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from random import Random
 
 from magnetar.protocol.errors import LedgerInDoubt, MagnetarError, NoSuchEntry, RecoveryFailed
@@ -36,6 +41,8 @@ logger = logging.getLogger("magnetar.simulation")
 START_LIMIT_S = 60.0
 AWAY_S = 0.6
 BACK_S = 0.3
+HEARD_LATE_SHARE = 0.25
+HEARD_LATE_S = 0.05
 MOVES_SHARE = 0.7
 ATTEMPTS = 3
 """At a ledger whose bookies cannot say enough; they will not say more later."""
@@ -62,6 +69,7 @@ class LedgerRestoring:
         self._random = random
         self._backup: tuple[dict[str, Versioned], int] | None = None
         self._moving: asyncio.Task[None] | None = None
+        self._heard_late = False
 
     def back_up_within(self, limit_s: float) -> None:
         """Take the backup at some moment from now on."""
@@ -107,7 +115,10 @@ class LedgerRestoring:
         records.watcher = self._changed
         records.by_key, records.keys, records.floor = dict(by_key), sorted(by_key), floor
         before, operator = self._ledgers(), world.client_process("operator")
-        world.doubtful_end = (await mark_restored(operator.env, MemoryMetadataStore(records))).doubtful_end
+        doubtful_end = (await mark_restored(operator.env, MemoryMetadataStore(records))).doubtful_end
+        self._heard_late = self._random.random() < HEARD_LATE_SHARE
+        if not self._heard_late:
+            world.doubtful_end = doubtful_end
         history.counts["restores of ledgers"] += 1
         logger.info("the metadata is restored: it has ledgers %s, the newer one had %s", list(before), list(now))
         bookies = [node for node in world.bookies if not node.gone]
@@ -115,10 +126,17 @@ class LedgerRestoring:
             world.begin(node)
         await world.until(lambda: all(node.ready for node in bookies), START_LIMIT_S, "I8: a bookie does not start")
         judge = await make_judge("judge-of-the-restore")
+        if self._heard_late:
+            delay_s = self._random.random() * HEARD_LATE_S
+            asyncio.get_running_loop().call_later(delay_s, self._hear, doubtful_end, context=Context())
         for ledger_id in history.used:
             if ledger_id in before:
                 looking = self._look(judge, before[ledger_id], now.get(ledger_id))
                 await self._within(judge, looking, f"restore-{ledger_id}", limit_s)
+
+    def _hear(self, doubtful_end: int) -> None:
+        self._world.doubtful_end = doubtful_end
+        self._world.list_changed()
 
     def _ledgers(self) -> dict[int, LedgerMetadata]:
         prefix, records = metadata_keys.LEDGERS_PREFIX, self._world.records
@@ -151,9 +169,11 @@ class LedgerRestoring:
             return
         kind = "deleted" if now is None else "ones"
         history.counts[f"{kind} recovered after a restore"] += 1
+        owing = now is not None and not self._heard_late
         for entry_id in range(metadata.last_entry + 1):
-            await self._look_at(judge, metadata, entry_id, now is not None and survives_restore(before, now, entry_id))
-        if now is None:
+            owed = owing and now is not None and survives_restore(before, now, entry_id)
+            await self._look_at(judge, metadata, entry_id, owed)
+        if now is None or not owing:
             return
         for (ledger, entry_id), body in history.acknowledged.items():
             owed = ledger == ledger_id and survives_restore(before, now, entry_id)
