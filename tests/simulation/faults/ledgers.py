@@ -1,4 +1,4 @@
-"""What goes wrong in a `LedgerWorld`: the faults of a whole cluster, faster and shorter, and held-up streams."""
+"""What goes wrong in a `LedgerWorld`: the faults of a whole cluster, faster and shorter, and some of its own."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,16 +18,22 @@ from magnetar.protocol.bookie_wire import (
 from magnetar.storage.bookie import store as bookie
 from magnetar.storage.ledger.bookie_client import BookieClient
 
+from ..checkers.cursor_watch import CursorWatch
 from ..checkers.ledger_history import LedgerHistory
+from ..world.chance import drawn_apart
 from ..world.cluster import BOOKIE, BROKER, Node
 from ..world.ledgers import LedgerWorld
 from ..world.loop import PROCESS
 from .common import Faults
+from .doubt import CursorDoubt
 
 logger = logging.getLogger("magnetar.simulation")
 
 LARGE_BYTES = 1 << 20
 """Nonsense is not made larger than this."""
+DOUBT_SHARE = 0.25
+"""Of the runs; there most faults are doubts."""
+DOUBT_MAX_S = 2.0
 
 
 class LedgerFaults(Faults):
@@ -49,10 +55,17 @@ class LedgerFaults(Faults):
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
         self._pace_s = random.choice((0.05, 0.15, 0.4))
         self._rotting: dict[str, int] = {}
+        self._doubt: CursorDoubt | None = None
+        if drawn_apart(random).random() < DOUBT_SHARE:
+            self._doubt = CursorDoubt(random)
+            self._kinds = [self.doubt, self.doubt, random.choice(self._kinds)]
         self._world = world
 
     def install(self, stack: ExitStack) -> None:
-        """Be able to mangle entries on their way, until the stack is left."""
+        """Be able to mangle entries on their way, and to make cursors doubt, until the stack is left."""
+        CursorWatch(self._history, self._world.records).install(stack)
+        if self._doubt is not None:
+            self._doubt.install(stack)
         encode, add = bookie.encode_read_answer, BookieClient.add
 
         def encode_read_answer(next_entry: int, entries: Sequence[Any]) -> Any:
@@ -108,6 +121,12 @@ class LedgerFaults(Faults):
         self._rotting[node.name] = self._random.randint(1, 3)
         self._history.counts["rot"] += 1
         logger.info("fault: entries rot at %s", node.name)
+
+    async def doubt(self) -> None:
+        """Cursors do not hear what became of their records."""
+        assert self._doubt is not None
+        self._doubt.begin()
+        await self._for_a_while("doubt about cursors", DOUBT_MAX_S, self._doubt.end)
 
     async def babble(self) -> None:
         """A proven client asks what makes no sense, as one of another version might. It must get an error."""

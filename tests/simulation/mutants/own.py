@@ -24,7 +24,7 @@ from magnetar.client.consuming.chunk_receiver import ChunkReceiver
 from magnetar.client.consuming.message import ReceivedEntry
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.core.message_id import MessageId
-from magnetar.protocol.errors import MagnetarError, StaleEpoch
+from magnetar.protocol.errors import MagnetarError, OutcomeUnknown, StaleEpoch
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.files import File
@@ -39,6 +39,7 @@ from magnetar.storage.managed.acknowledged import EntryRanges
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_changes import Whole
 from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_storage import CursorStorage, StorageState
 from magnetar.storage.managed.record import ManagedLedgerRecord, OwnedRecord, TopicEpoch
 from magnetar.storage.metadata.ledger_ids import LedgerIds
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
@@ -285,6 +286,21 @@ def _lose_batch_indexes(stack: ExitStack) -> None:
     replace(stack, CursorState, "take_changes", lambda self: None)
 
 
+def _forget_the_doubt(stack: ExitStack) -> None:
+    """As it was once: a certain failure settles the doubt of an earlier try as well."""
+    switch = CursorStorage._switch_ledger
+
+    async def switching(self: CursorStorage, state: bytes) -> None:
+        try:
+            await switch(self, state)
+        except MagnetarError as error:
+            if self.state is StorageState.IN_DOUBT and not isinstance(error, OutcomeUnknown):
+                self._become(StorageState.NO_LEDGER if self.ledger_writer is None else StorageState.LEDGER)
+            raise
+
+    replace(stack, CursorStorage, "_switch_ledger", switching)
+
+
 OWN = (
     Mutant(
         "early chunk",
@@ -345,5 +361,6 @@ OWN = (
     Mutant("id again", "a restored counter gives ledger ids out twice", "I2", _give_ids_out_again, "cluster"),
     Mutant("same epoch", "exclusive access is granted without a higher epoch", "I2", _keep_the_epoch, "cluster"),
     Mutant("deposed leader", "a producer that was deposed comes back", "I2", _let_deposed_leaders_in, "cluster"),
+    Mutant("settled doubt", "a failed snapshot settles the doubt about a cursor's record", "I1", _forget_the_doubt),
     Mutant("forgotten epoch", "the topic epoch is not stored", "I2", _forget_the_epoch, "cluster"),
 )

@@ -27,6 +27,7 @@ from magnetar.storage.metadata.store import Versioned
 
 from ..checkers import publish_watch
 from ..checkers.acknowledge_watch import AcknowledgeWatch
+from ..checkers.cursor_watch import CursorWatch
 from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
 from ..checkers.metadata_watch import MetadataWatch
@@ -44,6 +45,7 @@ from ..workloads.recreating import Recreating
 from ..workloads.restoring import Restoring
 from ..workloads.unopenable import Unopenable
 from ..workloads.workload import Workload
+from ..world.chance import drawn_apart
 from ..world.cluster import Node, SimCluster, draw_settings
 from ..world.harness import Outcome, Prepared, run_seed
 from ..world.loop import SimLoop
@@ -326,13 +328,6 @@ class Scenario:
             await asyncio.sleep(2.0)
 
 
-def drawn_apart(random: Random) -> Random:
-    """A chance that depends on `random` and takes no draw from it: other runs stay as they are."""
-    apart = Random()
-    apart.setstate(random.getstate())
-    return Random(apart.getrandbits(64))
-
-
 def simulate(
     seed: int, *, with_faults: bool = True, validate_every: int | None = None, transcript: Transcript | None = None
 ) -> Outcome:
@@ -377,4 +372,5 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     StoreWatch(history, cluster.records, metadata.deleted).install(stack)
     DeliveryWatch(history).install(stack)
     AcknowledgeWatch(history).install(stack)
+    CursorWatch(history, cluster.records).install(stack)
     publish_watch.install(history, stack)
