@@ -174,7 +174,8 @@ class ClusterRoutes:
 
     async def namespace(self, request: web.Request) -> web.Response:
         """Return the policies of a namespace."""
-        return json_answer(shown((await self._ask.namespace(namespace=namespace_of(request))).policies or {}))
+        found = (await self._ask.namespace(namespace=namespace_of(request))).policies or {}
+        return json_answer(shown(found, self._cluster))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
         """Create a namespace. Body: its policies by name, optional; see `GET` of the namespace."""

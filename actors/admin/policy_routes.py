@@ -13,7 +13,8 @@ from aiohttp import web
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.plain_values import is_text_map
 from ..policies.effective import POLICIES
-from ..policies.kinds import Bound, Policy, PolicyValues
+from ..policies.kinds import WholeNumber
+from ..policies.policy import Policy, PolicyValues
 from .requests import Owners, json_answer, json_body, namespace_of, no_content
 
 RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -35,6 +36,9 @@ policies of a namespace that they create. An empty value says so, too."""
 WITHOUT_MEANING = ("bundles",)
 """What Pulsar's tools always send, and has no meaning here: topics are placed one by one."""
 
+_NAMES = {policy.key: name for name, policy in POLICIES.items()}
+"""Policies by their name in Pulsar's JSON."""
+
 CLUSTERS = ("replication_clusters", "allowed_clusters")
 
 
@@ -47,36 +51,35 @@ class PolicyRoutes:
     def routes(self) -> list[web.RouteDef]:
         return [route for name, policy in POLICIES.items() for route in self._routes_of(name, policy)]
 
-    def _routes_of(self, name: str, policy: Policy) -> Iterator[web.RouteDef]:
-        path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{policy.path}"
+    def _routes_of(self, name: str, policy: Policy[object]) -> Iterator[web.RouteDef]:
+        path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{policy.namespace.path}"
         yield web.get(path, self._getter(name, policy))
         yield web.post(path, self._setter(name, policy))
-        if policy.removable:
+        if policy.namespace.removable:
             yield web.delete(path, self._remover(name, policy))
 
-    def _getter(self, name: str, policy: Policy) -> RouteHandler:
+    def _getter(self, name: str, policy: Policy[object]) -> RouteHandler:
         async def get(request: web.Request) -> web.Response:
             found = (await self._ask.namespace(namespace=namespace_of(request))).policies or {}
-            value = found.get(name, policy.unset)
+            value = found.get(name, policy.namespace.empty)
             return web.Response() if value is None else json_answer(value)
 
-        otherwise = " The body is empty if the namespace does not say." if policy.unset is None else ""
+        otherwise = " The body is empty if the namespace does not say." if policy.namespace.empty is None else ""
         get.__doc__ = f"Return {policy.doc}, as the namespace says.{otherwise}"
         return get
 
-    def _setter(self, name: str, policy: Policy) -> RouteHandler:
+    def _setter(self, name: str, policy: Policy[object]) -> RouteHandler:
         async def set_policy(request: web.Request) -> web.Response:
             value = await json_body(request)
-            if value is None:
-                raise web.HTTPBadRequest(text=f"the body is empty: send {policy.kind}")
-            _check_type(name, value)
+            if value is not None or not policy.namespace.empty_removes:
+                _check(policy, value)
             await self._ask.set_policy(namespace=namespace_of(request), policy=name, value=value)
             return no_content()
 
-        set_policy.__doc__ = f"Set {policy.doc}. Body: {policy.kind}."
+        set_policy.__doc__ = f"Set {policy.doc}. Body: {policy.kind.text}."
         return set_policy
 
-    def _remover(self, name: str, policy: Policy) -> RouteHandler:
+    def _remover(self, name: str, policy: Policy[object]) -> RouteHandler:
         async def remove(request: web.Request) -> web.Response:
             await self._ask.set_policy(namespace=namespace_of(request), policy=name, value=None)
             return no_content()
@@ -85,10 +88,16 @@ class PolicyRoutes:
         return remove
 
 
-def shown(policies: PolicyValues) -> dict[str, object]:
+def shown(policies: PolicyValues, cluster: str) -> dict[str, object]:
     """The policies of a namespace in the body of an answer: those that are set, and switches always, as in Pulsar."""
-    always = {name: policy.unset for name, policy in POLICIES.items() if policy.unset is not None}
-    return {**always, **{name: value for name, value in policies.items() if name in POLICIES}}
+    found: dict[str, object] = {}
+    for name, policy in POLICIES.items():
+        value = policies.get(name, policy.kind.nothing)
+        if policy.by_cluster:
+            found[policy.key] = {} if value is None else {cluster: value}
+        elif value is not None:
+            found[policy.key] = value
+    return found
 
 
 def policies_in(body: object, cluster: str) -> dict[str, object]:
@@ -102,21 +111,40 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
     if not is_text_map(body):
         raise web.HTTPBadRequest(text="the body is an object with the namespace's policies")
     found: dict[str, object] = {}
-    for name, value in body.items():
-        policy = POLICIES.get(name)
-        if policy is None:
-            _check_unset(name, value, cluster)
-        elif value is not None:
-            _check_type(name, value)
-            if not (isinstance(policy, Bound) and isinstance(value, int) and value < 0):
-                found[name] = value
+    for key, value in body.items():
+        name = _NAMES.get(key)
+        if name is None:
+            _check_unset(key, value, cluster)
+            continue
+        policy = POLICIES[name]
+        if policy.by_cluster:
+            value = _of_cluster(key, value, cluster)
+        if value is not None and not (isinstance(policy.kind, WholeNumber) and isinstance(value, int) and value < 0):
+            _check(policy, value)
+            found[name] = value
     return found
 
 
-def _check_type(name: str, value: object) -> None:
-    policy = POLICIES[name]
-    if not policy.fits(value):
-        raise web.HTTPBadRequest(text=f"{policy.path} is {policy.kind}, not {value!r:.100}")
+def _of_cluster(key: str, value: object, cluster: str) -> object:
+    """What a map by cluster says of this one."""
+    if value is None:
+        return None
+    if not is_text_map(value) or any(name != cluster for name in value):
+        raise web.HTTPBadRequest(text=f"{key} is an object that names this cluster, and no other: {cluster}")
+    return value.get(cluster)
+
+
+def _check(policy: Policy[object], value: object) -> None:
+    """Raise HTTP 400 for a value of a wrong type, and for a wrong value where Pulsar says so."""
+    if value is None:
+        raise web.HTTPBadRequest(text=f"the body is empty: send {policy.kind.text}")
+    if not policy.kind.fits(value):
+        raise web.HTTPBadRequest(text=f"{policy.namespace.word} is {policy.kind.text}, not {value!r:.100}")
+    if policy.namespace.bad_request:
+        try:
+            policy.check(value)
+        except InvalidConfiguration as error:
+            raise web.HTTPBadRequest(text=str(error)) from None
 
 
 def _check_unset(name: str, value: object, cluster: str) -> None:

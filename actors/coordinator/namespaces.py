@@ -30,6 +30,7 @@ from ...protocol.topics import check_named_entity, parse_namespace
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
@@ -52,10 +53,15 @@ class Namespaces:
     """See the module."""
 
     def __init__(
-        self, env: Environment, store: EpochMetadataStore, on_policies: Callable[[NamespacePolicies], None]
+        self,
+        env: Environment,
+        store: EpochMetadataStore,
+        settings: Settings,
+        on_policies: Callable[[NamespacePolicies], None],
     ) -> None:
         self._env = env
         self._store = store
+        self._settings = settings
         self._on_policies = on_policies
         self._tenants: dict[str, tuple[dict[str, object], int]] = {}
         self._namespaces: dict[str, tuple[NamespaceRecord, int]] = {}
@@ -109,7 +115,7 @@ class Namespaces:
     async def create(self, name: str, policies: dict[str, object]) -> None:
         """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
         tenant, _ = parse_namespace(name)
-        record = NamespaceRecord.new(policies, self._env.clock.now_ms())
+        record = NamespaceRecord.new(policies, self._env.clock.now_ms(), self._settings)
         async with self._changing:
             if tenant not in self._tenants:
                 raise NoSuchKey(f"the tenant {tenant} does not exist")
@@ -128,7 +134,7 @@ class Namespaces:
             if found is None:
                 raise TopicNotFound(f"the namespace {namespace} does not exist", namespace=namespace)
             before = _read(key, found.value)
-            record, version = before.with_policy(policy, value), found.version
+            record, version = before.with_policy(policy, value, self._settings), found.version
             if record != before:
                 change = put_certain(self._env, self._store, key, record.pack(), version)
                 version = await self._outcome_of(namespace, change)

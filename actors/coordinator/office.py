@@ -60,7 +60,7 @@ class Office:
         self.tick_interval_s = settings.heartbeat_interval_s / 2
         self.bookies = BookieDirectory()
         self.membership = Membership(settings.session_timeout_s, self.tick_interval_s)
-        self.namespaces = Namespaces(env, store, self._policies_changed)
+        self.namespaces = Namespaces(env, store, settings, self._policies_changed)
         self.registry = TopicRegistry(env, store, settings, self.namespaces)
         self.watchers = TopicWatchers(store.epoch, self.registry)
         self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies, ledger_ids)

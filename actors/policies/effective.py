@@ -1,48 +1,69 @@
 """The table of policies, and the values that hold for the topics of a namespace.
 
-Each field of `EffectivePolicies` is one policy. Its name is the one in Pulsar's JSON of policies, and in the record of
-a namespace. Everything else follows from the declaration: what a namespace may set, the broker's default, the admin's
-paths and their page in the reference.
+Each field of `EffectivePolicies` is one policy. Its name is the one in the record of a namespace. Everything else
+follows from the declaration: what a namespace may set, the broker's default, the admin's paths and their reference.
 """
 
 from dataclasses import dataclass
 
 from ...runtime.settings.declarations import Settings
-from .kinds import Policy, PolicyValues, bound, policies_of, switch
+from .kinds import Demand, RecordOf, WholeNumber
+from .persistence import Persistence, accepts_persistence, default_persistence
+from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
 
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
     """What holds for a topic. Immutable: a change makes another one. 0 is no bound."""
 
-    encryption_required: bool = switch(
-        "encryptionRequired",
-        "encryption_require_on_producer",
+    encryption_required: bool = policy(
+        Demand(),
+        lambda settings: settings.encryption_require_on_producer,
         "whether producers must encrypt, and messages need encryption keys",
+        PolicyPath("encryptionRequired", empty=False, removable=False),
     )
-    max_producers_per_topic: int = bound(
-        "maxProducersPerTopic", "producers_max_per_topic", "how many producers a topic or partition takes"
+    max_producers_per_topic: int = policy(
+        WholeNumber(),
+        lambda settings: settings.producers_max_per_topic,
+        "how many producers a topic or partition takes",
+        "maxProducersPerTopic",
     )
-    max_consumers_per_topic: int = bound(
-        "maxConsumersPerTopic", "consumers_max_per_topic", "how many consumers a topic or partition takes"
+    max_consumers_per_topic: int = policy(
+        WholeNumber(),
+        lambda settings: settings.consumers_max_per_topic,
+        "how many consumers a topic or partition takes",
+        "maxConsumersPerTopic",
     )
-    max_consumers_per_subscription: int = bound(
-        "maxConsumersPerSubscription", "consumers_max_per_subscription", "how many consumers a subscription takes"
+    max_consumers_per_subscription: int = policy(
+        WholeNumber(),
+        lambda settings: settings.consumers_max_per_subscription,
+        "how many consumers a subscription takes",
+        "maxConsumersPerSubscription",
     )
-    max_subscriptions_per_topic: int = bound(
-        "maxSubscriptionsPerTopic",
-        "subscriptions_max_per_topic",
+    max_subscriptions_per_topic: int = policy(
+        WholeNumber(),
+        lambda settings: settings.subscriptions_max_per_topic,
         "how many durable subscriptions a topic or partition takes",
+        "maxSubscriptionsPerTopic",
     )
-    max_unacked_messages_per_consumer: int = bound(
-        "maxUnackedMessagesPerConsumer",
-        "unacked_messages_max_per_consumer",
+    max_unacked_messages_per_consumer: int = policy(
+        WholeNumber(),
+        lambda settings: settings.unacked_messages_max_per_consumer,
         "at how many unacknowledged messages dispatch to a Shared consumer stops",
+        "maxUnackedMessagesPerConsumer",
     )
-    max_unacked_messages_per_subscription: int = bound(
-        "maxUnackedMessagesPerSubscription",
-        "unacked_messages_max_per_subscription",
+    max_unacked_messages_per_subscription: int = policy(
+        WholeNumber(),
+        lambda settings: settings.unacked_messages_max_per_subscription,
         "at how many unacknowledged messages dispatch of a Shared subscription stops",
+        "maxUnackedMessagesPerSubscription",
+    )
+    persistence: Persistence = policy(
+        RecordOf(Persistence),
+        default_persistence,
+        "over how many bookies new ledgers are striped, and how many copies entries have",
+        PolicyPath("persistence", bad_request=True),
+        accepts=accepts_persistence,
     )
 
     @classmethod
@@ -52,11 +73,11 @@ class EffectivePolicies:
         Policies that are not in the table are left out: a newer coordinator may know more of them.
         """
         found = {
-            name: policy.resolve(getattr(settings, policy.setting), [level[name] for level in levels if name in level])
+            name: policy.resolve(settings, [level[name] for level in levels if name in level])
             for name, policy in POLICIES.items()
         }
         return cls(**found)  # type: ignore[arg-type]
 
 
-POLICIES: dict[str, Policy] = policies_of(EffectivePolicies)
+POLICIES: dict[str, Policy[object]] = policies_of(EffectivePolicies)
 """All policies by name."""

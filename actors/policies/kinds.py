@@ -1,110 +1,242 @@
-"""What one policy is: its name outside, which values it takes, and which of several levels counts.
+"""The kinds of values that policies have. Each is a class that says what a value looks like, and which one counts.
 
-A policy has a default, a setting of the broker. A namespace may have a value of its own. The table of all policies
-stands in `effective`; everything else that deals with policies walks that table.
+A value has two forms. The *plain* form is Pulsar's JSON: it is what records store, what travels, and what the admin
+shows. The other form is what topics read: immutable, with a type of its own where a number or a text does not do.
+
+A kind answers for both: `fits` and `fault` test a value that came from outside, `read` and `write` go from one form to
+the other, and `over` says what holds when two levels have a value. A level that does not say anything has no value at
+all: "not set" is no value of any kind.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import enum
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar, cast
 
-from ...protocol.errors import InvalidConfiguration
+from ...protocol.plain_values import is_text_map
 
 INT_MAX = (1 << 31) - 1
-"""Pulsar's policies are of Java's type int."""
+LONG_MAX = (1 << 63) - 1
 
-PolicyValues = Mapping[str, object]
-"""The policies of one level (a namespace) by name. What is not set there is missing."""
+T = TypeVar("T")
+E = TypeVar("E", bound=enum.Enum)
+R = TypeVar("R", bound="FieldRecord")
 
-_METADATA = "policy"
+_PART = "part"
 
 
-@dataclass(frozen=True)
-class Policy:
-    """See the module. Subclasses are the kinds of values.
+class Kind(Generic[T]):
+    """See the module."""
 
-    `path` is the last part of the admin's path and the name in refusals. `setting` is the field of `Settings` that is
-    the default.
-    """
-
-    path: str
-    setting: str
-    doc: str
+    nothing: T | None = None
+    """The value that says the same as none. To set it is to take the value away."""
 
     @property
-    def kind(self) -> str:
-        """What a value is, for refusals."""
+    def text(self) -> str:
+        """What a value is, for refusals and the reference."""
         raise NotImplementedError
 
-    @property
-    def unset(self) -> object:
-        """What a namespace without a value shows. To set this is to remove the value."""
-        return None
-
-    @property
-    def removable(self) -> bool:
-        """Whether Pulsar has a way to take the value away."""
-        return self.unset is None
-
     def fits(self, value: object) -> bool:
-        """Whether a value is of the right type."""
+        """Whether a plain value has the right type."""
         raise NotImplementedError
 
-    def check(self, value: object) -> None:
-        """Raise InvalidConfiguration unless a namespace may have this value."""
-        if not self.fits(value):
-            raise InvalidConfiguration(f"{self.path} is {self.kind}, not {value!r:.100}")
+    def read(self, value: object) -> T:
+        """The value of a plain one that fits."""
+        raise NotImplementedError
 
-    def resolve(self, default: object, values: Sequence[object]) -> object:
-        """What holds. `values` are those of the levels that have one, from the widest level to the narrowest."""
-        return values[-1] if values else default
+    def write(self, value: T) -> object:
+        """The plain form."""
+        return value
+
+    def fault(self, value: T, name: str) -> str:
+        """What is wrong with a value of the right type, as a sentence; empty if nothing is. `name` is what has it."""
+        return ""
+
+    def over(self, wide: T, narrow: T) -> T:
+        """What holds where two levels have a value."""
+        return narrow
 
 
-class Bound(Policy):
-    """An upper bound on a count; 0 for no bound. The narrowest level counts."""
+@dataclasses.dataclass(frozen=True)
+class WholeNumber(Kind[int]):
+    """A whole number of Java's type int, or with `long` of the type long."""
+
+    minimum: int = 0
+    maximum: int = LONG_MAX
+    long: bool = False
 
     @property
-    def kind(self) -> str:
-        return f"a whole number up to {INT_MAX}"
+    def _end(self) -> int:
+        return LONG_MAX if self.long else INT_MAX
+
+    @property
+    def text(self) -> str:
+        return f"a whole number up to {min(self._end, self.maximum)}"
 
     def fits(self, value: object) -> bool:
-        return type(value) is int and -INT_MAX - 1 <= value <= INT_MAX
+        return type(value) is int and -self._end - 1 <= value <= self._end
 
-    def check(self, value: object) -> None:
-        super().check(value)
-        assert isinstance(value, int)
-        if value < 0:
-            raise InvalidConfiguration(f"{self.path} must be 0 or more")
+    def read(self, value: object) -> int:
+        return cast("int", value)
+
+    def fault(self, value: int, name: str) -> str:
+        if value < self.minimum:
+            return f"{name} must be {self.minimum} or more"
+        return "" if value <= self.maximum else f"{name} must be {self.maximum} or less"
 
 
-class Switch(Policy):
-    """Something that holds where any level says so. A namespace cannot take back what the broker's setting asks for."""
+class Real(Kind[float]):
+    """A number, of Java's type double."""
 
     @property
-    def kind(self) -> str:
+    def text(self) -> str:
+        return "a number"
+
+    def fits(self, value: object) -> bool:
+        return type(value) in (int, float) and math.isfinite(cast("float", value))
+
+    def read(self, value: object) -> float:
+        return float(cast("float", value))
+
+
+class Flag(Kind[bool]):
+    """True or false. The narrowest level counts."""
+
+    @property
+    def text(self) -> str:
         return "true or false"
-
-    @property
-    def unset(self) -> object:
-        return False
 
     def fits(self, value: object) -> bool:
         return type(value) is bool
 
-    def resolve(self, default: object, values: Sequence[object]) -> object:
-        return bool(default) or True in values
+    def read(self, value: object) -> bool:
+        return value is True
 
 
-def bound(path: str, setting: str, doc: str) -> int:
-    """Declare a field of `EffectivePolicies` that is a bound."""
-    return dataclasses.field(metadata={_METADATA: Bound(path, setting, doc)})
+class Demand(Flag):
+    """Something that holds where any level asks for it. A narrower level cannot take back what a wider one asks for."""
+
+    nothing = False
+
+    def over(self, wide: bool, narrow: bool) -> bool:
+        return wide or narrow
 
 
-def switch(path: str, setting: str, doc: str) -> bool:
-    """Declare a field of `EffectivePolicies` that is a switch."""
-    return dataclasses.field(metadata={_METADATA: Switch(path, setting, doc)})
+@dataclasses.dataclass(frozen=True)
+class Choice(Kind[E]):
+    """One of a set of words: the values of an enum."""
+
+    words: type[E]
+
+    @property
+    def text(self) -> str:
+        return "one of " + ", ".join(str(one.value) for one in self.words)
+
+    def fits(self, value: object) -> bool:
+        return isinstance(value, str) and any(value == one.value for one in self.words)
+
+    def read(self, value: object) -> E:
+        return self.words(value)
+
+    def write(self, value: E) -> object:
+        return cast("object", value.value)
 
 
-def policies_of(declaring: type) -> dict[str, Policy]:
-    """The policies that the fields of a dataclass declare, by name."""
-    return {item.name: item.metadata[_METADATA] for item in dataclasses.fields(declaring)}
+class FieldRecord:
+    """A record of named fields: the base of frozen dataclasses whose fields are all declared with `part`."""
+
+    def fault(self) -> str:
+        """What is wrong with the fields together, as a sentence; empty if nothing is."""
+        return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _PartOfRecord:
+    name: str
+    kind: Kind[object]
+
+
+def part(name: str, kind: Kind[T], default: T) -> T:
+    """Declare a field of a `FieldRecord`: its name in Pulsar's JSON, and what a value without it has."""
+    return dataclasses.field(default=default, metadata={_PART: _PartOfRecord(name, cast("Kind[object]", kind))})
+
+
+class RecordOf(Kind[R]):
+    """A `FieldRecord`. As in Pulsar, a field that is missing or null has its default, and unknown fields are dropped.
+
+    The narrowest level counts as a whole.
+    """
+
+    def __init__(self, record: type[R]) -> None:
+        self._record = record
+        self._parts: dict[str, _PartOfRecord] = {
+            field.name: field.metadata[_PART]
+            for field in dataclasses.fields(record)  # type: ignore[arg-type]
+        }
+
+    @property
+    def text(self) -> str:
+        return "an object with " + ", ".join(f"{one.name} ({one.kind.text})" for one in self._parts.values())
+
+    def fits(self, value: object) -> bool:
+        return is_text_map(value) and all(
+            value.get(one.name) is None or one.kind.fits(value[one.name]) for one in self._parts.values()
+        )
+
+    def read(self, value: object) -> R:
+        given = cast("Mapping[str, object]", value)
+        found = {
+            field: one.kind.read(given[one.name])
+            for field, one in self._parts.items()
+            if given.get(one.name) is not None
+        }
+        return cast("Callable[..., R]", self._record)(**found)
+
+    def write(self, value: R) -> object:
+        plain: dict[str, object] = {}
+        for field, one in self._parts.items():
+            item = getattr(value, field)
+            plain[one.name] = one.kind.write(item) if item is not None else None
+        return plain
+
+    def fault(self, value: R, name: str) -> str:
+        for field, one in self._parts.items():
+            item = getattr(value, field)
+            fault = one.kind.fault(item, one.name) if item is not None else ""
+            if fault:
+                return fault
+        return value.fault()
+
+
+class MapOf(Kind[Mapping[E, T]]):
+    """Values by a word each. Each word is a value of its own: the narrowest level that has the word counts for it."""
+
+    def __init__(self, words: type[E], kind: Kind[T]) -> None:
+        self._words = Choice(words)
+        self._kind = kind
+
+    @property
+    def text(self) -> str:
+        return f"an object whose names are {self._words.text}, and each value {self._kind.text}"
+
+    def fits(self, value: object) -> bool:
+        return is_text_map(value) and all(
+            self._words.fits(name) and self._kind.fits(item) for name, item in value.items()
+        )
+
+    def read(self, value: object) -> Mapping[E, T]:
+        given = cast("Mapping[str, object]", value)
+        return MappingProxyType({self._words.read(name): self._kind.read(item) for name, item in given.items()})
+
+    def write(self, value: Mapping[E, T]) -> object:
+        return {str(name.value): self._kind.write(item) for name, item in value.items()}
+
+    def fault(self, value: Mapping[E, T], name: str) -> str:
+        faults = (self._kind.fault(item, f"{name}, {word.value},") for word, item in value.items())
+        return next((fault for fault in faults if fault), "")
+
+    def over(self, wide: Mapping[E, T], narrow: Mapping[E, T]) -> Mapping[E, T]:
+        both = {name: self._kind.over(wide[name], item) if name in wide else item for name, item in narrow.items()}
+        return MappingProxyType({**wide, **both})

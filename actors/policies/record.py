@@ -9,8 +9,9 @@ from typing import cast
 
 from ...protocol.errors import InvalidConfiguration, MetadataError, ProtocolError
 from ...runtime.rpc.messages import pack, unpack
+from ...runtime.settings.declarations import Settings
 from .effective import POLICIES
-from .kinds import Policy, PolicyValues
+from .policy import Policy, PolicyValues
 
 _POLICIES = "policies"
 
@@ -22,25 +23,26 @@ class NamespaceRecord:
     fields: Mapping[str, object]
 
     @classmethod
-    def new(cls, policies: PolicyValues, created_ms: int) -> "NamespaceRecord":
+    def new(cls, policies: PolicyValues, created_ms: int, settings: Settings) -> "NamespaceRecord":
         """The record of a new namespace. Raises InvalidConfiguration for an unknown policy, or a wrong value."""
+        record = cls({_POLICIES: {}, "created_ms": created_ms})
         for name, value in policies.items():
-            _policy_of(name).check(value)
-        return cls({_POLICIES: _without_unset(policies), "created_ms": created_ms})
+            record = record.with_policy(name, value, settings)
+        return record
 
     @property
     def policies(self) -> PolicyValues:
         """What is set, by name."""
         return cast("PolicyValues", self.fields[_POLICIES])
 
-    def with_policy(self, name: str, value: object) -> "NamespaceRecord":
+    def with_policy(self, name: str, value: object, settings: Settings) -> "NamespaceRecord":
         """The record with one policy set; None takes it away. Raises InvalidConfiguration like `new`."""
         policy = _policy_of(name)
-        if value is None:
-            value = policy.unset
-        else:
-            policy.check(value)
-        return NamespaceRecord({**self.fields, _POLICIES: _without_unset({**self.policies, name: value})})
+        others = {other: item for other, item in self.policies.items() if other != name}
+        if value is not None:
+            value = policy.take(value, settings, others)
+        changed = others if value is None or value == policy.kind.nothing else {**others, name: value}
+        return NamespaceRecord({**self.fields, _POLICIES: changed})
 
     def pack(self) -> bytes:
         """The record as it is stored."""
@@ -74,12 +76,8 @@ def check_values(policies: object) -> PolicyValues:
     return values
 
 
-def _policy_of(name: str) -> Policy:
+def _policy_of(name: str) -> Policy[object]:
     policy = POLICIES.get(name)
     if policy is None:
         raise InvalidConfiguration(f"there is no policy {name[:100]!r}; there are: {', '.join(sorted(POLICIES))}")
     return policy
-
-
-def _without_unset(policies: PolicyValues) -> PolicyValues:
-    return {name: value for name, value in policies.items() if name not in POLICIES or value != POLICIES[name].unset}

@@ -70,6 +70,7 @@ class PersistentTopic(TopicLife):
         self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
+        self._use_copies()
         self._on_terminal = on_terminal
         self._creating = asyncio.Lock()
         self._trimming = False
@@ -115,11 +116,17 @@ class PersistentTopic(TopicLife):
         """
         self.policies = policies
         self.publishing.use_stages(publish_stages(policies, self.name))
+        self._use_copies()
         limits = _dispatch_limits(self.settings, policies)
         if limits != self.dispatch_limits:
             self.dispatch_limits = limits
             for subscription in self.subscriptions.values():
                 subscription.use_limits(limits)
+
+    def _use_copies(self) -> None:
+        """For ledgers to come; as in Pulsar, the one that is written goes on as it is."""
+        copies = self.policies.persistence
+        self.ledger.use_copies(copies.ensemble_size, copies.write_quorum, copies.ack_quorum)
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 

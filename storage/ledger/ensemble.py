@@ -12,6 +12,19 @@ from ...runtime.environment import Chance
 from ...runtime.settings.declarations import Settings
 
 
+class Copies(NamedTuple):
+    """Over how many bookies a ledger is striped, how many copies each entry has, on how many of them a writer waits."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+    @staticmethod
+    def of(settings: Settings) -> "Copies":
+        """Those of ledgers of which nothing else is said."""
+        return Copies(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
+
+
 class NewEnsemble(NamedTuple):
     """Where a new ledger goes. `under_replicated`: fewer copies than configured."""
 
@@ -60,8 +73,8 @@ def replace_slots(
     return dict(zip(sorted(slots), spares, strict=False))
 
 
-def should_move(settings: Settings, *, degraded: bool, keeps_in_limbo: bool, usable_bookies: int) -> bool:
-    """Whether the copies of a ledger are a reason to go on in a new one."""
-    if keeps_in_limbo and usable_bookies >= settings.ack_quorum:
+def should_move(copies: Copies, *, degraded: bool, keeps_in_limbo: bool, usable_bookies: int) -> bool:
+    """Whether the copies of a ledger are a reason to go on in a new one. `copies` are those that it should have."""
+    if keeps_in_limbo and usable_bookies >= copies.ack_quorum:
         return True
-    return degraded and usable_bookies >= settings.ensemble_size
+    return degraded and usable_bookies >= copies.ensemble_size

@@ -19,7 +19,7 @@ from ..metadata.ledger_metadata import Fragment, LedgerMetadata
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from ..metadata.store import MetadataStore
 from .bookie_client import BookieClient
-from .ensemble import place
+from .ensemble import Copies, place
 from .reader import LedgerReader
 from .recovery import LedgerRecovery
 from .writer import LedgerWriter
@@ -44,20 +44,13 @@ class Ledgers:
         """Taken for those who wait, lowest last."""
         self._allocating = asyncio.Lock()
 
-    async def create(self, *, above: int = -1) -> LedgerWriter:
-        """A new, empty, OPEN ledger whose id is greater than `above`.
+    async def create(self, *, above: int = -1, copies: Copies | None = None) -> LedgerWriter:
+        """A new, empty, OPEN ledger whose id is greater than `above`, with these copies or those of the settings.
 
         Raises NotEnoughBookies when fewer than the ack quorum can be used, MetadataUnavailable, OutcomeUnknown.
         """
-        settings = self.settings
-        placement = place(
-            self.env.random,
-            self.client.usable(),
-            settings.ensemble_size,
-            settings.write_quorum,
-            settings.ack_quorum,
-            self.client.unusable(),
-        )
+        copies = copies or Copies.of(self.settings)
+        placement = place(self.env.random, self.client.usable(), *copies, self.client.unusable())
         metadata = LedgerMetadata(
             ledger_id=await self._take_id(above),
             ensemble_size=len(placement.bookies),
@@ -68,7 +61,7 @@ class Ledgers:
             nonce=int.from_bytes(self.env.random.token(NONCE_SIZE_BYTES), "big"),
         )
         record = await self.records.create(metadata)
-        return LedgerWriter(self.env, self.records, self.client, settings, record)
+        return LedgerWriter(self.env, self.records, self.client, self.settings, record, copies)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader. It neither recovers nor fences. Raises NoSuchLedger."""

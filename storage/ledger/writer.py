@@ -41,7 +41,7 @@ from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from ..metadata.store import Guard
 from .bookie_client import OVERLOADED_RETRY_S, BookieClient
-from .ensemble import replace_slots, should_move
+from .ensemble import Copies, replace_slots, should_move
 from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,13 @@ class LedgerWriter:
     """
 
     def __init__(
-        self, env: Environment, records: LedgerRecords, client: BookieClient, settings: Settings, record: LedgerRecord
+        self,
+        env: Environment,
+        records: LedgerRecords,
+        client: BookieClient,
+        settings: Settings,
+        record: LedgerRecord,
+        copies: Copies | None = None,
     ) -> None:
         self.ledger_id = record.metadata.ledger_id
         self._nonce = record.metadata.nonce
@@ -107,6 +113,7 @@ class LedgerWriter:
         self._records = records
         self._client = client
         self._settings = settings
+        self._copies = copies or Copies.of(settings)
         self._record = record
         self._state = LedgerWriterState(record.metadata)
         self._watch = SlotWatch(record.metadata.ensemble_size)
@@ -159,7 +166,7 @@ class LedgerWriter:
     def should_move(self) -> bool:
         """Whether to go on in a new ledger: it would have copies that this one lacks, or let a bookie out of limbo."""
         return self.degraded and should_move(
-            self._settings,
+            self._copies,
             degraded=True,
             keeps_in_limbo=self._client.lost.keeps_in_limbo(self._record.metadata),
             usable_bookies=len(self._client.usable()),

@@ -36,6 +36,7 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
+from ..ledger.ensemble import Copies
 from ..ledger.ledgers import Ledgers
 from ..ledger.writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
 from ..ledger.writer_state import PendingEntry
@@ -53,8 +54,7 @@ START_DELAY_INITIAL_S = 0.1
 START_DELAY_MAX_S = 2.0
 RETURN_SPREAD_MAX_S = 1.0
 CREATE_SETTLE_S = 5.0
-"""How long the record's lock is kept for an answer that was lost. What is then still in doubt is settled by the next
-who takes the lock."""
+"""How long the record's lock is kept for a lost answer. The next holder of the lock settles what is then in doubt."""
 
 
 class ChainWriterState(enum.Enum):
@@ -112,6 +112,7 @@ class ChainWriter:
         self._chain = chain
         self._owned = owned
         self._record_lock = record_lock
+        self.copies = Copies.of(settings)  # of the next ledger
         self._rule = RolloverRule.of(settings)
         self._body_size_max = settings.bookie_frame_size_max_bytes - ENTRY_OVERHEAD_MAX_BYTES
         self._writer: LedgerWriter | None = None
@@ -119,7 +120,6 @@ class ChainWriter:
         self._direct: LedgerWriter | None = None
         """Where `append` sends entries at once; None when they have to wait or are refused."""
         self._waiting: deque[tuple[bytes, AddCallback]] = deque()
-        self._waiting_bytes = 0
         self._ended: MagnetarError | None = None
         self._tasks = Tasks()
         self._backoff = Backoff(env.random, START_DELAY_INITIAL_S, START_DELAY_MAX_S)
@@ -145,10 +145,6 @@ class ChainWriter:
     def pending_entries(self) -> int:
         """Entries appended whose outcome is not known."""
         return len(self._waiting) + (self._writer.pending_entries if self._writer else 0)
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._waiting_bytes + (self._writer.pending_bytes if self._writer else 0)
 
     @property
     def current_ledger_id(self) -> int | None:
@@ -177,7 +173,6 @@ class ChainWriter:
             size = len(body)
             raise MessageTooBig(f"an entry of {size} bytes is too large: raise nettyMaxFrameSizeBytes", size_bytes=size)
         self._waiting.append((body, callback))
-        self._waiting_bytes += len(body)
         if self.state in (ChainWriterState.IDLE, ChainWriterState.FAILED):
             recover = self.state is ChainWriterState.FAILED
             self._become(ChainWriterState.STARTING)
@@ -283,7 +278,7 @@ class ChainWriter:
                 *(info.ledger_id for info in record.ledgers),
                 *record.deleting,
             )
-            writer = await self._ledgers.create(above=above)
+            writer = await self._ledgers.create(above=above, copies=self.copies)
             info = LedgerInfo(writer.ledger_id, self._env.clock.now_ms())
 
             def with_new(record: ManagedLedgerRecord) -> ManagedLedgerRecord:
@@ -313,7 +308,7 @@ class ChainWriter:
         self._become(ChainWriterState.WRITING)
         self._direct = writer
         self._considered = None
-        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        waiting, self._waiting = self._waiting, deque()
         for body, callback in waiting:
             writer.add(body, callback)
         self._consider_rollover()
@@ -347,7 +342,7 @@ class ChainWriter:
             logger.warning("%s: ledger %d failed: %s", self._owned.name, writer.ledger_id, error)
             self._become(ChainWriterState.FAILED)
             self._delay_next_start()
-            waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+            waiting, self._waiting = self._waiting, deque()
             self._loop.call_soon(_fail_all, waiting, error)
 
     def fence(self, error: MagnetarError) -> None:
@@ -360,16 +355,14 @@ class ChainWriter:
         self._drained.set()
         if self._writer is not None and self._writer.ended is None:
             self._tasks.spawn(self._writer.abandon(), f"abandon {self._owned.name}")
-        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        waiting, self._waiting = self._waiting, deque()
         self._loop.call_soon(_fail_all, waiting, error)
         if self.on_terminal is not None:
             self.on_terminal(error)
 
     def _fail_waiting(self, error: MagnetarError) -> None:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        waiting, self._waiting = self._waiting, deque()
         _fail_all(waiting, error)
-
-    # -- rollover ----------------------------------------------------------------------------------------------------
 
     def _bookies_changed(self) -> None:
         """A bookie came back, or is lost. All topics of the broker are told at once, so each waits its own moment."""

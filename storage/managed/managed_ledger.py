@@ -32,6 +32,7 @@ from ...protocol.message_id import EARLIEST_POSITION, Position
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import together
+from ..ledger.ensemble import Copies
 from ..ledger.ledgers import Ledgers
 from ..ledger.writer import AddCallback
 from ..ledger.writer_state import PendingEntry
@@ -166,10 +167,6 @@ class ManagedLedger:
         """Appends whose outcome is not known."""
         return self._writer.pending_entries
 
-    @property
-    def pending_bytes(self) -> int:
-        return self._writer.pending_bytes
-
     def _confirmed(self, ledger_id: int, entries: list[PendingEntry]) -> None:
         put = self._cache.put
         for entry in entries:
@@ -185,6 +182,10 @@ class ManagedLedger:
         self._notify_scheduled = False
         for listener in list(self.on_appended):
             listener()
+
+    def use_copies(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """Ledgers that are begun from now on get these. Without this call they get those of the settings."""
+        self._writer.copies = Copies(ensemble_size, write_quorum, ack_quorum)
 
     # -- positions and reading ---------------------------------------------------------------------------------------
 

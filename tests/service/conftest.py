@@ -8,6 +8,8 @@ import pytest
 from magnetar.client.aio.client import AsyncClient
 from support.fakes.broker import FakeBroker, FakeBrokerThread
 from support.servers import postgresql_server
+from support.servers.admin_http import Http, admin_of, join_broker
+from support.servers.coordination import coordination
 from support.servers.embedded_cluster import EmbeddedCluster
 
 
@@ -63,3 +65,13 @@ async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
     """A client of `broker`."""
     async with AsyncClient(broker.url, operation_timeout_seconds=3) as made:
         yield made
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[Http]:
+    """The admin of a coordinator with two brokers."""
+    async with coordination() as cluster:
+        await join_broker(cluster, 1)
+        await join_broker(cluster, 2)
+        async with admin_of(cluster) as found:
+            yield found

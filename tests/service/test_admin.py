@@ -1,127 +1,24 @@
 """The admin HTTP over real sockets, with brokers that only take notes."""
 
 import asyncio
-import contextlib
-import json
-from collections.abc import AsyncIterator
-from typing import Any
 from urllib.parse import quote
 
-import aiohttp
 import pytest
 
 from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
-from magnetar.actors.admin.service import AdminService
 from magnetar.actors.coordinator.status_methods import StatusMethods
-from magnetar.actors.policies.effective import POLICIES
-from magnetar.actors.policies.kinds import Bound
 from magnetar.protocol.cluster_status import ClusterView
-from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
-from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
-from magnetar.runtime.rpc.connection import RpcConnection
+from magnetar.protocol.errors import InvalidConfiguration
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
-from support.fakes.topic_figures import producer_figures, storage_figures, topic_figures
+from support.servers.admin_http import Http
 from support.servers.coordination import (
-    CLUSTER,
-    FAST,
-    KEYS,
-    Coordination,
-    Member,
-    TestBrokerRpc,
-    coordination,
     eventually,
 )
 
 PERSISTENT = "/admin/v2/persistent/public/default"
 JSON = "Content-Type: application/json"
-
-
-class AdminBrokerRpc(TestBrokerRpc):
-    """Answers about topics; `calls` remembers who asked for what."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[str, ...]] = []
-        self.not_ready = 0
-
-    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> TopicFigures:
-        if self.not_ready:
-            self.not_ready -= 1
-            raise ServiceUnitNotReady("moving")
-        return topic_figures(producers=[producer_figures(topic)], pending_publishes=0)
-
-    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> StorageFigures:
-        return storage_figures(3)
-
-    async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
-        return [1, 2, -1, -1]
-
-    async def rpc_create_subscription(
-        self, connection: RpcConnection, topic: str, subscription: str, position: Any
-    ) -> None:
-        call = ("create", topic, subscription)
-        if call in self.calls:
-            raise NotAllowedError("it exists", exists=True)
-        self.calls += [call, (json.dumps(position),)]
-
-    async def rpc_delete_subscription(
-        self, connection: RpcConnection, topic: str, subscription: str, force: bool
-    ) -> None:
-        if subscription == "missing":
-            raise SubscriptionNotFound("it does not exist")
-        self.calls.append(("delete", topic, subscription, str(force)))
-
-    async def rpc_reset_cursor(self, connection: RpcConnection, topic: str, subscription: str, position: Any) -> None:
-        self.calls.append(("reset", topic, subscription, json.dumps(position)))
-
-    async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
-        self.calls.append(("skip_all", topic, subscription))
-
-
-class Http:
-    """Asks the admin; answers (status, body)."""
-
-    def __init__(self, cluster: Coordination, admin: AdminService, session: aiohttp.ClientSession) -> None:
-        self.cluster = cluster
-        self.admin = admin
-        self._session = session
-
-    async def __call__(self, method: str, path: str, body: Any = None, text: str | None = None) -> tuple[int, Any]:
-        host, port = self.admin.address
-        data = text if text is not None else json.dumps(body) if body is not None else None
-        url = f"http://{host}:{port}{path}"
-        headers = {"Content-Type": "application/json"} if data is not None else {}
-        async with self._session.request(method, url, data=data, headers=headers) as answer:
-            content = await answer.text()
-            return answer.status, json.loads(content) if answer.content_type == "application/json" else content
-
-
-@contextlib.asynccontextmanager
-async def admin_of(cluster: Coordination) -> AsyncIterator[Http]:
-    admin = AdminService(cluster.env, CLUSTER, KEYS, FAST, "127.0.0.1", 0, cluster.locate)
-    await admin.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Http(cluster, admin, session)
-    finally:
-        await admin.close()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[Http]:
-    async with coordination() as cluster:
-        await _broker(cluster, 1)
-        await _broker(cluster, 2)
-        async with admin_of(cluster) as found:
-            yield found
-
-
-async def _broker(cluster: Coordination, number: int) -> Member:
-    return await cluster.join("broker", f"broker-{number}", rpc_service=AdminBrokerRpc())
 
 
 def calls_of(http: Http) -> list[tuple[str, ...]]:
@@ -276,90 +173,6 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert await http("GET", "/admin/v2/brokers/standalone") == (200, ["broker-1:6650", "broker-2:6650"])
     assert (await http("GET", "/admin/v2/brokers/other"))[0] == 404
     assert (await http("GET", "/admin/v2/clusters/standalone"))[0] == 200
-
-
-NAMESPACE = "/admin/v2/namespaces/public/default"
-FRESH_IN_PULSAR: dict[str, Any] = {
-    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
-    "replication_clusters": ["standalone"],
-    "allowed_clusters": [],
-    "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-    "backlog_quota_map": {},
-    "clusterDispatchRate": {},
-    "latency_stats_sample_rate": {},
-    "deleted": False,
-    "encryption_required": False,
-    "subscription_auth_mode": "None",
-    "offload_threshold": -1,
-    "offload_threshold_in_seconds": -1,
-    "schema_compatibility_strategy": "UNDEFINED",
-    "is_allow_auto_update_schema": True,
-    "schema_validation_enforced": False,
-    "subscription_types_enabled": [],
-    "properties": {},
-    "migrated": False,
-}
-"""What Pulsar 4.2.4 stores for a namespace that was created without policies, and what its tools send."""
-
-
-@pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if isinstance(policy, Bound)])
-async def test_a_bound_is_set_shown_and_taken_away_with_pulsars_answers(http: Http, name: str) -> None:
-    path = f"{NAMESPACE}/{POLICIES[name].path}"
-    assert await http("GET", path) == (200, "")
-    for value in (3, 0):
-        assert await http("POST", path, value) == (204, "")
-        assert await http("GET", path) == (200, value)
-        assert await http("GET", NAMESPACE) == (200, {"encryption_required": False, name: value})
-    assert await http("POST", path, -1) == (412, {"reason": f"{POLICIES[name].path} must be 0 or more"})
-    for wrong in ('"x"', "true", "1.5", "{}", "[]", "null", "", "2147483648", "-2147483649"):
-        assert (await http("POST", path, text=wrong))[0] == 400, wrong
-    assert await http("GET", path) == (200, 0)
-    for _ in range(2):
-        assert await http("DELETE", path) == (204, "")
-        assert await http("GET", path) == (200, "")
-    assert (await http("PUT", path, 3))[0] == 405
-    missing = f"/admin/v2/namespaces/public/none/{POLICIES[name].path}"
-    for method, body in (("GET", None), ("POST", 3), ("DELETE", None)):
-        assert (await http(method, missing, body))[0] == 404
-
-
-async def test_encryption_is_required_and_no_longer_required_with_pulsars_answers(http: Http) -> None:
-    path = f"{NAMESPACE}/encryptionRequired"
-    assert await http("GET", path) == (200, False)
-    assert await http("POST", path, True) == (204, "")
-    assert await http("GET", path) == (200, True)
-    assert await http("GET", NAMESPACE) == (200, {"encryption_required": True})
-    for wrong in ("1", '"true"', "null", ""):
-        assert (await http("POST", path, text=wrong))[0] == 400, wrong
-    assert await http("POST", path, False) == (204, "")
-    assert await http("GET", path) == (200, False)
-    assert (await http("DELETE", path))[0] == 405
-
-
-async def test_a_namespace_is_created_with_policies(http: Http) -> None:
-    def path(name: str) -> str:
-        return f"/admin/v2/namespaces/public/{name}"
-
-    given = {"max_producers_per_topic": 3, "max_consumers_per_topic": 0, "encryption_required": True}
-    assert await http("PUT", path("a"), given) == (204, "")
-    assert await http("GET", path("a")) == (200, given)
-    assert await http("PUT", path("b"), {"max_producers_per_topic": -1, "encryption_required": None}) == (204, "")
-    assert await http("GET", path("b")) == (200, {"encryption_required": False})
-    assert await http("PUT", path("c"), {**FRESH_IN_PULSAR, "max_producers_per_topic": 2}) == (204, "")
-    assert await http("GET", path("c")) == (200, {"encryption_required": False, "max_producers_per_topic": 2})
-    for wrong in ({"max_producers_per_topic": "3"}, {"encryption_required": 1}, [], 5, "x"):
-        assert (await http("PUT", path("d"), wrong))[0] == 400, wrong
-    for policy, value in (
-        ("retention_policies", {"retentionTimeInMinutes": -1}),
-        ("message_ttl_in_seconds", 3),
-        ("autoTopicCreationOverride", {"allowAutoTopicCreation": False}),
-        ("is_allow_auto_update_schema", False),
-        ("replication_clusters", ["elsewhere"]),
-        ("offload_threshold", -2),
-    ):
-        status, answer = await http("PUT", path("d"), {policy: value})
-        assert status == 412 and answer["reason"].startswith(f"the policy {policy} is not supported"), policy
-    assert (await http("GET", path("d")))[0] == 404
 
 
 async def test_what_is_not_supported_can_be_told_from_what_does_not_exist(http: Http) -> None:

@@ -29,7 +29,7 @@ METHODS: dict[str, int] = {
     "runtime/rpc/connection.py:RpcConnection": 26,
     "storage/bookie/entry_store.py:EntryStore": 31,
     "storage/ledger/writer.py:LedgerWriter": 26,
-    "storage/managed/chain_writer.py:ChainWriter": 29,
+    "storage/managed/chain_writer.py:ChainWriter": 28,
     "storage/managed/managed_ledger.py:ManagedLedger": 35,
 }
 ATTRIBUTES: dict[str, int] = {

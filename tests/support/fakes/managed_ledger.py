@@ -115,6 +115,7 @@ class MemoryManagedLedger:
         """What each read asked for: its first position, and how many entries at most."""
         self.publish_times: dict[Position, int] = {}
         self.topic_epoch = MemoryTopicEpoch()
+        self.copies: tuple[int, int, int] | None = None
         self._pending: list[tuple[bytes, Callback]] = []
         self._failures: dict[int, BaseException] = {}
         self._appended = 0
@@ -126,6 +127,9 @@ class MemoryManagedLedger:
     def append(self, body: bytes, callback: Callback) -> None:
         self._pending.append((body, callback))
         self._schedule()
+
+    def use_copies(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        self.copies = (ensemble_size, write_quorum, ack_quorum)
 
     def hold(self) -> None:
         self.held = True

@@ -15,6 +15,7 @@ from magnetar.protocol.errors import (
     TopicNotFound,
 )
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import certain_writes
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
@@ -35,7 +36,7 @@ class Bench:
         self.told: list[NamespacePolicies] = []
 
     async def open(self) -> Namespaces:
-        self.namespaces = Namespaces(self.env, await take_office(self.store), self.told.append)
+        self.namespaces = Namespaces(self.env, await take_office(self.store), Settings(), self.told.append)
         await self.namespaces.start()
         return self.namespaces
 

@@ -10,6 +10,7 @@ from magnetar.actors.coordinator.namespaces import Namespaces
 from magnetar.actors.members.contracts_namespaces import NamespacePolicies
 from magnetar.protocol.errors import BadVersion, MetadataUnavailable, NotAllowedError, OutcomeUnknown
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import certain_writes
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
@@ -60,7 +61,7 @@ class Bench:
         self._env = env
 
     async def open(self) -> Namespaces:
-        self.namespaces = Namespaces(self._env, await take_office(self.store), self.told.append)
+        self.namespaces = Namespaces(self._env, await take_office(self.store), Settings(), self.told.append)
         await self.namespaces.start()
         return self.namespaces
 

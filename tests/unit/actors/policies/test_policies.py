@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from magnetar.actors.policies.effective import POLICIES, EffectivePolicies
-from magnetar.actors.policies.kinds import INT_MAX, Bound, Switch
+from magnetar.actors.policies.persistence import Persistence
 from magnetar.actors.policies.record import NamespaceRecord
 from magnetar.protocol.errors import InvalidConfiguration, MetadataError
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, CommandSuccess, ServerError
@@ -16,7 +16,15 @@ from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import TOPIC, broker_front, filled
 
 SHARED: Any = {"subType": CommandSubscribe.Shared}
-BOUNDS = {name: policy for name, policy in POLICIES.items() if isinstance(policy, Bound)}
+BOUNDS = {
+    "max_producers_per_topic": "producers_max_per_topic",
+    "max_consumers_per_topic": "consumers_max_per_topic",
+    "max_consumers_per_subscription": "consumers_max_per_subscription",
+    "max_subscriptions_per_topic": "subscriptions_max_per_topic",
+    "max_unacked_messages_per_consumer": "unacked_messages_max_per_consumer",
+    "max_unacked_messages_per_subscription": "unacked_messages_max_per_subscription",
+}
+"""Bounds, and the settings that are their defaults."""
 NAMES = {
     "encryption_required": "encryptionRequired",
     "max_producers_per_topic": "maxProducersPerTopic",
@@ -25,6 +33,7 @@ NAMES = {
     "max_subscriptions_per_topic": "maxSubscriptionsPerTopic",
     "max_unacked_messages_per_consumer": "maxUnackedMessagesPerConsumer",
     "max_unacked_messages_per_subscription": "maxUnackedMessagesPerSubscription",
+    "persistence": "persistence",
 }
 
 
@@ -32,35 +41,26 @@ NAMES = {
 
 
 def test_names_and_paths_are_those_of_pulsar() -> None:
-    assert {name: policy.path for name, policy in POLICIES.items()} == NAMES
+    assert {name: policy.namespace.path for name, policy in POLICIES.items()} == NAMES
 
 
-def test_every_policy_has_a_setting_whose_default_it_takes() -> None:
+def test_every_default_is_a_value_that_a_level_may_have() -> None:
     for name, policy in POLICIES.items():
-        default = getattr(Settings(), policy.setting)
-        assert policy.fits(default), name
+        default = policy.default(Settings())
+        assert policy.check(policy.kind.write(default)) == default, name
         assert getattr(EffectivePolicies.resolve(Settings()), name) == default
 
 
-@pytest.mark.parametrize("value", [-1, -INT_MAX - 1])
-def test_a_negative_bound_is_refused_with_pulsars_words(value: int) -> None:
-    with pytest.raises(InvalidConfiguration, match=r"^maxProducersPerTopic must be 0 or more$"):
-        POLICIES["max_producers_per_topic"].check(value)
-
-
-@pytest.mark.parametrize("value", ["3", 1.0, True, None, [], {}, INT_MAX + 1, -INT_MAX - 2])
-def test_what_is_no_whole_number_of_32_bits_is_no_bound(value: object) -> None:
-    assert not POLICIES["max_producers_per_topic"].fits(value)
-    with pytest.raises(InvalidConfiguration, match="maxProducersPerTopic is a whole number"):
-        POLICIES["max_producers_per_topic"].check(value)
-
-
-@pytest.mark.parametrize("value", [0, 1, "true", None])
-def test_a_switch_is_true_or_false_and_nothing_else(value: object) -> None:
-    POLICIES["encryption_required"].check(True)
-    POLICIES["encryption_required"].check(False)
-    with pytest.raises(InvalidConfiguration, match="encryptionRequired is true or false"):
-        POLICIES["encryption_required"].check(value)
+def test_a_wrong_value_is_refused_in_the_name_of_the_policy() -> None:
+    for name, value, reason in (
+        ("max_producers_per_topic", -1, "maxProducersPerTopic must be 0 or more"),
+        ("max_producers_per_topic", "3", "maxProducersPerTopic is a whole number up to 2147483647, not '3'"),
+        ("encryption_required", 1, "encryptionRequired is true or false, not 1"),
+        ("persistence", {"bookkeeperEnsemble": 6}, "Bookkeeper-Ensemble must be <= 5 and > 0."),
+    ):
+        with pytest.raises(InvalidConfiguration) as refused:
+            POLICIES[name].check(value)
+        assert str(refused.value) == reason
 
 
 # -- which level counts ------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_a_switch_is_true_or_false_and_nothing_else(value: object) -> None:
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("value", [0, 7])
 def test_a_bound_of_the_namespace_takes_the_place_of_the_setting_also_zero(name: str, value: int) -> None:
-    settings = dataclasses.replace(Settings(), **{BOUNDS[name].setting: 3})  # type: ignore[arg-type]
+    settings = dataclasses.replace(Settings(), **{BOUNDS[name]: 3})  # type: ignore[arg-type]
     assert getattr(EffectivePolicies.resolve(settings), name) == 3
     assert getattr(EffectivePolicies.resolve(settings, {}), name) == 3
     assert getattr(EffectivePolicies.resolve(settings, {name: value}), name) == value
@@ -92,10 +92,16 @@ def test_a_policy_of_a_newer_coordinator_is_left_out() -> None:
     assert EffectivePolicies.resolve(Settings(), {"retention_policies": {}}) == EffectivePolicies.resolve(Settings())
 
 
+def test_copies_of_the_namespace_take_the_place_of_the_settings() -> None:
+    settings = dataclasses.replace(Settings(), ensemble_size=5, write_quorum=3, ack_quorum=2)
+    assert EffectivePolicies.resolve(settings).persistence == Persistence(5, 3, 2, 1.0)
+    level = {"persistence": {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}}
+    assert EffectivePolicies.resolve(settings, level).persistence == Persistence(2, 2, 2, -1.0)
+
+
 def test_effective_policies_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         EffectivePolicies.resolve(Settings()).max_producers_per_topic = 1  # type: ignore[misc]
-    assert all(isinstance(policy, Bound | Switch) for policy in POLICIES.values())
 
 
 # -- a change reaches a loaded topic -----------------------------------------------------------------------------------
@@ -195,30 +201,40 @@ async def test_a_lowered_bound_of_unacknowledged_messages_stops_dispatch(bound: 
         await peer.close()
 
 
+async def test_copies_that_change_hold_for_the_ledgers_to_come() -> None:
+    async with broker_front() as front:
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        assert front.ledger.copies == (3, 3, 2)
+        front.topic.use_policies(policies(persistence={"bookkeeperEnsemble": 4}))
+        assert front.ledger.copies == (4, 2, 2)
+        await peer.close()
+
+
 # -- the record of a namespace -----------------------------------------------------------------------------------------
 
 
 def test_the_record_of_a_namespace_survives_packing() -> None:
-    record = NamespaceRecord.new({"max_producers_per_topic": 3, "encryption_required": True}, 17)
+    record = NamespaceRecord.new({"max_producers_per_topic": 3, "encryption_required": True}, 17, Settings())
     assert NamespaceRecord.unpack(record.pack()) == record
     assert record.policies == {"max_producers_per_topic": 3, "encryption_required": True}
 
 
 def test_a_policy_that_is_set_to_nothing_leaves_the_record() -> None:
-    record = NamespaceRecord.new({"max_producers_per_topic": 0, "encryption_required": True}, 17)
-    assert record.with_policy("max_producers_per_topic", None).policies == {"encryption_required": True}
-    assert record.with_policy("encryption_required", False).policies == {"max_producers_per_topic": 0}
-    assert record.with_policy("encryption_required", None).policies == {"max_producers_per_topic": 0}
+    record = NamespaceRecord.new({"max_producers_per_topic": 0, "encryption_required": True}, 17, Settings())
+    assert record.with_policy("max_producers_per_topic", None, Settings()).policies == {"encryption_required": True}
+    assert record.with_policy("encryption_required", False, Settings()).policies == {"max_producers_per_topic": 0}
+    assert record.with_policy("encryption_required", None, Settings()).policies == {"max_producers_per_topic": 0}
 
 
 @pytest.mark.parametrize("value", [-1, "3", True])
 def test_a_record_takes_no_wrong_value_and_no_unknown_policy(value: object) -> None:
-    record = NamespaceRecord.new({}, 17)
+    record = NamespaceRecord.new({}, 17, Settings())
     for wrong in (
-        lambda: record.with_policy("max_producers_per_topic", value),
-        lambda: NamespaceRecord.new({"max_producers_per_topic": value}, 17),
-        lambda: record.with_policy("retention_policies", {}),
-        lambda: NamespaceRecord.new({"retention_policies": {}}, 17),
+        lambda: record.with_policy("max_producers_per_topic", value, Settings()),
+        lambda: NamespaceRecord.new({"max_producers_per_topic": value}, 17, Settings()),
+        lambda: record.with_policy("retention_policies", {}, Settings()),
+        lambda: NamespaceRecord.new({"retention_policies": {}}, 17, Settings()),
     ):
         with pytest.raises(InvalidConfiguration):
             wrong()
@@ -226,7 +242,7 @@ def test_a_record_takes_no_wrong_value_and_no_unknown_policy(value: object) -> N
 
 def test_what_a_newer_release_stored_stays_in_the_record() -> None:
     stored = pack({"policies": {"retention_policies": {"a": 1}}, "created_ms": 17, "further": [1]})
-    changed = NamespaceRecord.unpack(stored).with_policy("max_producers_per_topic", 3)
+    changed = NamespaceRecord.unpack(stored).with_policy("max_producers_per_topic", 3, Settings())
     assert unpack(changed.pack()) == {
         "policies": {"retention_policies": {"a": 1}, "max_producers_per_topic": 3},
         "created_ms": 17,

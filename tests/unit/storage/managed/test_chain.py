@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.errors import LedgerError, MetadataError
 from magnetar.runtime.settings.declarations import Settings
-from magnetar.storage.ledger.ensemble import should_move
+from magnetar.storage.ledger.ensemble import Copies, should_move
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
 from magnetar.storage.managed.record import ManagedLedgerRecord
@@ -94,7 +94,7 @@ def test_when_a_ledger_is_rolled_over(entries, size, age, moves, due):
     ],
 )
 def test_when_its_copies_are_a_reason_for_a_new_ledger(degraded, limbo, usable, moves):
-    found = should_move(Settings(), degraded=degraded, keeps_in_limbo=limbo, usable_bookies=usable)
+    found = should_move(Copies.of(Settings()), degraded=degraded, keeps_in_limbo=limbo, usable_bookies=usable)
     assert found is moves
 
 

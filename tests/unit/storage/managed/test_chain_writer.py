@@ -245,6 +245,28 @@ async def test_a_bookie_in_limbo_ends_the_ledgers_of_an_idle_topic_without_a_spa
     await managed.close()
 
 
+async def test_other_copies_are_those_of_the_ledgers_to_come(cluster):
+    managed = await open_(cluster, keep=True)
+    await append(managed, bodies(1))
+    managed.use_copies(2, 2, 2)
+    assert managed._writer.current_metadata.write_quorum == 3
+    await append(managed, bodies(20, 1))
+    await until(lambda: len(managed.ledger_infos) > 1 and managed._writer.current_metadata is not None)
+    last = (await cluster.ledgers.records.get(managed.ledger_infos[-1].ledger_id)).metadata
+    assert (last.ensemble_size, last.write_quorum, last.ack_quorum, last.under_replicated) == (2, 2, 2, False)
+    await managed.close()
+
+
+async def test_a_ledger_with_fewer_copies_than_wished_goes_on_until_bookies_suffice(cluster):
+    managed = await open_(cluster, keep=True)
+    managed.use_copies(5, 5, 2)
+    await append(managed, bodies(1))
+    writer = managed._writer._writer
+    assert writer is not None and writer.metadata.under_replicated and writer.metadata.write_quorum == 3
+    assert not writer.should_move
+    await managed.close()
+
+
 async def test_an_entry_above_the_limit_is_refused(cluster):
     managed = await open_(cluster)
     big = bytes(cluster.settings.bookie_frame_size_max_bytes)

@@ -1,0 +1,120 @@
+"""The admin's paths of policies: what is stored, shown and refused, with Pulsar's statuses."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.actors.policies.effective import POLICIES
+from magnetar.actors.policies.kinds import WholeNumber
+from support.servers.admin_http import Http
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+FRESH_IN_PULSAR: dict[str, Any] = {
+    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+    "replication_clusters": ["standalone"],
+    "allowed_clusters": [],
+    "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
+    "backlog_quota_map": {},
+    "clusterDispatchRate": {},
+    "latency_stats_sample_rate": {},
+    "deleted": False,
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "is_allow_auto_update_schema": True,
+    "schema_validation_enforced": False,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "migrated": False,
+}
+"""What Pulsar 4.2.4 stores for a namespace that was created without policies, and what its tools send."""
+
+
+@pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if isinstance(policy.kind, WholeNumber)])
+async def test_a_bound_is_set_shown_and_taken_away_with_pulsars_answers(http: Http, name: str) -> None:
+    path = f"{NAMESPACE}/{POLICIES[name].namespace.path}"
+    assert await http("GET", path) == (200, "")
+    for value in (3, 0):
+        assert await http("POST", path, value) == (204, "")
+        assert await http("GET", path) == (200, value)
+        assert await http("GET", NAMESPACE) == (200, {"encryption_required": False, name: value})
+    assert await http("POST", path, -1) == (412, {"reason": f"{POLICIES[name].namespace.path} must be 0 or more"})
+    for wrong in ('"x"', "true", "1.5", "{}", "[]", "null", "", "2147483648", "-2147483649"):
+        assert (await http("POST", path, text=wrong))[0] == 400, wrong
+    assert await http("GET", path) == (200, 0)
+    for _ in range(2):
+        assert await http("DELETE", path) == (204, "")
+        assert await http("GET", path) == (200, "")
+    assert (await http("PUT", path, 3))[0] == 405
+    missing = f"/admin/v2/namespaces/public/none/{POLICIES[name].namespace.path}"
+    for method, body in (("GET", None), ("POST", 3), ("DELETE", None)):
+        assert (await http(method, missing, body))[0] == 404
+
+
+async def test_encryption_is_required_and_no_longer_required_with_pulsars_answers(http: Http) -> None:
+    path = f"{NAMESPACE}/encryptionRequired"
+    assert await http("GET", path) == (200, False)
+    assert await http("POST", path, True) == (204, "")
+    assert await http("GET", path) == (200, True)
+    assert await http("GET", NAMESPACE) == (200, {"encryption_required": True})
+    for wrong in ("1", '"true"', "null", ""):
+        assert (await http("POST", path, text=wrong))[0] == 400, wrong
+    assert await http("POST", path, False) == (204, "")
+    assert await http("GET", path) == (200, False)
+    assert (await http("DELETE", path))[0] == 405
+
+
+async def test_the_copies_of_new_ledgers_are_set_shown_and_taken_away_with_pulsars_answers(http: Http) -> None:
+    path = f"{NAMESPACE}/persistence"
+    names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum", "managedLedgerMaxMarkDeleteRate")
+    assert await http("GET", path) == (200, "")
+    assert await http("POST", path, {}) == (204, "")  # as in Pulsar, what is missing has its default
+    assert await http("GET", path) == (200, dict(zip(names, (2, 2, 2, -1.0), strict=True)))
+    given = dict(zip(names, (4, 3, 2, 2.5), strict=True))
+    assert await http("POST", path, {**given, "further": 1}) == (204, "")
+    assert await http("GET", path) == (200, given)
+    assert await http("GET", NAMESPACE) == (200, {"encryption_required": False, "persistence": given})
+    for wrong, reason in (
+        ((6, 2, 2), "Bookkeeper-Ensemble must be <= 5 and > 0."),
+        ((2, 0, 0), "Bookkeeper-WriteQuorum must be <= 5 and > 0."),
+        ((2, 2, 0), "Bookkeeper-AckQuorum must be <= 5 and > 0."),
+        ((3, 4, 2), "Bookkeeper Ensemble (3) >= WriteQuorum (4) >= AckQuorum (2)"),
+    ):
+        assert await http("POST", path, dict(zip(names, wrong, strict=False))) == (400, {"reason": reason})
+    for text in ("[]", "null", "", "3", '{"bookkeeperEnsemble": "two"}', '{"bookkeeperEnsemble": 2.5}'):
+        assert (await http("POST", path, text=text))[0] == 400, text
+    status, answer = await http("POST", path, {"bookkeeperAckQuorum": 1})
+    assert status == 412 and "allowAckQuorumOfOne" in answer["reason"]
+    assert await http("GET", path) == (200, given)
+    assert await http("DELETE", path) == (204, "")
+    assert await http("GET", path) == (200, "")
+    assert await http("PUT", "/admin/v2/namespaces/public/few", {"persistence": given}) == (204, "")
+    assert await http("GET", "/admin/v2/namespaces/public/few/persistence") == (200, given)
+
+
+async def test_a_namespace_is_created_with_policies(http: Http) -> None:
+    def path(name: str) -> str:
+        return f"/admin/v2/namespaces/public/{name}"
+
+    given = {"max_producers_per_topic": 3, "max_consumers_per_topic": 0, "encryption_required": True}
+    assert await http("PUT", path("a"), given) == (204, "")
+    assert await http("GET", path("a")) == (200, given)
+    assert await http("PUT", path("b"), {"max_producers_per_topic": -1, "encryption_required": None}) == (204, "")
+    assert await http("GET", path("b")) == (200, {"encryption_required": False})
+    assert await http("PUT", path("c"), {**FRESH_IN_PULSAR, "max_producers_per_topic": 2}) == (204, "")
+    assert await http("GET", path("c")) == (200, {"encryption_required": False, "max_producers_per_topic": 2})
+    for wrong in ({"max_producers_per_topic": "3"}, {"encryption_required": 1}, [], 5, "x"):
+        assert (await http("PUT", path("d"), wrong))[0] == 400, wrong
+    for policy, value in (
+        ("retention_policies", {"retentionTimeInMinutes": -1}),
+        ("message_ttl_in_seconds", 3),
+        ("autoTopicCreationOverride", {"allowAutoTopicCreation": False}),
+        ("is_allow_auto_update_schema", False),
+        ("replication_clusters", ["elsewhere"]),
+        ("offload_threshold", -2),
+    ):
+        status, answer = await http("PUT", path("d"), {policy: value})
+        assert status == 412 and answer["reason"].startswith(f"the policy {policy} is not supported"), policy
+    assert (await http("GET", path("d")))[0] == 404
