@@ -5,7 +5,7 @@ shown, and which of them add up over the partitions of a topic. Rates are per se
 milliseconds since the epoch (0: never).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class ConsumerFigures:
     last_consumed_ms: int
     last_acknowledged_ms: int
     last_flow_ms: int
+    first_consumed_ms: int = 0
+    first_flow_ms: int = 0
     key_shared: KeySharedFigures | None = None
 
 
@@ -95,6 +97,12 @@ class SubscriptionFigures:
     """On a non-persistent topic: messages that no consumer could get."""
     drop_rate: float | None = None
     """None on a persistent topic."""
+    backlog_bytes: int = 0
+    acknowledged_ranges: int = 0
+    """Ranges that are acknowledged behind the first entry that is not."""
+    last_flow_ms: int = 0
+    last_mark_delete_ms: int = 0
+    """When everything up to a later place was acknowledged for the last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,10 @@ class TopicFigures:
     waiting_producers: int = 0
     """How many producers wait for exclusive access."""
     persistent: bool = True
+    broker: str = ""
+    """`host:port` of the broker that owns it."""
+    created_ms: int = 0
+    last_publish_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,7 @@ class LedgerFigures:
     entries: int
     size_bytes: int
     closed: bool
+    created_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +157,12 @@ class CursorFigures:
     acknowledged_ranges: int
     """Ranges that are acknowledged behind `mark_delete`."""
     properties: dict[str, str]
+    entries_to_read: int = 0
+    """From the one behind `mark_delete` to the one at `read`, whether or not that one is written yet."""
+    first_ranges: list[list[int]] = field(default_factory=list[list[int]])
+    """The first of the acknowledged ranges: ledger, first and last entry of each."""
+    ledger_id: int = -1
+    """The ledger that the cursor is written to, −1 for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,13 @@ JsonObject = dict[str, Any]
 
 def topic_json(topic: TopicFigures) -> JsonObject:
     """`GET …/stats`."""
-    own: JsonObject = {"state": topic.state, "ownerEpoch": topic.epoch}
+    own: JsonObject = {
+        "state": topic.state,
+        "ownerEpoch": topic.epoch,
+        "ownerBroker": topic.broker,
+        "topicCreationTimeStamp": topic.created_ms,
+        "lastPublishTimeStamp": topic.last_publish_ms,
+    }
     if topic.topic_epoch is not None:  # as in Pulsar, there is none before the first grant
         own["topicEpoch"] = topic.topic_epoch
     if not topic.persistent:
@@ -51,6 +57,7 @@ def storage_json(storage: StorageFigures) -> JsonObject:
         "totalSize": storage.size_bytes,
         "currentLedgerEntries": ledgers[-1].entries if ledgers else 0,
         "currentLedgerSize": ledgers[-1].size_bytes if ledgers else 0,
+        "lastLedgerCreatedTimestamp": time_text(ledgers[-1].created_ms) if ledgers else "",
         "lastConfirmedEntry": _text(storage.last_confirmed),
         "pendingAddEntriesCount": storage.pending_publishes,
         "state": "LedgerOpened" if storage.state == "open" else storage.state,
@@ -63,7 +70,7 @@ def storage_json(storage: StorageFigures) -> JsonObject:
             }
             for ledger in ledgers
         ],
-        "cursors": {cursor.name: _cursor_json(cursor) for cursor in storage.cursors},
+        "cursors": {cursor.name: _cursor_json(cursor, storage.entries_added) for cursor in storage.cursors},
     }
 
 
@@ -101,6 +108,7 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "msgChunkPublished": any(topic.has_chunks for topic in topics),
         "storageSize": sum(topic.storage_bytes for topic in topics),
         "backlogSize": sum(topic.backlog_bytes for topic in topics),
+        "nonContiguousDeletedMessagesRanges": sum(part.acknowledged_ranges for one in parts_of_each for part in one),
         "waitingPublishers": sum(topic.waiting_producers for topic in topics),
         "publishers": [_producer_json(producer) for topic in topics for producer in topic.producers],
         "subscriptions": {name: _subscription_json(parts) for name, parts in subscriptions.items()},
@@ -125,11 +133,15 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
         "chunkedMessageRate": sum(consumer.chunk_rate for consumer in consumers),
         "msgBacklog": backlog,
         "msgBacklogNoDelayed": backlog,
+        "backlogSize": sum(part.backlog_bytes for part in parts),
+        "nonContiguousDeletedMessagesRanges": sum(part.acknowledged_ranges for part in parts),
         "msgInReplay": sum(part.replay_entries for part in parts),
         "unackedMessages": sum(part.unacked_messages for part in parts),
         "blockedSubscriptionOnUnackedMsgs": any(part.blocked for part in parts),
         "type": next((part.type for part in parts if part.type), ""),
+        "durable": parts[0].durable,
         "isDurable": parts[0].durable,
+        **_times_json(parts, consumers),
         "subscriptionProperties": properties,
         **_draining_json([consumer.key_shared for consumer in consumers]),
         "consumers": [_consumer_json(consumer) for consumer in consumers],
@@ -145,6 +157,15 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
     if keys is not None:
         figures["keySharedMode"] = keys.mode
     return figures
+
+
+def _times_json(parts: Sequence[SubscriptionFigures], consumers: Sequence[ConsumerFigures]) -> JsonObject:
+    return {
+        "lastConsumedTimestamp": max([one.last_consumed_ms for one in consumers], default=0),
+        "lastAckedTimestamp": max([one.last_acknowledged_ms for one in consumers], default=0),
+        "lastConsumedFlowTimestamp": max(part.last_flow_ms for part in parts),
+        "lastMarkDeleteAdvancedTimestamp": max(part.last_mark_delete_ms for part in parts),
+    }
 
 
 def _draining_json(consumers: Sequence[KeySharedFigures | None]) -> JsonObject:
@@ -188,6 +209,8 @@ def _consumer_json(consumer: ConsumerFigures) -> JsonObject:
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
+        "firstConsumedFlowTimestamp": consumer.first_flow_ms,
+        "firstMessagesSentTimestamp": consumer.first_consumed_ms,
         "lastConsumedTimestamp": consumer.last_consumed_ms,
         "lastAckedTimestamp": consumer.last_acknowledged_ms,
         "lastConsumedFlowTimestamp": consumer.last_flow_ms,
@@ -216,14 +239,26 @@ def _producer_json(producer: ProducerFigures) -> JsonObject:
     }
 
 
-def _cursor_json(cursor: CursorFigures) -> JsonObject:
+def _cursor_json(cursor: CursorFigures, entries_added: int) -> JsonObject:
+    """As in Pulsar, what is consumed counts from where the topic stood when it was loaded, and may be below zero."""
     return {
         "markDeletePosition": _text(cursor.mark_delete),
         "readPosition": _text(cursor.read),
-        "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries,
+        "numberOfEntriesSinceFirstNotAckedMessage": cursor.entries_to_read,
         "totalNonContiguousDeletedMessagesRange": cursor.acknowledged_ranges,
+        "individuallyDeletedMessages": _ranges_text(cursor),
+        "messagesConsumedCounter": entries_added - cursor.backlog_entries,
+        "cursorLedger": cursor.ledger_id,
         "properties": cursor.properties,
     }
+
+
+def _ranges_text(cursor: CursorFigures) -> str:
+    """As Pulsar writes them: each opens behind the entry in front of it. The list ends with `…` if there are more."""
+    shown = [f"({ledger}:{first - 1}..{ledger}:{last}]" for ledger, first, last in cursor.first_ranges]
+    if len(shown) < cursor.acknowledged_ranges:
+        shown.append("…")
+    return f"[{','.join(shown)}]"
 
 
 def _message_rate(parts: Sequence[SubscriptionFigures]) -> float:

@@ -6,6 +6,7 @@ ServiceUnitNotReady for a topic that this broker does not own, so that the calle
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from ...protocol.topic_figures import StorageFigures, TopicFigures
@@ -28,15 +29,20 @@ class BrokerRpc(RpcService):
 
     contract = BrokerContract
 
-    def __init__(self, topics: Topics, bookies: Callable[[], Iterable[BookieInfo]]) -> None:
+    def __init__(self, topics: Topics, bookies: Callable[[], Iterable[BookieInfo]], address: str = "") -> None:
+        """`address` is `host:port` of the broker."""
         self._topics = topics
         self._bookies = bookies
+        self._address = address
 
     # -- figures -------------------------------------------------------------------------------------------------
 
     async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> TopicFigures:
         """The figures of a topic."""
-        return (await self._topic(topic)).describe()
+        found = await self._topic(topic)
+        if isinstance(found, PersistentTopic):
+            await found.last_publish.learn()
+        return replace(found.describe(), broker=self._address)
 
     async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> StorageFigures:
         """Ledgers and cursors of a topic."""

@@ -148,7 +148,11 @@ class BrokerService:
             self.env,
             identity,
             self._keys,
-            BrokerRpc(self.topics, lambda: self._coordinator().bookies.bookies.values()),
+            BrokerRpc(
+                self.topics,
+                lambda: self._coordinator().bookies.bookies.values(),
+                self.service_url.removeprefix("pulsar://"),
+            ),
             frame_size_max=RPC_FRAME_SIZE_MAX,
         )
         await self._rpc.start(self._advertised_host, 0)

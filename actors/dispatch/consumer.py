@@ -66,6 +66,37 @@ class SentMeter(Meter):
         """The entries of it that are chunks of a larger message."""
 
 
+class ConsumerTimes:
+    """When what happened, in milliseconds since the epoch; 0: never."""
+
+    __slots__ = (
+        "connected_ms",
+        "first_flow_ms",
+        "first_sent_ms",
+        "last_acknowledged_ms",
+        "last_flow_ms",
+        "last_sent_ms",
+    )
+
+    def __init__(self, connected_ms: int) -> None:
+        self.connected_ms = connected_ms
+        self.first_flow_ms = self.last_flow_ms = 0
+        self.first_sent_ms = self.last_sent_ms = 0
+        self.last_acknowledged_ms = 0
+
+    def flow(self, now_ms: int) -> None:
+        """The consumer asked for messages."""
+        self.last_flow_ms = now_ms
+        if not self.first_flow_ms:
+            self.first_flow_ms = now_ms
+
+    def sent(self, now_ms: int) -> None:
+        """The consumer was sent messages."""
+        self.last_sent_ms = now_ms
+        if not self.first_sent_ms:
+            self.first_sent_ms = now_ms
+
+
 class AttachedConsumer:
     """One consumer. `permits`, `pending` and `unacked_messages` are changed by the dispatcher."""
 
@@ -88,7 +119,7 @@ class AttachedConsumer:
         self.priority_level = priority_level
         self.epoch = epoch
         self.metadata = dict(metadata or {})
-        self.connected_since_ms = connected_since_ms
+        self.times = ConsumerTimes(connected_since_ms)
         self.permits = 0
         self.pending: dict[Position, int] = {}
         self.unacked_messages = 0
@@ -97,9 +128,6 @@ class AttachedConsumer:
         self.out = SentMeter(now_s)
         self.redelivered = Meter(now_s)
         self.acknowledged = Meter(now_s)
-        self.last_consumed_ms = 0
-        self.last_acknowledged_ms = 0
-        self.last_flow_ms = 0
         self.key_shared = KeySharedOptions()
         self._partition = partition
 
@@ -160,7 +188,7 @@ class AttachedConsumer:
             if redeliveries:
                 self.redelivered.add(count, len(body))
         self.out.add(delivery.messages, entries_size, len(delivery.entries))
-        self.last_consumed_ms = now_ms
+        self.times.sent(now_ms)
         self.connection.write_all(parts, headers_size + entries_size)
 
     def tell_active(self, active: bool) -> None:
@@ -173,7 +201,7 @@ class AttachedConsumer:
             name=self.name,
             address=self.connection.remote_address,
             client_version=self.connection.client_version,
-            connected_since_ms=self.connected_since_ms,
+            connected_since_ms=self.times.connected_ms,
             metadata=self.metadata,
             messages=out.messages,
             bytes=out.bytes,
@@ -186,8 +214,10 @@ class AttachedConsumer:
             permits=self.permits,
             unacked_messages=self.unacked_messages,
             blocked=self.blocked,
-            last_consumed_ms=self.last_consumed_ms,
-            last_acknowledged_ms=self.last_acknowledged_ms,
-            last_flow_ms=self.last_flow_ms,
+            last_consumed_ms=self.times.last_sent_ms,
+            last_acknowledged_ms=self.times.last_acknowledged_ms,
+            last_flow_ms=self.times.last_flow_ms,
+            first_consumed_ms=self.times.first_sent_ms,
+            first_flow_ms=self.times.first_flow_ms,
             key_shared=key_shared,
         )

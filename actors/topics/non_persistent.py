@@ -97,7 +97,7 @@ class PassingSubscription(SubscriptionMembers):
 
     def _note(self, consumer: AttachedConsumer, entries: int) -> None:
         consumer.acknowledged.add(entries, 0)
-        consumer.last_acknowledged_ms = self.topic.env.clock.now_ms()
+        consumer.times.last_acknowledged_ms = self.topic.env.clock.now_ms()
 
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """There is nothing to deliver again."""

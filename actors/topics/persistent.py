@@ -23,6 +23,7 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
+from ...storage.managed.publish_times import LastPublish
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
 from ..dispatch.failover import FailoverTopic, HeldTopics
@@ -37,6 +38,9 @@ from .subscription_members import SubscriptionMembers
 from .topic import DRAIN_TIMEOUT_S, SubscriptionStart, TopicLife, TopicState
 
 logger = logging.getLogger(__name__)
+
+RANGES_SHOWN_MAX = 1000
+"""How many acknowledged ranges of a cursor its figures list. There may be hundreds of thousands."""
 
 
 class PersistentTopic(TopicLife):
@@ -66,6 +70,7 @@ class PersistentTopic(TopicLife):
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
         stages = publish_stages(policies, name)
         epochs = ledger.topic_epoch
+        self.last_publish = LastPublish(ledger)
         self.publishing = Publishing(self, ledger, common.counts.remember, stages=stages, epochs=epochs)
         self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
@@ -257,7 +262,9 @@ class PersistentTopic(TopicLife):
             pending_publishes=publishing.pending,
             has_chunks=self.publishing.has_chunks,
             storage_bytes=self.ledger.size_bytes,
-            backlog_bytes=self.ledger.backlog_bytes,
+            backlog_bytes=max([one.backlog_bytes for one in self.ledger.subscription_cursors.values()], default=0),
+            created_ms=self.ledger.created_ms,
+            last_publish_ms=self.last_publish.at_ms,
             producers=[producer.figures(now_s) for producer in publishing.producers.values()],
             subscriptions=[
                 one.figures(now_s) for _, one in sorted(self.subscriptions.items(), key=lambda pair: pair[0])
@@ -274,20 +281,28 @@ class PersistentTopic(TopicLife):
             size_bytes=ledger.size_bytes,
             last_confirmed=ledger.last_confirmed,
             ledgers=[
-                LedgerFigures(info.ledger_id, info.entries, info.size_bytes, info.closed)
+                LedgerFigures(info.ledger_id, info.entries, info.size_bytes, info.closed, info.created_ms)
                 for info in ledger.ledger_infos
             ],
-            cursors=[
-                CursorFigures(
-                    name,
-                    cursor.mark_delete_position,
-                    cursor.first_unacknowledged,
-                    cursor.backlog_entries,
-                    cursor.acknowledged_ranges,
-                    dict(cursor.properties),
-                )
-                for name, cursor in sorted(ledger.cursors.items())
-            ],
+            cursors=[self._describe_cursor(name, cursor) for name, cursor in sorted(ledger.cursors.items())],
+        )
+
+    def _describe_cursor(self, name: str, cursor: Cursor) -> CursorFigures:
+        subscription = self.subscriptions.get((name, True))
+        reads = cursor.first_unacknowledged if subscription is None else subscription.read_position
+        mark = cursor.mark_delete_position
+        in_front = (reads[0], reads[1] - 1)
+        ledger_id, first_ranges = cursor.details(RANGES_SHOWN_MAX)
+        return CursorFigures(
+            name,
+            mark,
+            reads,
+            cursor.backlog_entries,
+            cursor.acknowledged_ranges,
+            dict(cursor.properties),
+            self.ledger.entries_between(mark, in_front) + 1 if reads > mark else 0,
+            first_ranges,
+            ledger_id,
         )
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -333,6 +348,7 @@ class PersistentTopic(TopicLife):
 
     def _appended(self) -> None:
         """A batch of entries became readable."""
+        self.last_publish.appended(self.env.clock.now_ms())
         for subscription in self.subscriptions.values():
             subscription.wake()
 

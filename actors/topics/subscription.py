@@ -53,6 +53,8 @@ class Subscription(SubscriptionMembers):
             self._pump.index_acks = BatchIndexAcks(cursor, host.counts)
             self._count_of = self._pump.index_acks.open_count
         self._ledger_id = cursor.first_unacknowledged[0]
+        self._mark_delete = cursor.mark_delete_position
+        self._last_mark_delete_ms = 0
 
     # -- dispatch ------------------------------------------------------------------------------------------------
 
@@ -127,7 +129,11 @@ class Subscription(SubscriptionMembers):
 
     def _note_acknowledged(self, consumer: AttachedConsumer, entries: int) -> None:
         consumer.acknowledged.add(entries, 0)
-        consumer.last_acknowledged_ms = self.host.env.clock.now_ms()
+        now_ms = consumer.times.last_acknowledged_ms = self.host.env.clock.now_ms()
+        mark_delete = self.cursor.mark_delete_position
+        if mark_delete != self._mark_delete:
+            self._mark_delete = mark_delete
+            self._last_mark_delete_ms = now_ms
         ledger_id = self.cursor.first_unacknowledged[0]
         if ledger_id != self._ledger_id:
             self._ledger_id = ledger_id
@@ -170,6 +176,12 @@ class Subscription(SubscriptionMembers):
 
     # -- figures -------------------------------------------------------------------------------------------------
 
+    @property
+    def read_position(self) -> Position:
+        """What is read next. Without a consumer: the first entry that is not acknowledged."""
+        dispatcher = self.dispatcher
+        return self.cursor.first_unacknowledged if dispatcher is None else dispatcher.read_position
+
     def figures(self, now_s: float) -> SubscriptionFigures:
         members = self.consumers
         dispatcher = self._pump.dispatcher
@@ -188,4 +200,8 @@ class Subscription(SubscriptionMembers):
             blocked=dispatcher is not None and dispatcher.blocked,
             consumers=consumers,
             active_consumer=dispatcher.active.name if dispatcher is not None and dispatcher.active else None,
+            backlog_bytes=self.cursor.backlog_bytes,
+            acknowledged_ranges=self.cursor.acknowledged_ranges,
+            last_flow_ms=self.last_flow_ms,
+            last_mark_delete_ms=self._last_mark_delete_ms,
         )

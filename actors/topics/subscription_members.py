@@ -110,6 +110,8 @@ class SubscriptionMembers(SubscriptionActs):
         self.topic = topic
         self.dispatcher: Dispatcher | None = None
         """Who gets what; None while it is idle."""
+        self.last_flow_ms = 0
+        """When a consumer asked for messages for the last time; 0: never."""
         self._grace_s = grace_s
         self._lock = asyncio.Lock()
         self._attaching = 0
@@ -229,7 +231,8 @@ class SubscriptionMembers(SubscriptionActs):
     def flow(self, consumer: AttachedConsumer, permits: int) -> None:
         """The consumer takes so many messages more."""
         consumer.permits += permits
-        consumer.last_flow_ms = self.topic.env.clock.now_ms()
+        self.last_flow_ms = self.topic.env.clock.now_ms()
+        consumer.times.flow(self.last_flow_ms)
         self.wake()
 
     # -- ending --------------------------------------------------------------------------------------------------

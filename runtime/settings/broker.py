@@ -14,6 +14,7 @@ class BrokerSettings:
         "pulsar",
         False,
         "Whether consumers may acknowledge single messages of a batch. The broker then does not deliver them again.",
+        original="true; Pulsar's documentation says false",
         hostile=True,
     )
     unacked_messages_max_per_consumer: int = setting(

@@ -9,6 +9,7 @@ a higher epoch. That ends the cursor with `on_fenced`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from ...protocol.errors import MagnetarError
 from ...protocol.message_id import Position
@@ -31,6 +32,9 @@ class Cursor:
         self.kind = CursorKind.SUBSCRIPTION if storage is None else storage.kind
         self.durable = storage is not None
         self.on_fenced: Callable[[MagnetarError], None] | None = None
+        self.batches: BatchIndexes = state.batches
+        """What is acknowledged of single batches; to look at."""
+        self.properties: Mapping[str, str] = state.properties
         self._home = home
         self._state = state
         self._writer = CursorWriter(home, self.name, state, storage, self._fenced)
@@ -56,8 +60,9 @@ class Cursor:
         return self._state.backlog_entries()
 
     @property
-    def properties(self) -> Mapping[str, str]:
-        return self._state.properties
+    def backlog_bytes(self) -> int:
+        """Bytes behind the mark-delete position, about."""
+        return self._home.chain.bytes_after(self._state.mark_delete)
 
     def is_acknowledged(self, position: Position) -> bool:
         return self._state.is_acknowledged(position)
@@ -72,14 +77,16 @@ class Cursor:
         return self._state.ranges_before(position)
 
     @property
-    def batches(self) -> BatchIndexes:
-        """What is acknowledged of single batches; to look at."""
-        return self._state.batches
-
-    @property
     def acknowledged_ranges(self) -> int:
         """Ranges acknowledged beyond the mark-delete position."""
         return self._state.range_count
+
+    def details(self, ranges_max: int) -> tuple[int, list[list[int]]]:
+        """The ledger it is written to, −1 for none, and the first of these ranges: ledger, first and last entry."""
+        storage = self._writer.storage
+        writer = None if storage is None else storage.ledger_writer
+        ranges = [[ledger_id, first, last] for ledger_id, first, last in islice(self._state.ranges(), ranges_max)]
+        return -1 if writer is None else writer.ledger_id, ranges
 
     # -- moving ------------------------------------------------------------------------------------------------------
 

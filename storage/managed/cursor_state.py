@@ -11,7 +11,7 @@ Invariants:
 - Ranges of one ledger are disjoint, do not touch, and lie beyond the mark. None is ever dropped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol.ack_sets import words_to_bits
 from ...protocol.message_id import Position
@@ -41,6 +41,12 @@ class CursorState:
     @property
     def range_count(self) -> int:
         return sum(len(ranges) for ranges in self._ranges.values())
+
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Ledger, first and last entry of each range beyond the mark, in order."""
+        for ledger_id in sorted(self._ranges):
+            for first, last in self._ranges[ledger_id]:
+                yield ledger_id, first, last
 
     @property
     def part_count(self) -> int:

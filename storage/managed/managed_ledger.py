@@ -205,10 +205,9 @@ class ManagedLedger:
         return self._chain.size_bytes
 
     @property
-    def backlog_bytes(self) -> int:
-        """Bytes behind the slowest subscription, about."""
-        marks = [cursor.mark_delete_position for cursor in self.subscription_cursors.values()]
-        return self._chain.bytes_after(min(marks)) if marks else 0
+    def created_ms(self) -> int:
+        """When the topic was opened for the first time, in milliseconds since the epoch; 0 if that is not known."""
+        return self._owned.record.created_ms
 
     @property
     def ledger_infos(self) -> list[LedgerInfo]:

@@ -58,6 +58,8 @@ class ManagedLedgerRecord:
     deleting: tuple[int, ...] = ()
     highest_ledger_id: int = -1
     topic_epoch: int = -1
+    created_ms: int = 0
+    """When the record was written for the first time, 0 in records of earlier versions."""
 
     def pack(self) -> bytes:
         record: dict[str, object] = {
@@ -71,6 +73,8 @@ class ManagedLedgerRecord:
         }
         if self.topic_epoch >= 0:
             record["topic_epoch"] = self.topic_epoch
+        if self.created_ms:
+            record["created_ms"] = self.created_ms
         return pack(record)
 
     @staticmethod
@@ -87,6 +91,7 @@ class ManagedLedgerRecord:
                 deleting=tuple(map(int, record["deleting"])),
                 highest_ledger_id=int(record["highest_ledger_id"]),
                 topic_epoch=int(record.get("topic_epoch", -1)),
+                created_ms=int(record.get("created_ms", 0)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a managed ledger cannot be decoded: {error!r}") from error
@@ -145,7 +150,8 @@ class OwnedRecord:
                 raise StaleEpoch(f"{self.name} is no longer assigned under epoch {self.epoch}", epoch=self.epoch)
             self._assignment = Guard(self._assignment_key, assignment.version)
         if found is None:
-            self.record, self._version = ManagedLedgerRecord(self.epoch), None
+            self.record = ManagedLedgerRecord(self.epoch, created_ms=self._env.clock.now_ms())
+            self._version = None
         else:
             self.record, self._version = ManagedLedgerRecord.unpack(found.value), found.version
             if self.record.epoch > self.epoch:

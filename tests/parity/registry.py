@@ -24,15 +24,19 @@ class Group:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-PLAIN = Group("plain")
+BY_INDEX = "acknowledgmentAtBatchIndexLevelEnabled"
+
+PLAIN = Group("plain", {BY_INDEX: "false"})
+"""Pulsar's documentation says that this is the default. In Pulsar 4.2.4 it is true."""
 NO_CREATION = Group("no creation", {"allowAutoTopicCreation": "false", "allowAutoSubscriptionCreation": "false"})
 PARTITIONED_CREATION = Group(
     "partitioned creation", {"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": "3"}
 )
 
 PERSISTENT_ONLY = Group("persistent only", {"enableNonPersistentTopics": "false"})
+BATCH_INDEX = Group("batch index", {BY_INDEX: "true"})
 
-GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY)
+GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY, BATCH_INDEX)
 
 
 class Scenario(NamedTuple):

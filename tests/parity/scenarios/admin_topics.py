@@ -93,10 +93,53 @@ def internal_statistics_show_ledgers_and_cursors(stage: Stage) -> None:
     stage.until(lambda: stage.stats()["subscriptions"]["s"]["msgBacklog"] == 3)
     cursor = [".markDeletePosition", ".readPosition", ".individuallyDeletedMessages"]
     cursor += [".numberOfEntriesSinceFirstNotAckedMessage", ".totalNonContiguousDeletedMessagesRange"]
+    cursor += [".messagesConsumedCounter", ".properties."]
     names = [".numberOfEntries", ".totalSize", ".currentLedgerEntries", ".currentLedgerSize", ".lastConfirmedEntry"]
     names += [".state", ".entriesAddedCounter", ".ledgers.ledgerId", ".ledgers.entries", ".ledgers.size"]
+    names += [".pendingAddEntriesCount", ".lastLedgerCreatedTimestamp"]
     path = TOPIC + "/internalStats"
     stage.http("internal", "GET", path, only=[*names, *(f".cursors.s{name}" for name in cursor)])
+
+
+@scenario()
+def positions_of_a_subscription_follow_what_is_read(stage: Stage) -> None:
+    """Where a subscription reads while a consumer takes two of five messages, and when that consumer has gone."""
+    client = stage.client()
+    producer = client.create_producer(stage.topic(), producer_name="p", batching_enabled=False)
+    for number in range(5):
+        producer.send(b"%d" % number)
+    options = {"initial_position": pulsar.InitialPosition.Earliest, "receiver_queue_size": 2}
+    consumer = client.subscribe(stage.topic(), "s", **options)
+    stage.until(lambda: stage.stats()["subscriptions"]["s"]["msgOutCounter"] == 2)
+    names = [
+        "markDeletePosition",
+        "readPosition",
+        "numberOfEntriesSinceFirstNotAckedMessage",
+        "messagesConsumedCounter",
+    ]
+    only = [f".cursors.s.{name}" for name in names]
+    stage.http("internal while it reads", "GET", TOPIC + "/internalStats", only=only)
+    consumer.close()
+    stage.http("internal without a consumer", "GET", TOPIC + "/internalStats", only=only)
+    stage.http("skip all", "POST", TOPIC + "/subscription/s/skip_all")
+    stage.http("internal at the end", "GET", TOPIC + "/internalStats", only=only)
+
+
+@scenario()
+def the_times_of_a_topic_survive_an_unload(stage: Stage) -> None:
+    """When it was created, and when it got its last message; both are those of before."""
+    stage.http("create", "PUT", TOPIC)
+    only = [".topicCreationTimeStamp", ".lastPublishTimeStamp"]
+    stage.http("statistics without messages", "GET", TOPIC + "/stats", only=only)
+    stage.client().create_producer(stage.topic(), producer_name="p").send(b"a")
+    stage.http("statistics with one", "GET", TOPIC + "/stats", only=only)
+    before = stage.stats()
+    stage.admin("PUT", TOPIC + "/unload")
+    stage.http("statistics after an unload", "GET", TOPIC + "/stats", only=only)
+    after = stage.stats()
+    stage.note("created then", after["topicCreationTimeStamp"] == before["topicCreationTimeStamp"])
+    published_s = (after["lastPublishTimeStamp"] - before["lastPublishTimeStamp"]) / 1000
+    stage.note("published then, to the second", abs(published_s) < 1)
 
 
 @scenario()

@@ -39,6 +39,14 @@ class MemoryCursor:
     def backlog_entries(self) -> int:
         return sum(1 for position, _ in self._ledger.entries if not self.is_acknowledged(position))
 
+    @property
+    def backlog_bytes(self) -> int:
+        return sum(len(body) for position, body in self._ledger.entries if position > self.mark_delete_position)
+
+    @property
+    def acknowledged_ranges(self) -> int:
+        return self.ranges_before((1 << 62, 0))
+
     def is_acknowledged(self, position: Position) -> bool:
         return position < self._first or position in self._beyond
 
@@ -105,6 +113,7 @@ class MemoryManagedLedger:
         self.on_appended: list[Callable[[], None]] = []
         self.on_fenced: list[Callable[[BaseException], None]] = []
         self.ledger_id = ledger_id
+        self.created_ms = 1
         self.held = False
         self.closed = False
         self.reads = 0
@@ -241,7 +250,3 @@ class MemoryManagedLedger:
     @property
     def size_bytes(self) -> int:
         return sum(len(body) for _, body in self.entries)
-
-    @property
-    def backlog_bytes(self) -> int:
-        return self.size_bytes

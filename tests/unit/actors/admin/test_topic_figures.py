@@ -59,6 +59,31 @@ def test_a_partitioned_subscription_is_blocked_if_it_is_in_one_partition():
     assert total["partitions"] == {}
 
 
+def test_times_and_sizes_of_a_subscription_are_those_of_its_partitions_and_consumers():
+    consumers = [consumer_figures("a", last_consumed_ms=5), consumer_figures("b", last_acknowledged_ms=9000)]
+    parts = [
+        subscription_figures("s", backlog_bytes=7, acknowledged_ranges=2, last_flow_ms=4, consumers=consumers),
+        subscription_figures("s", backlog_bytes=1, acknowledged_ranges=1, last_mark_delete_ms=6),
+    ]
+    total = partitioned_json({str(i): topic_figures(subscriptions=[part]) for i, part in enumerate(parts)}, each=False)
+    shown = total["subscriptions"]["s"]
+    assert (shown["backlogSize"], shown["nonContiguousDeletedMessagesRanges"]) == (8, 3)
+    assert total["nonContiguousDeletedMessagesRanges"] == 3
+    assert (shown["lastConsumedTimestamp"], shown["lastAckedTimestamp"]) == (2000, 9000)
+    assert (shown["lastConsumedFlowTimestamp"], shown["lastMarkDeleteAdvancedTimestamp"]) == (4, 6)
+
+
+def test_the_first_ranges_of_a_cursor_are_listed_as_pulsar_writes_them():
+    figures = storage_figures(9)
+    figures.cursors.append(CursorFigures("s", (1, 0), (1, 9), 5, 2, {}, 9, [[1, 2, 3], [2, 0, 0]], 7))
+    figures.cursors.append(CursorFigures("t", (1, 0), (1, 9), 5, 3, {}, 9, [[1, 2, 3]]))
+    cursors = storage_json(figures)["cursors"]
+    assert cursors["s"]["individuallyDeletedMessages"] == "[(1:1..1:3],(2:-1..2:0]]"
+    assert cursors["t"]["individuallyDeletedMessages"] == "[(1:1..1:3],…]"
+    assert (cursors["s"]["cursorLedger"], cursors["s"]["messagesConsumedCounter"]) == (7, 4)
+    assert cursors["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == 9
+
+
 def test_ledgers_and_cursors_are_shown_under_pulsars_names():
     figures = storage_figures(3)
     figures.cursors.append(CursorFigures("s", (1, 0), (1, 1), 2, 0, {"a": "b"}))

@@ -22,7 +22,7 @@ PULSAR = {
     "managedLedgerMaxLedgerRolloverTimeMinutes": "240",
     "managedLedgerCursorPositionFlushSeconds": "60",
     "managedLedgerCursorMaxEntriesPerLedger": "50000",
-    "acknowledgmentAtBatchIndexLevelEnabled": "false",
+    "acknowledgmentAtBatchIndexLevelEnabled": "true",
     "maxUnackedMessagesPerConsumer": "50000",
     "maxUnackedMessagesPerSubscription": "200000",
     "maxConsumerMetadataSize": "1024",

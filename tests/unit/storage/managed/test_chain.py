@@ -155,9 +155,10 @@ def test_a_cache_of_nothing_keeps_nothing():
 
 
 def test_the_record_packs():
-    record = ManagedLedgerRecord(4, (LedgerInfo(1, 2, 3, 4, True, 5), LedgerInfo(9, 8)), (7, 6), 9, topic_epoch=3)
+    record = ManagedLedgerRecord(4, (LedgerInfo(1, 2, 3, 4, True, 5), LedgerInfo(9, 8)), (7, 6), 9, 3, 12)
     assert ManagedLedgerRecord.unpack(record.pack()) == record
     assert ManagedLedgerRecord.unpack(ManagedLedgerRecord(4).pack()).topic_epoch == -1
+    assert ManagedLedgerRecord.unpack(ManagedLedgerRecord(4).pack()).created_ms == 0
     for value in (b"", b"\xc0", b"\x80", b"\x81\xa5epoch\xa1x"):
         with pytest.raises(MetadataError):
             ManagedLedgerRecord.unpack(value)

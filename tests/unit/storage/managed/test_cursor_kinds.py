@@ -44,7 +44,7 @@ async def test_a_hidden_cursor_holds_back_trimming_but_is_no_subscription(cluste
     subscription = await managed.open_cursor("s", "earliest")
     await append(managed, bodies(6))
     subscription.acknowledge_cumulative(managed.last_confirmed)
-    assert list(managed.subscription_cursors) == ["s"] and managed.backlog_bytes == 0
+    assert list(managed.subscription_cursors) == ["s"]
     full = [info.ledger_id for info in managed.ledger_infos if info.closed]
     assert full and await managed.trim() == []
     hidden.acknowledge_cumulative(managed.last_confirmed)

@@ -387,3 +387,14 @@ async def test_a_topic_that_is_closed_cannot_be_fenced_and_says_why_it_ended(clu
         await managed.open_cursor("s")
     with pytest.raises(ForbiddenTransition, match="cannot go from closed to fenced"):
         managed._life.become(ManagedLedgerState.FENCED, StaleEpoch("another owner"))
+
+
+async def test_the_time_of_creation_is_that_of_the_first_owner(cluster):
+    first = await open_(cluster, epoch=1)
+    created_ms = first.created_ms
+    await append(first, bodies(1))
+    await first.close()
+    await until(lambda: cluster.env.clock.now_ms() > created_ms)
+    second = await open_(cluster, epoch=2)
+    assert second.created_ms == created_ms > 0
+    await second.close()
