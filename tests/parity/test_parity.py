@@ -1,7 +1,12 @@
-"""Plays each scenario on Magnetar and compares with the recording of Pulsar. No Java is needed."""
+"""Plays each scenario on Magnetar and compares with the recording of Pulsar. No Java is needed.
+
+Scenarios mostly wait: that nothing comes, or that something is late. So those of a group are played several at a time.
+Each has a namespace of its own.
+"""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -10,52 +15,66 @@ from .differences import DIFFERENCES
 from .playing import play
 from .registry import RECORDINGS, Group, Scenario, all_scenarios
 from .servers import magnetar_server
-from .stage import Server
 from .transcript import Transcript
 
 SCENARIOS = all_scenarios()
+AT_A_TIME = 6
 
 _played: set[str] = set()
 _used: set[Difference] = set()
 
 
-class Servers:
-    """Starts a Magnetar for each group of settings. Scenarios of a group follow each other: one runs at a time."""
+class Plays:
+    """Starts a Magnetar for each group of settings, and plays those of the chosen scenarios that belong to it."""
 
-    def __init__(self, directories: pytest.TempPathFactory) -> None:
+    def __init__(self, chosen: Iterable[Scenario], directories: pytest.TempPathFactory) -> None:
+        self._chosen = list(chosen)
         self._directories = directories
         self._group: Group | None = None
         self._running = contextlib.ExitStack()
-        self._server: Server | None = None
+        self._plays: dict[str, Future[Transcript]] = {}
 
-    def of(self, group: Group) -> Server:
-        """The one with the settings of this group."""
-        if self._group is not group or self._server is None:
+    def transcript(self, scenario: Scenario) -> Transcript:
+        """What Magnetar said."""
+        if self._group is not scenario.group:
             self.close()
-            directory = self._directories.mktemp("parity")
-            self._server = self._running.enter_context(magnetar_server(directory, group.settings))
-            self._group = group
-        return self._server
+            self._begin(scenario.group)
+        return self._plays[scenario.name].result()
+
+    def _begin(self, group: Group) -> None:
+        server = self._running.enter_context(magnetar_server(self._directories.mktemp("parity"), group.settings))
+        executor = self._running.enter_context(ThreadPoolExecutor(AT_A_TIME, "scenario"))
+        self._running.callback(lambda: executor.shutdown(cancel_futures=True))
+        self._group = group
+        self._plays = {
+            one.name: executor.submit(play, one, server, recording_of(one).head)
+            for one in self._chosen
+            if one.group is group
+        }
 
     def close(self) -> None:
         """Stop what runs."""
-        self._server = None
+        self._group = None
         self._running.close()
 
 
+def recording_of(scenario: Scenario) -> Transcript:
+    """What Pulsar said."""
+    return Transcript.parse(scenario.recording.read_text())
+
+
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """The servers of all scenarios."""
-    made = Servers(tmp_path_factory)
+def plays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plays]:
+    """What the scenarios of this run say. Only those are played that were chosen on the command line."""
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    made = Plays([one["scenario"] for one in parameters if "scenario" in one], tmp_path_factory)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: f"{one.subject}-{one.name}")
-def test_magnetar_says_what_pulsar_says(servers: Servers, scenario: Scenario) -> None:
-    server = servers.of(scenario.group)
-    recorded = Transcript.parse(scenario.recording.read_text())
-    result = compare(scenario.name, recorded, play(scenario, server, recorded.head), DIFFERENCES)
+def test_magnetar_says_what_pulsar_says(plays: Plays, scenario: Scenario) -> None:
+    result = compare(scenario.name, recording_of(scenario), plays.transcript(scenario), DIFFERENCES)
     _played.add(scenario.name)
     _used.update(result.used)
     assert not result.unexplained, "\n".join(["", *result.unexplained])
@@ -72,5 +91,5 @@ def test_each_recording_belongs_to_a_scenario_and_each_scenario_has_one() -> Non
 
 
 def test_each_recording_names_the_settings_of_its_scenario() -> None:
-    heads = {one.name: Transcript.parse(one.recording.read_text()).head for one in SCENARIOS}
+    heads = {one.name: recording_of(one).head for one in SCENARIOS}
     assert [one.name for one in SCENARIOS if f"settings: {one.group.name}." not in heads[one.name]] == []
