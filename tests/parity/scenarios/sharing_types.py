@@ -188,7 +188,7 @@ def a_key_that_moves_waits_for_its_old_consumer(stage: Stage) -> None:
     stage.nothing("what the second gets of keys that drain", second)
     for message in held:
         first.acknowledge(message)
-    for name, got in _by_name({"c1": first, "c2": second}, 13).items():
+    for name, got in _by_name({"c1": first, "c2": second}, 12).items():
         stage.note(f"what {name} gets", [f"{key}={value}" for key, value in sorted(got, key=lambda one: int(one[1]))])
 
 
