@@ -2,7 +2,8 @@
 
 Delivered is what an application was handed: an entry counts when its last message was. Clients note that as they hand
 messages over; a durable subscription's entries may be acknowledged only then. What a consumer leaves out because the
-application sought past it counts as given up, and so does what an application names itself (`gave_up`).
+application sought past it counts as given up, and so does what an application names itself (`gave_up`). So does what a
+consumer moves to a dead letter topic: `letter_watch` says whether it may.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,9 @@ from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.topics.subscription import Subscription
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.ack_sender import ConsumerAcks
-from magnetar.client.consuming.message import Message
+from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import positions_of
+from magnetar.client.letters.handling import Letters
 from magnetar.protocol.message_id import Position
 
 from .history import History
@@ -33,7 +35,7 @@ class AcknowledgeWatch:
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         receive, receive_many = AsyncConsumer.receive, AsyncConsumer.receive_many
-        leave_out = ConsumerAcks.acknowledge_entry
+        leave_out, move = ConsumerAcks.acknowledge_entry, Letters._move
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
 
         async def receiving(consumer: AsyncConsumer, *arguments: Any) -> Message:
@@ -50,6 +52,10 @@ class AcknowledgeWatch:
             consumer: Any = acks._consumer
             self.gave_up(consumer.topic.full, consumer._configuration.subscription_name, position)
             leave_out(acks, position)
+
+        def moving(letters: Letters, entry: ReceivedEntry) -> None:
+            self.gave_up(entry.topic, letters.policy.subscription, entry.position)
+            move(letters, entry)
 
         def acknowledging(
             subscription: Subscription, consumer: AttachedConsumer, positions: list[Position], *others: Any
@@ -73,6 +79,7 @@ class AcknowledgeWatch:
             (AsyncConsumer, "receive", receiving),
             (AsyncConsumer, "receive_many", receiving_many),
             (ConsumerAcks, "acknowledge_entry", leaving_out),
+            (Letters, "_move", moving),
             (Subscription, "acknowledge", acknowledging),
             (Subscription, "acknowledge_cumulative", acknowledging_up_to),
         ):

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
@@ -86,6 +87,8 @@ class History:
         self.frames: dict[Frame, int] = defaultdict(int)
         """How often clients have sent each."""
         self.subscriptions: dict[tuple[str, str], Subscription] = defaultdict(Subscription)
+        self.passing: dict[AttachedConsumer, None] = {}
+        """Consumers of non-persistent topics, which `passing_watch` looks at."""
         self.duplicates = 0
         self.counts: dict[str, int] = defaultdict(int)
         self._closed: dict[int, tuple[int, int]] = {}

@@ -13,6 +13,7 @@ from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
+from magnetar.actors.topics.non_persistent import NonPersistentTopic
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.actors.topics.producer import ProducerState
 from magnetar.actors.topics.subscription import Subscription
@@ -42,10 +43,13 @@ def validate_broker(broker: BrokerService, records: MemoryRecords) -> Iterator[s
     if broker.publish_budget.used_bytes < 0:
         yield f"fewer than no bytes are being published: {broker.publish_budget.used_bytes}"
     for name, topic in topics.loaded.items():
-        assert isinstance(topic, PersistentTopic)
-        if topics.owned.get(name) != topic.epoch or topic.ledger.epoch != topic.epoch:
+        opened = topic.ledger.epoch if isinstance(topic, PersistentTopic) else topic.epoch
+        if not topics.owned.get(name) == topic.epoch == opened:
             yield f"{name} is loaded under epoch {topic.epoch}, owned under {topics.owned.get(name)}"
-        yield from validate_topic(topic, records)
+        if isinstance(topic, PersistentTopic):
+            yield from validate_topic(topic, records)
+        elif isinstance(topic, NonPersistentTopic) and topic.publishing.pending:
+            yield f"{name} is not persistent, and {topic.publishing.pending} publishes are under way"
 
 
 def validate_topic(topic: PersistentTopic, records: MemoryRecords) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.storage.metadata.memory import MemoryRecords
 
 from ..world.cluster import BOOKIE, BROKER, CLIENT, COORDINATOR
@@ -46,7 +47,11 @@ class Validation:
         }.get(kind)
         ledgers: dict[str, Callable[[], int]] = {
             BOOKIE: lambda: len(service._store.entries.ledgers) if service._store is not None else 0,
-            BROKER: lambda: sum(len(topic.ledger._chain.infos) for topic in service.topics.loaded.values()),
+            BROKER: lambda: sum(
+                len(topic.ledger._chain.infos)
+                for topic in service.topics.loaded.values()
+                if isinstance(topic, PersistentTopic)
+            ),
         }
         if self.every and find is not None:
             size = ledgers.get(kind, lambda: 0) if self._stretches else lambda: 0

@@ -6,6 +6,7 @@ Deduplication's ("pushed" is not set back to "persisted" after a failed publish)
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 from magnetar.actors.coordinator.member_lists import MemberLists
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
@@ -18,14 +19,17 @@ from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.topics import persistent
 from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
 from magnetar.actors.topics.loaded_topics import Topics
+from magnetar.actors.topics.non_persistent import PassingSubscription
 from magnetar.actors.topics.positions import resolve
 from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.consuming.chunk_receiver import ChunkReceiver
-from magnetar.client.consuming.message import ReceivedEntry
+from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.core.message_id import MessageId
+from magnetar.client.letters.handling import Letters
 from magnetar.protocol.errors import MagnetarError, OutcomeUnknown, StaleEpoch
 from magnetar.protocol.message_id import Position
+from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.files import File
 from magnetar.storage.bookie import journal as group_commit
@@ -301,7 +305,81 @@ def _forget_the_doubt(stack: ExitStack) -> None:
     replace(stack, CursorStorage, "_switch_ledger", switching)
 
 
+def _acknowledge_before_the_copy(stack: ExitStack) -> None:
+    reconsume = Letters.reconsume_later
+
+    async def reconsuming(self: Letters, message: Message, *others: Any) -> None:
+        self._consumer.topics.source_of(message).acks.acknowledge(message)
+        await reconsume(self, message, *others)
+
+    replace(stack, Letters, "reconsume_later", reconsuming)
+
+
+def _acknowledge_before_the_dead_letter(stack: ExitStack) -> None:
+    move = Letters._move
+
+    def moving(self: Letters, entry: ReceivedEntry) -> None:
+        source: Any = entry.source
+        source.acks.acknowledge_many(entry.open(self._core.configuration.decompressed_size_max_bytes))
+        move(self, entry)
+
+    replace(stack, Letters, "_move", moving)
+
+
+def _keep_for_later(stack: ExitStack) -> None:
+    """What no consumer has permits for waits until one has."""
+    hand_on, wake = PassingSubscription.hand_on, PassingSubscription.wake
+
+    def handing_on(self: Any, entry: bytes, messages: int, metadata: MessageMetadata, now_ms: int) -> None:
+        consumer = self.dispatcher.receiver(metadata) if self.dispatcher is not None else None
+        if consumer is not None and not consumer.able:
+            self.__dict__.setdefault("kept", []).append((entry, messages, metadata, now_ms))
+        hand_on(self, entry, messages, metadata, now_ms)
+
+    def waking(self: Any) -> None:
+        kept, self.kept = self.__dict__.get("kept", []), []
+        for entry in kept:
+            hand_on(self, *entry)
+        wake(self)
+
+    replace(stack, PassingSubscription, "hand_on", handing_on)
+    replace(stack, PassingSubscription, "wake", waking)
+
+
+def _hand_on_without_permits(stack: ExitStack) -> None:
+    able = property(lambda self: not self.blocked and not self.closed and self.connection.writable)
+    hand_on = PassingSubscription.hand_on
+
+    def handing_on(self: PassingSubscription, *arguments: Any) -> None:
+        with patch.object(AttachedConsumer, "able", able):
+            hand_on(self, *arguments)
+
+    replace(stack, PassingSubscription, "hand_on", handing_on)
+
+
 OWN = (
+    Mutant(
+        "early letter",
+        "a message is acknowledged before its copy is stored",
+        "I1",
+        _acknowledge_before_the_copy,
+        "cluster",
+    ),
+    Mutant(
+        "early dead letter",
+        "a message is acknowledged before it is a dead letter",
+        "I1",
+        _acknowledge_before_the_dead_letter,
+        "cluster",
+    ),
+    Mutant("kept for later", "a non-persistent message waits for permits", "I11", _keep_for_later, "cluster"),
+    Mutant(
+        "unpermitted",
+        "a non-persistent message goes to a consumer without permits",
+        "I11",
+        _hand_on_without_permits,
+        "cluster",
+    ),
     Mutant(
         "early chunk",
         "a chunk is acknowledged before its message was handed over",

@@ -39,8 +39,10 @@ from ..workloads.chunked import Chunked
 from ..workloads.consuming import Consuming
 from ..workloads.electing import Electing
 from ..workloads.foreign_reading import ForeignReading
+from ..workloads.passing import Passing
 from ..workloads.publishing import Publishing
 from ..workloads.reading import LogReading, Reading
+from ..workloads.reconsuming import Reconsuming
 from ..workloads.recreating import Recreating
 from ..workloads.restoring import Restoring
 from ..workloads.unopenable import Unopenable
@@ -62,6 +64,9 @@ LOOK_AGAIN_S = 1.0
 ELECTION = "election"
 ELECTING_SHARE = 0.1
 """In so many runs there are leaders, in the place of most publishers and consumers."""
+LETTERS_SHARE = 0.1
+PASSING_SHARE = 0.1
+"""The same for retry letters, and for a topic that is not persistent."""
 DELETION_DELAY_MAX_S = 3.0
 """So long a deletion may take in some runs: longer than brokers refuse a topic that they released, in some of these."""
 
@@ -115,12 +120,24 @@ class Scenario:
                 self._electing.append(Electing(cluster, history, chance, f"candidate-{number}", ELECTION))
         if self._unopenable and apart.random() < CHUNKED_SHARE:
             self._unopenable = [Chunked(cluster, history, Random(apart.getrandbits(64)), "chunker", "foreign")]
+        self._besides: list[Workload] = []
+        if apart.random() < LETTERS_SHARE:
+            self._besides.append(Reconsuming(cluster, history, Random(apart.getrandbits(64)), "reconsumer", "lettered"))
+        if apart.random() < PASSING_SHARE:
+            self._besides.append(Passing(cluster, history, Random(apart.getrandbits(64)), "passer", "passing"))
+        if self._besides:
+            del self._publishers[1:], self._consumers[1:], self._readers[1:]
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
-            *self._asking, *self._electing,
+            *self._asking, *self._electing, *self._besides,
         ]  # fmt: skip
         if faults is not None:
             faults.workloads = self._workloads
+
+    def watch(self, stack: ExitStack) -> None:
+        """Put what only some workloads need beside the nodes until the stack is left."""
+        for workload in self._workloads:
+            workload.watch(stack)
 
     def _chance(self) -> Random:
         return Random(self._random.getrandbits(64))
@@ -201,7 +218,14 @@ class Scenario:
         for workload in self._workloads:
             workload.stopping = True
         await asyncio.gather(*(candidate.run(candidate.stop) for candidate in self._electing))  # one waits for another
-        for workload in (*self._publishers, *self._recreating, *self._readers, *self._unopenable, *self._asking):
+        for workload in (
+            *self._publishers,
+            *self._recreating,
+            *self._readers,
+            *self._unopenable,
+            *self._asking,
+            *self._besides,
+        ):
             await workload.run(workload.stop)
         await self._log_reading.run(self._log_reading.read)
         for consumer in self._consumers:
@@ -262,7 +286,8 @@ class Scenario:
         for node in brokers:
             assert isinstance(node.service, BrokerService)
             for topic in node.service.topics.loaded.values():
-                assert isinstance(topic, PersistentTopic)
+                if not isinstance(topic, PersistentTopic):
+                    continue
                 cursors |= {(topic.name.full, name): cursor for name, cursor in topic.ledger.cursors.items()}
             await self._cluster.restart_in_order(node)
         for consumer in self._consumers:
@@ -344,6 +369,7 @@ def simulate(
         cluster.on_service = validation.watch
         watch(cluster, history, faults, stack)
         scenario = Scenario(cluster, history, random, faults)
+        scenario.watch(stack)
 
         def evidence() -> object:
             places = (list(history.acknowledged.items()), list(history.places), sorted(history.counts.items()))

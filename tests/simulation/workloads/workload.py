@@ -6,6 +6,7 @@ under the same names.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 from random import Random
 from typing import Any
@@ -54,6 +55,9 @@ class Workload:
     def connect(self) -> None:
         """Make the client; called in the process."""
         self.client = self.cluster.client(self.process, operation_timeout_seconds=10)
+
+    def watch(self, stack: ExitStack) -> None:
+        """Put what only this workload's topics need beside the nodes, until the stack is left."""
 
     async def setup(self) -> None: ...
     async def start(self) -> None: ...
