@@ -2,14 +2,20 @@
 
 The text is a topic name whose last part is a regular expression. Tenant and namespace are literal: a pattern that
 leaves one namespace is refused. The client matches whole names. A partitioned topic counts once, by its own name.
+
+Brokers are asked with `for_brokers`. They match with another engine, so an expression that may mean something else
+there, or nothing, is not sent: the broker then lists everything. The client matches what a broker lists in any case.
 """
 
 import re
-from collections.abc import Iterable
 
 from ...protocol.errors import InvalidConfiguration, InvalidTopicName
 from ...protocol.topics import DEFAULT_NAMESPACE, DEFAULT_TENANT, NON_PERSISTENT, PERSISTENT, TopicName, parse_namespace
 from ..core.configuration import RegexSubscriptionMode
+
+EVERYTHING = ".*"
+_COMMON = re.compile(r"(?:[A-Za-z0-9_.*+?|()\[\]^-]|\\[.-])+")
+"""What means the same to Python and to RE2, which brokers use."""
 
 
 class TopicPattern:
@@ -58,13 +64,17 @@ class TopicPattern:
                 f"the part of {text!r} behind the namespace is not a regular expression: {error}"
             ) from None
 
-    def select(self, names: Iterable[str]) -> list[TopicName]:
-        """Those that match among full names of topics and partitions: ordered, each topic once."""
-        found: dict[TopicName, None] = {}
-        for name in names:
-            topic = TopicName.parse(name).without_partition()
-            if topic in found or topic.namespace != self.namespace or topic.domain not in self._domains:
-                continue
-            if self._local.fullmatch(topic.local_name):
-                found[topic] = None
-        return sorted(found)
+    def topic_of(self, name: str) -> TopicName | None:
+        """The topic that a full name is, or is a partition of, if the pattern takes it."""
+        topic = TopicName.parse(name).without_partition()
+        if topic.namespace != self.namespace or topic.domain not in self._domains:
+            return None
+        return topic if self._local.fullmatch(topic.local_name) else None
+
+    @property
+    def for_brokers(self) -> str:
+        """A pattern by which a broker lists all that this one takes, and perhaps more."""
+        local = self._local.pattern
+        if self._local.flags != re.compile("").flags or "(?" in local or not _COMMON.fullmatch(local):
+            return EVERYTHING
+        return f"{self.namespace}/({local})" if "|" in local else f"{self.namespace}/{local}"

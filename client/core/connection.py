@@ -14,6 +14,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as WireMessage
@@ -28,6 +29,9 @@ from ...protocol.pulsar_pb2 import (
     CommandMessage,
     CommandSendError,
     CommandSendReceipt,
+    CommandWatchTopicListSuccess,
+    CommandWatchTopicUpdate,
+    FeatureFlags,
 )
 from ...runtime.transitions import check_transition
 from .configuration import ClientConfiguration
@@ -58,6 +62,14 @@ class ConsumerEndpoint(Endpoint, Protocol):
     def message(self, command: CommandMessage, entry: bytes) -> None: ...
 
 
+class WatcherEndpoint(Protocol):
+    """A topic list watcher. It hears of lists and updates in the order in which the broker sent them."""
+
+    def listed(self, answer: CommandWatchTopicListSuccess) -> None: ...
+    def updated(self, update: CommandWatchTopicUpdate) -> None: ...
+    def connection_lost(self, connection: "ClientConnection", reason: MagnetarError) -> None: ...
+
+
 _ANSWERS = {
     BaseCommand.SUCCESS: "success",
     BaseCommand.PRODUCER_SUCCESS: "producer_success",
@@ -67,6 +79,7 @@ _ANSWERS = {
     BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: "getTopicsOfNamespaceResponse",
     BaseCommand.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
     BaseCommand.ACK_RESPONSE: "ackResponse",
+    BaseCommand.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
 }
 
 Answer = TypeVar("Answer", bound=WireMessage)
@@ -97,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = address
         self.producers: dict[int, ProducerEndpoint] = {}
         self.consumers: dict[int, ConsumerEndpoint] = {}
+        self.watchers: dict[int, WatcherEndpoint] = {}
         self.message_size_max_bytes = MESSAGE_SIZE_DEFAULT_BYTES
         self.state = ConnectionState.CONNECTING
         self.closed = False
@@ -104,7 +118,8 @@ class ClientConnection(asyncio.Protocol):
         self._configuration = configuration
         self._proxied = proxied
         self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self.ready: asyncio.Future[FeatureFlags] = self._loop.create_future()
+        """Done when the broker has answered CONNECT, with what it can do. Raises ConnectError."""
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX_BYTES)
         self.requests: dict[int, asyncio.Future[WireMessage]] = {}
         """What waits for an answer, by request id."""
@@ -126,6 +141,8 @@ class ClientConnection(asyncio.Protocol):
             BaseCommand.PING: self._on_ping,
         }
         self._handlers.update(dict.fromkeys(_ANSWERS, self._on_answer))
+        self._handlers[BaseCommand.WATCH_TOPIC_LIST_SUCCESS] = partial(_hand_over_list, self)
+        self._handlers[BaseCommand.WATCH_TOPIC_UPDATE] = partial(_hand_over_update, self)
 
     # ---- For those who use it ----
 
@@ -170,6 +187,11 @@ class ClientConnection(asyncio.Protocol):
             raise error
         return answer
 
+    @property
+    def features(self) -> FeatureFlags:
+        """What the broker can do, as it said when it answered CONNECT."""
+        return self.ready.result()
+
     def socket_number(self) -> int:
         """The file descriptor, −1 when there is none."""
         socket = None if self.closed or self._transport is None else self._transport.get_extra_info("socket")
@@ -197,24 +219,21 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             # Not `close`, which would first wait for a peer that may have stopped reading.
             self._transport.abort()
-        if not self._ready.done():
-            self._ready.set_exception(ConnectError(str(reason)))
+        if not self.ready.done():
+            self.ready.set_exception(ConnectError(str(reason)))
         for future in list(self.requests.values()):
             if not future.done():
                 future.set_exception(ConnectionClosed(str(reason)))
-        endpoints: list[Endpoint] = [*self.producers.values(), *self.consumers.values()]
+        endpoints = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
         self.producers.clear()
         self.consumers.clear()
+        self.watchers.clear()
         for endpoint in endpoints:
             endpoint.connection_lost(self, reason)
 
     def _become(self, state: ConnectionState) -> None:
         check_transition(TRANSITIONS, f"the connection to {format_address(self.address)}", self.state, state)
         self.state = state
-
-    async def wait_ready(self) -> None:
-        """Until the broker has answered CONNECT. Raises ConnectError."""
-        await self._ready
 
     # ---- asyncio.Protocol ----
 
@@ -268,9 +287,9 @@ class ClientConnection(asyncio.Protocol):
             self.message_size_max_bytes = command.connected.max_message_size
         if not self._decoder.buffered_bytes:  # no frame has begun that the old decoder would have to end
             self._decoder = FrameDecoder(self.message_size_max_bytes + FRAME_PADDING_BYTES)
-        if not self._ready.done():
+        if not self.ready.done():
             self._become(ConnectionState.READY)
-            self._ready.set_result(None)
+            self.ready.set_result(command.connected.feature_flags)
 
     def _on_ping(self, command: BaseCommand, entry: bytes | None) -> None:
         self.write(pong())
@@ -287,8 +306,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _on_error(self, command: BaseCommand, entry: bytes | None) -> None:
         error = exception_for_server_error(command.error.error, command.error.message)
-        if not self._ready.done():
-            self._ready.set_exception(error)
+        if not self.ready.done():
+            self.ready.set_exception(error)
             return
         future = self.requests.get(command.error.request_id)
         if future is not None and not future.done():
@@ -328,6 +347,20 @@ class ClientConnection(asyncio.Protocol):
             consumer.active_changed(change.is_active)
 
 
+def _hand_over_list(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
+    """An answer, too. The watcher has it before the updates that follow, whenever its caller goes on."""
+    watcher = connection.watchers.get(command.watchTopicListSuccess.watcher_id)
+    if watcher is not None:
+        watcher.listed(command.watchTopicListSuccess)
+    connection._on_answer(command, entry)
+
+
+def _hand_over_update(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
+    watcher = connection.watchers.get(command.watchTopicUpdate.watcher_id)
+    if watcher is not None:
+        watcher.updated(command.watchTopicUpdate)
+
+
 async def connect(
     configuration: ClientConfiguration, address: Address, broker: Address | None = None
 ) -> ClientConnection:
@@ -339,7 +372,7 @@ async def connect(
             _, connection = await loop.create_connection(
                 lambda: ClientConnection(configuration, address, broker), *address
             )
-            await connection.wait_ready()
+            await connection.ready
     except (OSError, TimeoutError) as error:
         reason = ConnectError(f"cannot connect to {format_address(address)}: {error or 'no answer in time'}")
         if connection is not None:

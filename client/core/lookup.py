@@ -23,8 +23,6 @@ from ...protocol.errors import (
 )
 from ...protocol.errors import LookupError as TopicLookupError
 from ...protocol.pulsar_pb2 import (
-    CommandGetTopicsOfNamespace,
-    CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
@@ -33,7 +31,7 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from .configuration import ClientConfiguration, RegexSubscriptionMode
+from .configuration import ClientConfiguration
 from .connection import Answer, ClientConnection, connect
 from .service_url import Address, parse_service_url
 
@@ -139,22 +137,14 @@ class Lookup:
         """
         return await self.retry(f"looking up the partitions of {topic}", lambda: self._ask_partitions(topic, create))
 
-    async def topics(self, namespace: str, mode: RegexSubscriptionMode) -> list[str]:
-        """Full names of a namespace's topics, partitions one by one. Raises what the broker says, or Timeout."""
+    async def at_any_broker(self, what: str, ask: Callable[[ClientConnection], Awaitable[T]]) -> T:
+        """What `ask` returns for a connection to some broker, repeated with back-off. Raises as `retry`."""
 
-        async def ask() -> list[str]:
+        async def once() -> T:
             async with self._limit:
-                connection = await self._any_broker()
-                request_id = connection.next_request_id()
-                command = CommandGetTopicsOfNamespace(
-                    request_id=request_id,
-                    namespace=namespace,
-                    mode=mode.value,  # pyright: ignore[reportArgumentType]
-                )
-                answer = await self._ask(connection, command, request_id, CommandGetTopicsOfNamespaceResponse)
-            return list(answer.topics)
+                return await ask(await self._any_broker())
 
-        return await self.retry(f"listing the topics of {namespace}", ask)
+        return await self.retry(what, once)
 
     async def connection(self, topic: str) -> ClientConnection:
         """A connection to the broker that owns `topic`; one try.
@@ -167,7 +157,7 @@ class Lookup:
             for _ in range(REDIRECTS_MAX):
                 request_id = connection.next_request_id()
                 command = CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
-                answer = await self._ask(connection, command, request_id, CommandLookupTopicResponse)
+                answer = await self.ask(connection, command, request_id, CommandLookupTopicResponse)
                 if answer.response == CommandLookupTopicResponse.Failed:
                     raise exception_for_server_error(answer.error, answer.message)
                 if not answer.brokerServiceUrl:
@@ -223,7 +213,7 @@ class Lookup:
             command = CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
             if not create:
                 command.metadata_auto_creation_enabled = False
-            answer = await self._ask(connection, command, request_id, CommandPartitionedTopicMetadataResponse)
+            answer = await self.ask(connection, command, request_id, CommandPartitionedTopicMetadataResponse)
         if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
             raise exception_for_server_error(answer.error, answer.message)
         if answer.partitions > PARTITIONS_MAX:
@@ -232,9 +222,10 @@ class Lookup:
             )
         return answer.partitions
 
-    async def _ask(
+    async def ask(
         self, connection: ClientConnection, command: WireMessage, request_id: int, answer_type: type[Answer]
     ) -> Answer:
+        """One question to one broker. Raises as `ClientConnection.request`."""
         try:
             return await connection.request(command, request_id, min(self.timeout_s, TRY_TIMEOUT_S), answer_type)
         except TimeoutError:
