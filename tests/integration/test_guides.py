@@ -23,6 +23,8 @@ from support.files.key_files import write_key_files
 QUICKSTART = "docs/quickstart.md"
 RAY = "docs/guides/ray.md"
 CONSUMERS = "docs/guides/consumers.md"
+ACKNOWLEDGEMENT = "docs/guides/acknowledgement.md"
+TYPES = "docs/guides/subscription-types.md"
 OFFICIAL = "docs/guides/official-clients.md"
 CHUNKS = "docs/guides/chunks-and-encryption.md"
 SPARK = "docs/guides/spark.md"
@@ -32,9 +34,10 @@ COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
 TIMEOUT_S = 180
 
 
-def run(page: str, name: str, service_url: str = URL) -> dict[str, Any]:
+def run(page: str, name: str, service_url: str = URL, admin_url: str = ADMIN_URL) -> dict[str, Any]:
     """Execute an example against a cluster; returns all names afterwards."""
     code = example(page, name).replace(URL, service_url).replace("pulsar://old-cluster:6650", service_url)
+    code = code.replace(ADMIN_URL, admin_url)
     scope: dict[str, Any] = {"__name__": "guide", "magnetar": magnetar, "pulsar": pulsar, "ray": ray}
     exec(compile(code, page, "exec"), scope)
     return scope
@@ -67,6 +70,38 @@ def test_the_examples_for_consumers_print_what_they_should(
 ) -> None:
     run(CONSUMERS, name)
     assert printed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("acknowledge", "comes again: b'5'"),
+        ("ack-receipt", "acknowledged b'pay once' failed: 0"),
+        ("negative", "delivered before: 2"),
+        ("ack-timeout", "delivered before: 1"),
+    ],
+)
+def test_the_examples_for_acknowledgement_print_what_they_should(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: str
+) -> None:
+    run(ACKNOWLEDGEMENT, name)
+    assert printed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("failover", ["a has b'one'", "b goes on with b'two'"]),
+        ("key-shared", ["drains: a holds 3 messages of it", "keys of both: set()"]),
+        ("sticky", ["low and high have True True"]),
+    ],
+)
+def test_the_examples_for_failover_and_key_shared_print_what_they_should(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: list[str]
+) -> None:
+    run(TYPES, name, admin_url=cluster.admin_url)
+    found = capsys.readouterr().out
+    assert [text for text in printed if text not in found] == []
 
 
 def test_the_example_of_an_election_has_one_leader_after_the_other(
@@ -174,7 +209,9 @@ def _contents(service_url: str, topic: str, subscription: str) -> list[bytes]:
             return found
 
 
-@pytest.mark.parametrize("page", [QUICKSTART, RAY, OFFICIAL, SPARK, MIGRATION, OPERATIONS])
+@pytest.mark.parametrize(
+    "page", [QUICKSTART, RAY, CONSUMERS, ACKNOWLEDGEMENT, TYPES, OFFICIAL, SPARK, MIGRATION, OPERATIONS]
+)
 def test_this_file_runs_every_example_and_command_of_a_page(page: str) -> None:
     source = Path(__file__).read_text()
     for kind in ("example", "commands"):
