@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pulsar
 import pytest
@@ -9,6 +10,10 @@ import pytest
 import magnetar
 from magnetar import AsyncClient, MessageId, ProducerAccessMode, ProducerBusy, ProducerFenced
 from magnetar.actors.admin.topic_figures import topic_json
+from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError, WaitForExclusive
+from magnetar.protocol.pulsar_pb2 import Exclusive as WireExclusive
+from support.clients.leader import LeaderProcess, check_log
+from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import until
 from support.servers.embedded_cluster import EmbeddedCluster
 
@@ -194,6 +199,61 @@ def test_a_producer_names_the_subscription_that_begins_with_its_topic(client, to
 def test_an_impossible_option_is_refused_by_name(client, options):
     with pytest.raises(magnetar.InvalidConfiguration, match=next(iter(options))):
         client.create_producer("t", **options)
+
+
+def test_a_killed_leader_is_followed_behind_all_that_it_acknowledged(cluster, client, topic):
+    client.subscribe(topic, "keep").close()
+    with LeaderProcess(cluster.service_url, topic) as leader:
+        leader.wait_for(1)
+        election = Election(client, topic)
+        until_sync(lambda: waiting(cluster, topic) == 1)
+        leader.wait_for(50)
+        leader.kill()
+    elected = election.elected()
+    elected.send(b"elected")
+    check_log(everything(client, topic), leader.acknowledged, b"elected")
+
+    async def come_back_with_the_epoch_of_the_dead_leader() -> Any:
+        peer = await WirePeer.open(int(cluster.service_url.rsplit(":", 1)[1]))
+        answer = await peer.producer(
+            topic,
+            producer_name="leader",
+            user_provided_producer_name=True,
+            producer_access_mode=WaitForExclusive,
+            topic_epoch=0,
+            epoch=1,
+        )
+        await peer.close()
+        return answer
+
+    assert asyncio.run(come_back_with_the_epoch_of_the_dead_leader()).error == ServerError.ProducerFenced
+    elected.send(b"again")
+    assert everything(client, topic)[-2:] == [b"elected", b"again"]
+
+
+def test_a_holder_with_a_refused_entry_loses_access_to_one_that_waits(cluster, client, topic):
+    client.subscribe(topic, "keep").close()
+
+    async def refused() -> Any:
+        peer = await WirePeer.open(int(cluster.service_url.rsplit(":", 1)[1]))
+        holder: dict[str, Any] = {"producer_name": "holder", "user_provided_producer_name": True}
+        answer = await peer.producer(topic, producer_access_mode=WireExclusive, **holder)
+        assert answer.topic_epoch == 0
+        election = Election(client, topic)
+        await asyncio.to_thread(until_sync, lambda: waiting(cluster, topic) == 1)
+        broken = bytearray(entry(b"broken"))
+        broken[-1] ^= 1
+        peer.send_entry(bytes(broken), 0)
+        assert (await peer.expect(BaseCommand.SEND_ERROR)).error == ServerError.ChecksumError
+        await peer.expect(BaseCommand.CLOSE_PRODUCER)
+        elected = await asyncio.to_thread(election.elected)
+        await asyncio.to_thread(elected.send, b"elected")
+        answer = await peer.producer(topic, producer_access_mode=WireExclusive, topic_epoch=0, epoch=1, **holder)
+        await peer.close()
+        return answer
+
+    assert asyncio.run(refused()).error == ServerError.ProducerFenced
+    assert everything(client, topic) == [b"elected"]
 
 
 def test_leader_election_goes_on_across_a_brokers_crash(tmp_path, topic):
