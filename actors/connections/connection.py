@@ -227,10 +227,11 @@ class ServerConnection(asyncio.Protocol):
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def error(self, request_id: int, error: BaseException) -> None:
-        """Answer a request with ERROR."""
+    def error(self, request_id: int, error: BaseException, *, about: str = "") -> None:
+        """Answer a request with ERROR. `about` names what the request was for, where the error's text does not."""
+        text = f"{about}: {error}" if about else str(error)
         self.write(
-            encode(CommandError(request_id=request_id, error=server_error_code(error), message=str(error)))  # type: ignore[arg-type]
+            encode(CommandError(request_id=request_id, error=server_error_code(error), message=text))  # type: ignore[arg-type]
         )
 
     def start(

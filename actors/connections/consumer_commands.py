@@ -96,14 +96,20 @@ class ConsumerCommands(CommandFamily):
             connection.write(encode(CommandSuccess(request_id=command.request_id)))
             return
         if consumer_id in self._creating:
-            connection.error(command.request_id, ServiceUnitNotReady("Consumer is already present on the connection"))
+            connection.error(
+                command.request_id,
+                ServiceUnitNotReady(
+                    f"consumer {command.consumer_id} of this connection is being created already: wait for the answer"
+                ),
+            )
             return
         self._creating[consumer_id] = False
         connection.start(self._subscribe(command), "subscribe", lambda error: self._subscribe_failed(command, error))
 
     def _subscribe_failed(self, command: CommandSubscribe, error: MagnetarError) -> None:
         self._creating.pop(command.consumer_id, None)
-        self._connection.error(command.request_id, error)
+        about = f"subscription {command.subscription} of {command.topic}"
+        self._connection.error(command.request_id, error, about=about if command.topic not in str(error) else "")
         if server_error_code(error) == ServerError.ServiceNotReady:
             # C++ and Python clients mean to try again, but stay without a subscription until the broker closes the
             # consumer, and wait until their time-out. Others have forgotten it by now and ignore this.
@@ -160,7 +166,7 @@ class ConsumerCommands(CommandFamily):
         wants_answer = command.HasField("request_id")
         if attached is None:
             if wants_answer:
-                self._acknowledge_failed(command, ConsumerNotFound("Consumer not found"))
+                self._acknowledge_failed(command, ConsumerNotFound(_unknown(command.consumer_id)))
             return
         consumer, subscription = attached
         if command.HasField("validation_error"):
@@ -231,7 +237,7 @@ class ConsumerCommands(CommandFamily):
 
     def seek(self, command: CommandSeek) -> None:
         if not command.HasField("message_id") and not command.HasField("message_publish_time"):
-            error = BrokerMetadataError("Message id and message publish time were not present")
+            error = BrokerMetadataError("the seek names no place: give a message id or a publish time")
             self._connection.error(command.request_id, error)
             return
         attached = self._find(command)
@@ -268,7 +274,7 @@ class ConsumerCommands(CommandFamily):
         attached = self.consumers.get(command.consumer_id)
         if attached is None:
             response.error_code = ServerError.ConsumerNotFound
-            response.error_message = f"Consumer {command.consumer_id} not found"
+            response.error_message = _unknown(command.consumer_id)
         else:
             consumer, subscription = attached
             figures = consumer.figures(asyncio.get_running_loop().time())
@@ -329,7 +335,7 @@ class ConsumerCommands(CommandFamily):
     def _find(self, command: ConsumerRequest) -> Attached | None:
         attached = self.consumers.get(command.consumer_id)
         if attached is None:
-            self._connection.error(command.request_id, BrokerMetadataError("Consumer not found"))
+            self._connection.error(command.request_id, BrokerMetadataError(_unknown(command.consumer_id)))
         return attached
 
     def _start(self, command: ConsumerRequest, coroutine: Coroutine[object, object, bytes], name: str) -> None:
@@ -347,10 +353,14 @@ class ConsumerCommands(CommandFamily):
         return True
 
 
+def _unknown(consumer_id: int) -> str:
+    return f"consumer {consumer_id} of this connection does not exist: subscribe again"
+
+
 def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
     """Raise NotAllowedError for what no subscription can be, BrokerMetadataError for what is too large to be kept."""
     if sum(len(item.key) + len(item.value) for item in command.metadata) > metadata_max_chars:
-        raise BrokerMetadataError(f"metadata has a max size of {metadata_max_chars} bytes")
+        raise BrokerMetadataError(f"the consumer's metadata has more than {metadata_max_chars} characters: shorten it")
     if sum(item.ByteSize() for item in command.subscription_properties) > SUBSCRIPTION_PROPERTIES_MAX_BYTES:
         limit = SUBSCRIPTION_PROPERTIES_MAX_BYTES
         raise BrokerMetadataError(

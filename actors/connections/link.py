@@ -40,8 +40,8 @@ class ClientLink(PublishOutlet, Protocol):
     @property
     def host(self) -> LinkHost: ...
 
-    def error(self, request_id: int, error: BaseException) -> None:
-        """Answer a request with ERROR."""
+    def error(self, request_id: int, error: BaseException, *, about: str = "") -> None:
+        """Answer a request with ERROR. `about` names what the request was for, where the error's text does not."""
         ...
 
     def start(

@@ -59,7 +59,12 @@ class ProducerCommands(CommandFamily):
             connection.write(_success(command, existing))
             return
         if producer_id in self._creating or producer_id in self._waiting:
-            connection.error(command.request_id, ServiceUnitNotReady("Producer is already present on the connection"))
+            connection.error(
+                command.request_id,
+                ServiceUnitNotReady(
+                    f"producer {command.producer_id} of this connection is being created already: wait for the answer"
+                ),
+            )
             return
         self._creating[producer_id] = False
         connection.start(self._create(command), "producer", lambda error: self._create_failed(command, error))

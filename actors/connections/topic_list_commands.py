@@ -232,10 +232,12 @@ class TopicListCommands(CommandFamily):
         parse_namespace(command.namespace)
         pattern = command.topics_pattern or EVERYTHING
         if not settings.pattern_evaluation_enabled:
-            raise NotAllowedError("Unable to create topic list watcher: Evaluating subscription patterns is disabled.")
+            raise NotAllowedError(
+                "this broker matches no patterns: set enableBrokerSideSubscriptionPatternEvaluation=true"
+            )
         if len(without_domain(pattern)) > settings.pattern_max_chars:
             raise NotAllowedError(
-                f"Unable to create topic list watcher: Pattern longer than maximum: {settings.pattern_max_chars}"
+                f"the pattern of topics has more than {settings.pattern_max_chars} characters: shorten it"
             )
         taken = TopicFilter(pattern)
         if len(self._watchers) >= WATCHERS_MAX:

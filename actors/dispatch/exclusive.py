@@ -68,7 +68,7 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
     def add(self, consumer: AttachedConsumer) -> None:
         """Raises ConsumerBusy while there is one already."""
         if self.consumers:
-            raise ConsumerBusy("Exclusive consumer is already connected")
+            raise ConsumerBusy("an Exclusive consumer is connected already: close it first, or subscribe as Shared")
         self.consumers.append(consumer)
         self.active = consumer
         self.rewind()

@@ -173,20 +173,27 @@ class StickyRanges(HashRanges):
         of another consumer."""
         wanted = sorted(consumer.key_shared.ranges)
         if not wanted:
-            raise ConsumerAssignError("Ranges for KeyShared policy must not be empty.")
+            raise ConsumerAssignError("a STICKY consumer brings no hash ranges: give at least one")
         for start, end in wanted:
             if start > end:
-                raise ConsumerAssignError(f"Fixed hash range start > end for range: [{start},{end}]")
+                raise ConsumerAssignError(
+                    f"the hash range [{start}, {end}] ends before it begins: give its start first"
+                )
             if start < 0 or end >= SLOTS:
-                raise ConsumerAssignError(f"Ranges must be [0, {SLOTS - 1}], but provided range is [{start}, {end}]")
+                raise ConsumerAssignError(
+                    f"the hash range [{start}, {end}] is not within [0, {SLOTS - 1}]: choose one that is"
+                )
         for (start, end), (next_start, next_end) in itertools.pairwise(wanted):
             if end >= next_start:
                 raise ConsumerAssignError(
-                    f"Consumer's own ranges conflict: [{start},{end}] overlaps with [{next_start},{next_end}]"
+                    f"the hash ranges [{start}, {end}] and [{next_start}, {next_end}] of one consumer overlap: "
+                    "separate them"
                 )
         obstacle = self.obstacle(consumer)
         if obstacle is not None:
-            raise ConsumerAssignError(f"Range conflict with consumer {obstacle.name}")
+            raise ConsumerAssignError(
+                f"its hash ranges overlap with those of consumer {obstacle.name}: choose free ones"
+            )
         self._taken = sorted(
             [*self._taken, *((one, consumer) for one in wanted)],
             key=lambda taken: taken[0],

@@ -153,4 +153,6 @@ async def pages(
 def check_listener(name: str) -> None:
     """Raise ServiceUnitNotReady, as Pulsar, unless the client asks for no listener: there are none to choose from."""
     if name:
-        raise ServiceUnitNotReady(f"the broker do not have {name[:100]} listener", listener=True)
+        raise ServiceUnitNotReady(
+            f"the brokers have no listener named {name[:100]}: connect without a listener name", listener=True
+        )

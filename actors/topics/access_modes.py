@@ -135,8 +135,9 @@ class Decision(Generic[S]):
 class TopicAccess(Generic[S]):
     """See the module."""
 
-    def __init__(self, epoch: int = NO_EPOCH) -> None:
-        """`epoch` is the stored one."""
+    def __init__(self, epoch: int = NO_EPOCH, topic: str = "the topic") -> None:
+        """`epoch` is the stored one. Errors name `topic`."""
+        self._topic = topic
         self.state = AccessState.FREE
         self.epoch = epoch
         self._highest = epoch
@@ -177,7 +178,7 @@ class TopicAccess(Generic[S]):
             if self._grant is not None or self._waiting:
                 raise ProducerFenced(self._taken())
             if self._shared:
-                raise ProducerFenced("Topic has existing shared producers")
+                raise ProducerFenced(f"{self._topic} has producers that share it: close them before one gets it alone")
             return Decision(self._choose(session, returning))
         if self._grant is None and not self._shared:
             return Decision(self._choose(session, returning))
@@ -188,7 +189,7 @@ class TopicAccess(Generic[S]):
 
     def _taken(self) -> str:
         first = self._grant.session if self._grant is not None else next(iter(self._waiting))
-        return f"Topic has an existing exclusive producer: {first.name}"
+        return f"producer {first.name} holds {self._topic} alone, or waits for that: close it first"
 
     def check_epoch(self, request: AccessRequest) -> None:
         """Raise ProducerFenced for a producer that was deposed while it was away."""
@@ -199,7 +200,7 @@ class TopicAccess(Generic[S]):
             raise NotAllowedError(f"the topic epoch {epoch} of the producer is too high: create a new producer")
         current = self._grant.epoch if self._grant is not None else self.epoch
         if epoch < current:
-            raise ProducerFenced(stale_text(current, epoch))
+            raise ProducerFenced(stale_text(self._topic, current, epoch))
 
     def _fence(self, session: S, returning: int | None) -> Decision[S]:
         grant = self._grant
@@ -288,6 +289,8 @@ class TopicAccess(Generic[S]):
         self.state = state
 
 
-def stale_text(current: int, epoch: int) -> str:
+def stale_text(topic: str, current: int, epoch: int) -> str:
     """Why a producer that returns is refused."""
-    return f"Topic epoch has already moved. Current epoch: {current}, Producer epoch: {epoch}"
+    return (
+        f"the topic epoch of {topic} is {current}, and the producer had access in epoch {epoch}: create a new producer"
+    )

@@ -64,7 +64,7 @@ class ProducerAdmission:
     def __init__(self, host: AdmissionHost, epochs: EpochStore, check: Callable[[AttachedProducer], None]) -> None:
         self.producers: dict[str, AttachedProducer] = {}
         """Those that may publish, by name."""
-        self.access = TopicAccess[AttachedProducer](epochs.stored)
+        self.access = TopicAccess[AttachedProducer](epochs.stored, host.name.full)
         self._host = host
         self._epochs = epochs
         self._check = check
@@ -136,7 +136,10 @@ class ProducerAdmission:
     async def _ask(self, producer: AttachedProducer, turn: Turn) -> bool:
         bound = self._host.policies.max_producers_per_topic
         if 0 < bound <= len(self.producers) and producer.asks.mode is AccessMode.SHARED:
-            raise ProducerBusy(f"Topic '{self._host.name.full}' reached max producers limit")
+            raise ProducerBusy(
+                f"{self._host.name.full} has {bound} producers, as many as it may have: close one, or raise "
+                "maxProducersPerTopic"
+            )
         decision = self.access.ask(producer, producer.asks)
         for evicted in decision.evicted:
             self._end(evicted)
@@ -148,7 +151,10 @@ class ProducerAdmission:
             await self._store(decision.grant)
         elif producer.name in self.producers:
             self.access.left(producer)
-            raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+            raise ProducerBusy(
+                f"a producer named {producer.name} is connected to {self._host.name.full} already: close it, or choose "
+                "another name"
+            )
         self._enter(producer)
         return True
 
@@ -167,7 +173,7 @@ class ProducerAdmission:
                 raise
         if not self.access.stored(grant):
             if grant.fenced:
-                raise ProducerFenced("Fenced out")
+                raise ProducerFenced(self._fenced_text)
             raise ServiceUnitNotReady("the producer left, or the topic closed, before its access was granted")
 
     # -- turns -------------------------------------------------------------------------------------------------------
@@ -191,10 +197,16 @@ class ProducerAdmission:
             self._enter(producer)
             self._answer(producer, None)
 
+    @property
+    def _fenced_text(self) -> str:
+        return f"another producer took {self._host.name.full} for itself: create a new producer to try again"
+
     def _refuse(self, decision: Decision[AttachedProducer]) -> None:
         for waiting in decision.refused:
             epoch = waiting.asks.topic_epoch
-            text = "Fenced out" if epoch is None else stale_text(self.access.epoch, epoch)
+            text = self._fenced_text
+            if epoch is not None:
+                text = stale_text(self._host.name.full, self.access.epoch, epoch)
             self._answer(waiting, ProducerFenced(text))
 
     def _answer(self, producer: AttachedProducer, error: MagnetarError | None) -> None:

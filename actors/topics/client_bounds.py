@@ -27,13 +27,21 @@ def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
     """Raise NotAllowedError when the topic has as many durable subscriptions as it may have."""
     bound = topic.policies.max_subscriptions_per_topic
     if durable and 0 < bound <= sum(is_durable for _, is_durable in topic.subscriptions):
-        raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name.full}")
+        raise NotAllowedError(
+            f"{topic.name.full} has {bound} subscriptions, as many as it may have: delete one, or raise "
+            "maxSubscriptionsPerTopic"
+        )
 
 
 def check_new_consumer(topic: BoundedTopic, subscription: SubscriptionMembers) -> None:
     """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
     policies = topic.policies
     if 0 < policies.max_consumers_per_topic <= sum(len(one.consumers) for one in topic.subscriptions.values()):
-        raise ConsumerBusy("Topic reached max consumers limit")
+        raise ConsumerBusy(
+            f"{topic.name.full} has as many consumers as it may have: close one, or raise maxConsumersPerTopic"
+        )
     if 0 < policies.max_consumers_per_subscription <= len(subscription.consumers):
-        raise ConsumerBusy("Subscription reached max consumers limit")
+        raise ConsumerBusy(
+            f"subscription {subscription.name} of {topic.name.full} has as many consumers as it may have: close one, "
+            "or raise maxConsumersPerSubscription"
+        )

@@ -80,26 +80,25 @@ def check_fits(dispatcher: Dispatcher, consumer: AttachedConsumer, subscription_
     if dispatcher.subscription_type != subscription_type:
         active, connecting = type_name(dispatcher.subscription_type), type_name(subscription_type)
         raise ConsumerBusy(
-            f"Subscription is of different type. Active subscription type of '{active}' is different than the "
-            f"connecting consumer's type '{connecting}'."
+            f"its connected consumers are of type {active}, and this one is {connecting}: subscribe as {active}, or "
+            "close them first"
         )
     if not isinstance(dispatcher, KeySharedDispatcher):
         return
     active, connecting = dispatcher.options, consumer.key_shared
     if active.sticky != connecting.sticky:
         raise ConsumerBusy(
-            f"Subscription is of different type. Active subscription key_shared mode of '{active.mode}' is different "
-            f"than the connecting consumer's key_shared mode '{connecting.mode}'."
+            f"its connected consumers have the Key_Shared mode {active.mode}, and this one has {connecting.mode}: use "
+            f"{active.mode}, or close them first"
         )
     if active.allow_out_of_order and not connecting.allow_out_of_order:
         raise ConsumerBusy(
-            "Subscription is of different type. Active subscription allows out of order delivery while the connecting "
-            "consumer does not allow it."
+            "its connected consumers allow delivery out of order, and this one does not: allow it, or close them first"
         )
     if connecting.allow_out_of_order and not active.allow_out_of_order:
         raise ConsumerBusy(
-            "Subscription is of different type. Active subscription does not allow out of order delivery while the "
-            "connecting consumer allows it."
+            "its connected consumers do not allow delivery out of order, and this one does: leave that out, or close "
+            "them first"
         )
 
 

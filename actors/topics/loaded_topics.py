@@ -147,7 +147,7 @@ class Topics:
         """
         topic = self.loaded.get(full_name)
         if unused and topic is not None and topic.in_use:
-            raise NotAllowedError(f"Topic {full_name} has active producers or consumers")
+            raise NotAllowedError(f"{full_name} has connected producers or consumers: close them first, or force it")
         self._hold(full_name)
         if topic is not None:
             self._close(topic)

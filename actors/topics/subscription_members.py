@@ -252,7 +252,10 @@ class SubscriptionMembers(SubscriptionActs):
             self._check_open()
             others = [other for other in self.consumers if other is not consumer]
             if others and not force:
-                raise BrokerMetadataError("Unconnected or shared consumer attempting to unsubscribe", in_use=True)
+                raise BrokerMetadataError(
+                    f"subscription {self.name} has other connected consumers: close them before it is deleted",
+                    in_use=True,
+                )
             for other in others:
                 other.connection.consumer_closed(other)
             self._close()

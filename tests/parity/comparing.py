@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from .transcript import Step, Transcript
 
+TEXT = "# text: "
+OWN_WORDS = 6
+
 
 class Difference(NamedTuple):
     """One deliberate difference.
@@ -50,6 +53,33 @@ def compare(scenario: str, pulsar: Transcript, magnetar: Transcript, listed: Ite
         here = [one for one in listed if one.covers(scenario, theirs.label)]
         _compare_step(theirs, ours, here, result)
     return result
+
+
+def compare_texts(pulsar: Transcript, magnetar: Transcript) -> list[str]:
+    """What is wrong with the texts of our errors: none where Pulsar has one, or Pulsar's own sentence.
+
+    Exceptions of the official client are left out: their texts are the client's. Short sentences may be alike.
+    """
+    wrong: list[str] = []
+    for theirs, ours in zip(pulsar.steps, magnetar.steps, strict=True):
+        if any(line.startswith("error ") for line in ours.lines):
+            continue
+        texts, said = _texts(ours), _texts(theirs)
+        refused = any(re.search(r"error(_code)?=|^status [45]", line) for line in ours.compared)
+        if refused and said and not texts:
+            wrong.append(f"== {ours.label}: no text, where Pulsar says: {said[0]}")
+        wrong += [
+            f"== {ours.label}: Pulsar's own sentence: {text}"
+            for text in texts
+            if text in said and text.count(" ") >= OWN_WORDS
+        ]
+    return wrong
+
+
+def _texts(step: Step) -> list[str]:
+    """The texts of errors, without the names of Java's exceptions."""
+    lines = [line.partition(TEXT)[2] for line in step.lines if line.startswith(TEXT)]
+    return [re.sub(r"^[\w.$]+Exception: ", "", line) for line in lines]
 
 
 def _compare_step(theirs: Step, ours: Step, listed: list[Difference], result: Comparison) -> None:

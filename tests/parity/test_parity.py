@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from .comparing import Difference, compare
+from .comparing import Difference, compare, compare_texts
 from .differences import DIFFERENCES
 from .playing import play
 from .registry import RECORDINGS, Group, Scenario, all_scenarios
@@ -66,18 +66,21 @@ def recording_of(scenario: Scenario) -> Transcript:
 @pytest.fixture(scope="module")
 def plays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plays]:
     """What the scenarios of this run say. Only those are played that were chosen on the command line."""
-    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    made = Plays([one["scenario"] for one in parameters if "scenario" in one], tmp_path_factory)
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    chosen = [call.params["scenario"] for call in calls if call is not None and "scenario" in call.params]
+    made = Plays(chosen, tmp_path_factory)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: f"{one.subject}-{one.name}")
 def test_magnetar_says_what_pulsar_says(plays: Plays, scenario: Scenario) -> None:
-    result = compare(scenario.name, recording_of(scenario), plays.transcript(scenario), DIFFERENCES)
+    recorded, said = recording_of(scenario), plays.transcript(scenario)
+    result = compare(scenario.name, recorded, said, DIFFERENCES)
     _played.add(scenario.name)
     _used.update(result.used)
     assert not result.unexplained, "\n".join(["", *result.unexplained])
+    assert not (wrong := compare_texts(recorded, said)), "\n".join(["", *wrong])
 
 
 def test_each_listed_difference_still_exists() -> None:

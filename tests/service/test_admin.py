@@ -138,7 +138,7 @@ async def test_lookup_names_the_owner(http: Http) -> None:
     assert (await http("GET", "/lookup/v2/topic/persistent/no/where/t"))[0] == 404
     listener = "/lookup/v2/topic/persistent/public/default/t-partition-0?listenerName=outside"
     status, answer = await http("GET", listener)
-    assert status == 412 and "do not have outside listener" in answer["reason"]
+    assert status == 412 and "no listener named outside" in answer["reason"]
     assert (await http("GET", "/lookup/v2/topic/non-persistent/public/default/t"))[0] == 200
     assert (await http("PUT", f"{PERSISTENT}/t/unload"))[0] == 204
     assert sorted(name for member in http.cluster.members for name in member.rpc.released) == [

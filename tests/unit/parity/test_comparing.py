@@ -1,6 +1,6 @@
 """What counts as a difference between two transcripts."""
 
-from parity.comparing import Difference, compare
+from parity.comparing import Difference, compare, compare_texts
 from parity.transcript import Transcript
 
 PULSAR = """-- head
@@ -72,3 +72,15 @@ def test_other_steps_are_a_difference() -> None:
 def test_lines_in_another_order_are_a_difference() -> None:
     ours = PULSAR.replace("same\nerror ProducerBusy", "error ProducerBusy\nsame")
     assert compare("a", *transcripts(ours), []).unexplained != []
+
+
+def test_an_error_needs_a_text_of_its_own_where_pulsar_has_one() -> None:
+    def step(line: str) -> Transcript:
+        return Transcript.parse(f"== one\nERROR error=ProducerBusy\n{line}\n")
+
+    sentence = "it is much too busy to do this"
+    theirs = step(f"# text: org.a.B$CException: {sentence}")
+    assert compare_texts(theirs, step("# text: p holds the topic: close it first")) == []
+    assert compare_texts(theirs, step(f"# text: {sentence}")) == [f"== one: Pulsar's own sentence: {sentence}"]
+    assert compare_texts(theirs, step("")) == [f"== one: no text, where Pulsar says: {sentence}"]
+    assert compare_texts(*transcripts(PULSAR)) == [], "the official client's texts are its own"

@@ -25,7 +25,7 @@ async def test_a_grant_names_its_epoch_and_the_others_get_pulsars_errors():
         refused = await producer(peer, 2, EXCLUSIVE)
         assert (refused.error, refused.message) == (
             ServerError.ProducerFenced,
-            "Topic has an existing exclusive producer: p1",
+            f"producer p1 holds {TOPIC} alone, or waits for that: close it first",
         )
         assert (await producer(peer, 3, SHARED)).error == ServerError.ProducerBusy
         peer.send_entry(entry(), 0)
@@ -79,7 +79,7 @@ async def test_fencing_sends_the_holder_away_and_fails_all_that_wait():
         returns = await producer(old, 4, EXCLUSIVE, topic_epoch=0, epoch=1)
         assert (returns.error, returns.message) == (
             ServerError.ProducerFenced,
-            "Topic epoch has already moved. Current epoch: 1, Producer epoch: 0",
+            f"the topic epoch of {TOPIC} is 1, and the producer had access in epoch 0: create a new producer",
         )
         for peer in (old, waits, new):
             await peer.close()

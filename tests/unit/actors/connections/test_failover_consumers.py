@@ -94,8 +94,8 @@ async def test_another_type_is_refused_while_a_consumer_is_connected(first, seco
         error = await peer.subscribe(TOPIC, "s", 2, subType=CommandSubscribe.SubType.Value(second))
         assert error.error == ServerError.ConsumerBusy
         assert error.message == (
-            f"Subscription is of different type. Active subscription type of '{first}' is different than the "
-            f"connecting consumer's type '{second}'."
+            f"subscription s of {TOPIC}: its connected consumers are of type {first}, and this one is {second}: "
+            f"subscribe as {first}, or close them first"
         )
         assert len(front.topic.subscriptions["s", True].consumers) == 1
         await peer.close()

@@ -106,30 +106,34 @@ async def test_the_setting_chooses_how_hashes_are_split(consistent, ranges):
             SPLIT,
             sticky((0, 100)),
             ServerError.ConsumerBusy,
-            "Subscription is of different type. Active subscription key_shared mode of 'AUTO_SPLIT' is different than "
-            "the connecting consumer's key_shared mode 'STICKY'.",
+            "its connected consumers have the Key_Shared mode AUTO_SPLIT, and this one has STICKY: use AUTO_SPLIT, or "
+            "close them first",
         ),
         (
             SPLIT,
             OUT_OF_ORDER,
             ServerError.ConsumerBusy,
-            "Subscription is of different type. Active subscription does not allow out of order delivery while the "
-            "connecting consumer allows it.",
+            "its connected consumers do not allow delivery out of order, and this one does: leave that out, or close "
+            "them first",
         ),
         (
             OUT_OF_ORDER,
             SPLIT,
             ServerError.ConsumerBusy,
-            "Subscription is of different type. Active subscription allows out of order delivery while the connecting "
-            "consumer does not allow it.",
+            "its connected consumers allow delivery out of order, and this one does not: allow it, or close them first",
         ),
         (
             sticky((0, 100)),
             sticky((100, 200)),
             ServerError.ConsumerAssignError,
-            "Range conflict with consumer c1",
+            "its hash ranges overlap with those of consumer c1: choose free ones",
         ),
-        (sticky((0, 100)), sticky(), ServerError.ConsumerAssignError, "Ranges for KeyShared policy must not be empty."),
+        (
+            sticky((0, 100)),
+            sticky(),
+            ServerError.ConsumerAssignError,
+            "a STICKY consumer brings no hash ranges: give at least one",
+        ),
     ],
 )
 async def test_a_consumer_that_does_not_fit_is_refused_and_leaves_no_trace(first, second, error, text):
@@ -137,7 +141,7 @@ async def test_a_consumer_that_does_not_fit_is_refused_and_leaves_no_trace(first
         peer = await published(front, "a")
         await peer.subscribe(TOPIC, "s", 1, subType=KEY_SHARED, keySharedMeta=first, consumer_name="c1")
         answer = await peer.subscribe(TOPIC, "s", 2, subType=KEY_SHARED, keySharedMeta=second)
-        assert (answer.error, answer.message) == (error, text)
+        assert (answer.error, answer.message) == (error, f"subscription s of {TOPIC}: {text}")
         assert [one.consumer_id for one in front.topic.subscriptions["s", True].consumers] == [1]
         await peer.close()
 
@@ -148,7 +152,7 @@ async def test_a_refused_first_consumer_leaves_the_subscription_without_a_type()
         answer = await peer.subscribe(TOPIC, "s", 1, subType=KEY_SHARED, keySharedMeta=sticky((5, 1)))
         assert (answer.error, answer.message) == (
             ServerError.ConsumerAssignError,
-            "Fixed hash range start > end for range: [5,1]",
+            f"subscription s of {TOPIC}: the hash range [5, 1] ends before it begins: give its start first",
         )
         assert front.topic.subscriptions["s", True].type_name == ""
         await peer.subscribe(TOPIC, "s", 2)

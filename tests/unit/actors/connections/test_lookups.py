@@ -45,7 +45,7 @@ async def test_a_lookup_for_a_listener_is_refused_as_pulsar_does():
         request = CommandLookupTopic(topic="t", request_id=0, advertised_listener_name="outside")
         refused = await peer.request(request)
         assert (refused.response, refused.error) == (2, ServerError.ServiceNotReady)
-        assert refused.message == "the broker do not have outside listener"
+        assert refused.message == "the brokers have no listener named outside: connect without a listener name"
         await peer.close()
 
 

@@ -155,14 +155,14 @@ def test_sticky_slots_that_nobody_brought_belong_to_nobody():
 @pytest.mark.parametrize(
     "wanted, text",
     [
-        ((), "Ranges for KeyShared policy must not be empty."),
-        (((5, 1),), r"Fixed hash range start > end for range: \[5,1\]"),
-        (((10, 30), (0, 10)), r"Consumer's own ranges conflict: \[0,10\] overlaps with \[10,30\]"),
-        (((0, 99), (100, 100)), "Range conflict with consumer there"),
-        (((90, 210),), "Range conflict with consumer there"),
-        (((150, 160),), "Range conflict with consumer there"),
-        (((-1, 5),), r"Ranges must be \[0, 65535\]"),
-        (((5, 65536),), r"Ranges must be \[0, 65535\]"),
+        ((), "a STICKY consumer brings no hash ranges"),
+        (((5, 1),), r"the hash range \[5, 1\] ends before it begins"),
+        (((10, 30), (0, 10)), r"the hash ranges \[0, 10\] and \[10, 30\] of one consumer overlap"),
+        (((0, 99), (100, 100)), "overlap with those of consumer there"),
+        (((90, 210),), "overlap with those of consumer there"),
+        (((150, 160),), "overlap with those of consumer there"),
+        (((-1, 5),), r"is not within \[0, 65535\]"),
+        (((5, 65536),), r"is not within \[0, 65535\]"),
     ],
 )
 def test_impossible_sticky_ranges_are_refused_and_change_nothing(wanted, text):

@@ -68,5 +68,5 @@ async def test_a_missing_namespace_has_no_topics_and_an_impossible_one_is_refuse
 
 def test_any_listener_is_refused_since_none_is_configured() -> None:
     check_listener("")
-    with pytest.raises(ServiceUnitNotReady, match="the broker do not have outside listener"):
+    with pytest.raises(ServiceUnitNotReady, match="no listener named outside"):
         check_listener("outside")

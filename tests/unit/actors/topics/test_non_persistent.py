@@ -123,9 +123,9 @@ async def test_policies_hold_for_producers_and_consumers() -> None:
     async with owner(producers_max_per_topic=1, consumers_max_per_topic=1) as (front, peers):
         peer = await peers.open()
         assert (await peer.producer(TOPIC, 1)).producer_name
-        assert "max producers" in (await peer.producer(TOPIC, 2)).message
+        assert "raise maxProducersPerTopic" in (await peer.producer(TOPIC, 2)).message
         await peer.subscribe(TOPIC, "s")
-        assert "max consumers" in (await peer.subscribe(TOPIC, "t", 2)).message
+        assert "raise maxConsumersPerTopic" in (await peer.subscribe(TOPIC, "t", 2)).message
         assert [*front.topics.loaded[TOPIC].subscriptions] == [("s", True)]
 
 
