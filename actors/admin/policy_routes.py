@@ -1,4 +1,5 @@
-"""The admin's paths of namespaces' policies, made from the table of policies, and policies in the body of a request.
+"""The admin's paths of the policies of namespaces and topics, made from the table of policies, and policies
+in the body of a request.
 
 Statuses and reasons are Pulsar's 4.2.4, with these exceptions. A body that is not exactly a number, or true or false,
 is refused (400); Pulsar takes `"7"` for 7, 1.5 for 1, and null for 0 or false. A number of over 32 bits is refused with
@@ -12,10 +13,12 @@ from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.plain_values import is_text_map
-from ..policies.effective import POLICIES
+from ...protocol.topics import TopicName
+from ...runtime.settings.declarations import Settings
+from ..policies.effective import POLICIES, EffectivePolicies
 from ..policies.kinds import WholeNumber
-from ..policies.policy import Policy, PolicyValues
-from .requests import Owners, json_answer, json_body, namespace_of, no_content
+from ..policies.policy import Policy, PolicyPath, PolicyValues
+from .requests import Owners, json_answer, json_body, namespace_of, no_content, topic_of
 
 RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,11 +48,77 @@ CLUSTERS = ("replication_clusters", "allowed_clusters")
 class PolicyRoutes:
     """See the module."""
 
-    def __init__(self, owners: Owners) -> None:
+    def __init__(self, settings: Settings, owners: Owners) -> None:
+        self._settings = settings
         self._ask = owners.coordinator.ask
 
     def routes(self) -> list[web.RouteDef]:
-        return [route for name, policy in POLICIES.items() for route in self._routes_of(name, policy)]
+        wide = [route for name, policy in POLICIES.items() for route in self._routes_of(name, policy)]
+        narrow = [
+            route
+            for name, policy in POLICIES.items()
+            if policy.topic is not None
+            for route in self._routes_of_topic(name, policy, policy.topic)
+        ]
+        return [*wide, *narrow]
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    def _routes_of_topic(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[web.RouteDef]:
+        path = f"/admin/v2/{{domain:persistent|non-persistent}}/{{tenant}}/{{namespace}}/{{topic}}/{level.path}"
+        yield web.get(path, self._topic_getter(name, policy, level))
+        yield web.post(path, self._topic_setter(name, policy, level))
+        if level.removable:
+            yield web.delete(path, self._topic_remover(name, policy))
+
+    def _topic_getter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
+        async def get(request: web.Request) -> web.Response:
+            topic = self._topic(request)
+            found = (await self._ask.topic_policies(topic=topic.full)).policies or {}
+            if request.query.get("applied", "").lower() == "true" and not level.no_content:
+                wide = (await self._ask.namespace(namespace=topic.namespace)).policies or {}
+                holds = EffectivePolicies.resolve(self._settings, wide, found)
+                return json_answer(policy.kind.write(getattr(holds, name)))
+            value = found.get(name, level.empty)
+            if value is None:
+                return no_content() if level.no_content else web.Response()
+            return json_answer(value)
+
+        further = "" if level.no_content else " With `applied=true`, what holds for it."
+        get.__doc__ = f"Return {policy.doc}, as the topic says.{further}"
+        return get
+
+    def _topic_setter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
+        async def set_policy(request: web.Request) -> web.Response:
+            topic, value = self._topic(request), await json_body(request)
+            if value is not None or not level.empty_removes:
+                _check(policy, value, level)
+            await self._ask.set_topic_policy(topic=topic.full, policy=name, value=value)
+            return no_content()
+
+        set_policy.__doc__ = f"Set {policy.doc}, for one topic. Body: {policy.kind.text}."
+        return set_policy
+
+    def _topic_remover(self, name: str, policy: Policy[object]) -> RouteHandler:
+        async def remove(request: web.Request) -> web.Response:
+            await self._ask.set_topic_policy(topic=self._topic(request).full, policy=name, value=None)
+            return no_content()
+
+        remove.__doc__ = f"Let the namespace say {policy.doc}."
+        return remove
+
+    def _topic(self, request: web.Request) -> TopicName:
+        """Raises HTTP 405, as Pulsar does, where topics have no policies of their own, and 412 for a partition."""
+        topic = topic_of(request)
+        if not self._settings.topic_level_policies_enabled:
+            raise web.HTTPMethodNotAllowed(
+                request.method, [], text="topics have no policies of their own: set topicLevelPoliciesEnabled=true"
+            )
+        if topic.partition >= 0:
+            raise web.HTTPPreconditionFailed(text="Not allowed to set/get topic policy for a partition")
+        return topic
+
+    # -- namespaces ----------------------------------------------------------------------------------------------
 
     def _routes_of(self, name: str, policy: Policy[object]) -> Iterator[web.RouteDef]:
         path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{policy.namespace.path}"
@@ -72,7 +141,7 @@ class PolicyRoutes:
         async def set_policy(request: web.Request) -> web.Response:
             value = await json_body(request)
             if value is not None or not policy.namespace.empty_removes:
-                _check(policy, value)
+                _check(policy, value, policy.namespace)
             await self._ask.set_policy(namespace=namespace_of(request), policy=name, value=value)
             return no_content()
 
@@ -120,7 +189,7 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
         if policy.by_cluster:
             value = _of_cluster(key, value, cluster)
         if value is not None and not (isinstance(policy.kind, WholeNumber) and isinstance(value, int) and value < 0):
-            _check(policy, value)
+            _check(policy, value, policy.namespace)
             found[name] = value
     return found
 
@@ -134,15 +203,15 @@ def _of_cluster(key: str, value: object, cluster: str) -> object:
     return value.get(cluster)
 
 
-def _check(policy: Policy[object], value: object) -> None:
+def _check(policy: Policy[object], value: object, level: PolicyPath) -> None:
     """Raise HTTP 400 for a value of a wrong type, and for a wrong value where Pulsar says so."""
     if value is None:
         raise web.HTTPBadRequest(text=f"the body is empty: send {policy.kind.text}")
     if not policy.kind.fits(value):
-        raise web.HTTPBadRequest(text=f"{policy.namespace.word} is {policy.kind.text}, not {value!r:.100}")
-    if policy.namespace.bad_request:
+        raise web.HTTPBadRequest(text=f"{level.word} is {policy.kind.text}, not {value!r:.100}")
+    if level.bad_request:
         try:
-            policy.check(value)
+            policy.check(value, level)
         except InvalidConfiguration as error:
             raise web.HTTPBadRequest(text=str(error)) from None
 

@@ -105,7 +105,11 @@ class AdminService:
         )
         self._under_way = 0
         owners = Owners(env, self._coordinator, self._brokers, settings)
-        self._routes = [TopicRoutes(owners), ClusterRoutes(settings, owners, self._metrics), PolicyRoutes(owners)]
+        self._routes = [
+            TopicRoutes(owners),
+            ClusterRoutes(settings, owners, self._metrics),
+            PolicyRoutes(settings, owners),
+        ]
         self._runner: web.AppRunner | None = None
 
     @property

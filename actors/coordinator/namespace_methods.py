@@ -1,8 +1,10 @@
 """What the coordinator answers about tenants, namespaces and their policies."""
 
+from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
 from .office import Office
+from .topic_policies import policy_page
 
 
 class NamespaceMethods:
@@ -11,6 +13,7 @@ class NamespaceMethods:
     def __init__(self, office: Office) -> None:
         self._namespaces = office.namespaces
         self._registry = office.registry
+        self._topics = office.topic_policies
 
     async def rpc_namespaces(self, connection: RpcConnection, tenant: str) -> list[str]:
         """Raises NoSuchKey for a missing tenant."""
@@ -57,5 +60,15 @@ class NamespaceMethods:
         await self._namespaces.delete_tenant(tenant)
 
     async def rpc_policies(self, connection: RpcConnection, after: str) -> PolicyPage:
-        """A page of all namespaces that have policies, behind namespace `after`."""
-        return self._namespaces.page(after)
+        """A page of all namespaces and topics that have policies, behind the name `after`."""
+        return policy_page(self._namespaces, self._topics, after)
+
+    async def rpc_topic_policies(self, connection: RpcConnection, topic: str) -> NamespacePolicies:
+        """What is set for a topic. Raises TopicNotFound."""
+        return self._topics.policies(TopicName.parse(topic))
+
+    async def rpc_set_topic_policy(
+        self, connection: RpcConnection, topic: str, policy: str, value: object = None
+    ) -> None:
+        """Set one policy of a topic; None takes the value away. Raises what `TopicPolicies.set` raises."""
+        await self._topics.set(TopicName.parse(topic), policy, value)

@@ -36,13 +36,11 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import list_all, pack, unpack
-from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
+from ..members.contracts_namespaces import NamespacePolicies
 from ..policies.record import NamespaceRecord
 
 logger = logging.getLogger(__name__)
 
-PAGE = 5000
-"""Namespaces that one answer holds."""
 SETTLE_INITIAL_S = 0.5
 SETTLE_MAX_S = 10.0
 
@@ -107,10 +105,9 @@ class Namespaces:
         self.check(namespace)
         return self._row(namespace)
 
-    def page(self, after: str) -> PolicyPage:
-        """Namespaces that have policies, ordered by name, behind `after`."""
-        names = sorted(name for name, (record, _) in self._namespaces.items() if record.policies and name > after)
-        return PolicyPage([self._row(name) for name in names[:PAGE]], len(names) > PAGE)
+    def with_policies(self, after: str) -> list[NamespacePolicies]:
+        """Namespaces that have policies and whose names are greater than `after`, in no order."""
+        return [self._row(name) for name, (record, _) in self._namespaces.items() if record.policies and name > after]
 
     async def create(self, name: str, policies: dict[str, object]) -> None:
         """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""

@@ -31,6 +31,7 @@ from .namespaces import Namespaces
 from .placement import Placement
 from .rebalancing import Rebalancer
 from .topic_deletions import TopicDeletions
+from .topic_policies import TopicPolicies
 from .topic_registry import TopicRegistry
 from .topic_watchers import TopicWatchers
 
@@ -57,17 +58,19 @@ class Office:
         self.store = store
         self.ledger_ids = ledger_ids
         self.identity = Identity(cluster_id, ROLE_COORDINATOR, COORDINATOR_ID, str(store.epoch))
-        self.tick_interval_s = settings.heartbeat_interval_s / 2
         self.bookies = BookieDirectory()
         self.membership = Membership(settings.session_timeout_s, self.tick_interval_s)
         self.namespaces = Namespaces(env, store, settings, self._policies_changed)
         self.registry = TopicRegistry(env, store, settings, self.namespaces)
         self.watchers = TopicWatchers(store.epoch, self.registry)
+        self.topic_policies = TopicPolicies(env, store, settings, self.registry, self._policies_changed)
         self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies, ledger_ids)
         self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry)
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
         self.rebalancer = Rebalancer(self.membership, self.placement, self.broker_calls, settings.rebalance_delay_s)
-        self.deletions = TopicDeletions(env, store, self.membership, self.placement, self.registry, self.broker_calls)
+        self.deletions = TopicDeletions(
+            env, store, self.membership, self.placement, self.registry, self.topic_policies, self.broker_calls
+        )
         self.auditor = Auditor(
             env,
             self.identity,
@@ -106,12 +109,18 @@ class Office:
         try:
             await office.namespaces.start()
             await office.registry.start()
+            await office.topic_policies.start()
             await office.placement.start()
             office.deletions.start()
         except BaseException:
             await office.close()
             raise
         return office
+
+    @property
+    def tick_interval_s(self) -> float:
+        """How often sessions are judged."""
+        return self.settings.heartbeat_interval_s / 2
 
     @property
     def epoch(self) -> int:
@@ -129,6 +138,7 @@ class Office:
         await self.rebalancer.close()
         await self.auditor.close()
         await self.deletions.close()
+        await self.topic_policies.close()
         await self.namespaces.close()
         await self.placement.close()
         await self.broker_calls.close()

@@ -20,6 +20,7 @@ from ..members.contracts_namespaces import PolicyPage
 from .announcements import check_registration, check_report, damage_found, listing
 from .membership import Session
 from .office import Office
+from .topic_policies import policy_page
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class SessionMethods:
         if office.lists.listens(connection):
             assignments = self._page("")
         if role == ROLE_BROKER:
-            policies = office.namespaces.page("")
+            policies = policy_page(office.namespaces, office.topic_policies, "")
         return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), assignments, policies)
 
     async def rpc_assignments(self, connection: RpcConnection, after: str) -> AssignmentPage:

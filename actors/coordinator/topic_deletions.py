@@ -15,8 +15,8 @@ States of one topic, and what is stored in each:
   closed their partitions already get them back under a new epoch.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: delete the assignments; then have brokers delete the stored data, under
-  an epoch greater than all before (`managed.deletion`). Last the topic's record. There is no way back: a failing step
-  is repeated, with back-off, as long as this coordinator is active.
+  an epoch greater than all before (`managed.deletion`). Then its policies, last its record. There is no way back: a
+  failing step is repeated, with back-off, as long as this coordinator is active.
 
 Why nothing comes back. An assignment is created only while the topic's record is at the version that the coordinator
 knows, tested in the same transaction. The mark has another version, and so has a topic that was created again. A broker
@@ -46,6 +46,7 @@ from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
 from ..members.peer_calls import MemberCalls
 from .membership import Membership
 from .placement import Placement
+from .topic_policies import TopicPolicies
 from .topic_registry import TopicRegistry
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class TopicDeletions:
         membership: Membership,
         placement: Placement,
         registry: TopicRegistry,
+        policies: TopicPolicies,
         broker_calls: MemberCalls[BrokerContract],
     ) -> None:
         self.failures = 0
@@ -84,6 +86,7 @@ class TopicDeletions:
         self._membership = membership
         self._placement = placement
         self._registry = registry
+        self._policies = policies
         self._broker_calls = broker_calls
         self._under_way: dict[str, _Deletion] = {}
         self._tasks = Tasks()
@@ -222,6 +225,7 @@ class TopicDeletions:
             group = left[first : first + PARTITIONS_AT_A_TIME]
             await self._remove_group(group)
             deletion.done.update(dict.fromkeys(group))
+        await self._policies.delete(name)
         await self._registry.delete(name)
 
     async def _remove_group(self, group: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the coordinator offers about tenants, namespaces and their policies. A part of `CoordinatorContract`."""
+"""What the coordinator offers about tenants, namespaces and policies. A part of `CoordinatorContract`."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +8,10 @@ from .permissions import ADMIN, BROKER
 
 
 class NamespacePolicies(NamedTuple):
-    """The policies of a namespace by name, and the version of its record. `policies` None: the namespace is gone."""
+    """The policies of a namespace or a topic by name, and the version of its record. `policies` None: it has no record.
+
+    `namespace` is the name: `tenant/namespace`, or the full name of a topic, which has `://` in it.
+    """
 
     namespace: str
     version: int
@@ -17,7 +20,7 @@ class NamespacePolicies(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyPage:
-    """A part of all namespaces that have policies, and whether more follow."""
+    """A part of all namespaces and topics that have policies, and whether more follow."""
 
     items: list[NamespacePolicies]
     more: bool
@@ -76,5 +79,19 @@ class NamespaceContract(Contract):
 
     @method(BROKER)
     async def policies(self, *, after: str) -> PolicyPage:
-        """Namespaces that have policies and whose names are greater than `after`."""
+        """Namespaces and topics that have policies and whose names are greater than `after`."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def topic_policies(self, *, topic: str) -> NamespacePolicies:
+        """What is set for a topic. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def set_topic_policy(self, *, topic: str, policy: str, value: object = None) -> None:
+        """Set one policy of a topic; None takes the value away.
+
+        Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong value), NotAllowedError (a partition, or
+        a topic without a record), ServiceUnitNotReady (it is being deleted).
+        """
         ...

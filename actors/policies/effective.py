@@ -1,7 +1,7 @@
 """The table of policies, and the values that hold for the topics of a namespace.
 
-Each field of `EffectivePolicies` is one policy. Its name is the one in the record of a namespace. Everything else
-follows from the declaration: what a namespace may set, the broker's default, the admin's paths and their reference.
+Each field of `EffectivePolicies` is one policy. Its name is the one in records. Everything else follows from the
+declaration: what a namespace or a topic may set, the broker's default, the admin's paths and their reference.
 """
 
 from dataclasses import dataclass
@@ -27,41 +27,48 @@ class EffectivePolicies:
         lambda settings: settings.producers_max_per_topic,
         "how many producers a topic or partition takes",
         "maxProducersPerTopic",
+        "maxProducers",
     )
     max_consumers_per_topic: int = policy(
         WholeNumber(),
         lambda settings: settings.consumers_max_per_topic,
         "how many consumers a topic or partition takes",
         "maxConsumersPerTopic",
+        "maxConsumers",
     )
     max_consumers_per_subscription: int = policy(
         WholeNumber(),
         lambda settings: settings.consumers_max_per_subscription,
         "how many consumers a subscription takes",
         "maxConsumersPerSubscription",
+        PolicyPath("maxConsumersPerSubscription", no_content=True),
     )
     max_subscriptions_per_topic: int = policy(
         WholeNumber(),
         lambda settings: settings.subscriptions_max_per_topic,
         "how many durable subscriptions a topic or partition takes",
         "maxSubscriptionsPerTopic",
+        PolicyPath("maxSubscriptionsPerTopic", no_content=True),
     )
     max_unacked_messages_per_consumer: int = policy(
         WholeNumber(),
         lambda settings: settings.unacked_messages_max_per_consumer,
         "at how many unacknowledged messages dispatch to a Shared consumer stops",
         "maxUnackedMessagesPerConsumer",
+        PolicyPath("maxUnackedMessagesOnConsumer", "maxUnackedNum", empty_removes=True),
     )
     max_unacked_messages_per_subscription: int = policy(
         WholeNumber(),
         lambda settings: settings.unacked_messages_max_per_subscription,
         "at how many unacknowledged messages dispatch of a Shared subscription stops",
         "maxUnackedMessagesPerSubscription",
+        PolicyPath("maxUnackedMessagesOnSubscription", "maxUnackedNum", empty_removes=True),
     )
     persistence: Persistence = policy(
         RecordOf(Persistence),
         default_persistence,
         "over how many bookies new ledgers are striped, and how many copies entries have",
+        PolicyPath("persistence", bad_request=True),
         PolicyPath("persistence", bad_request=True),
         accepts=accepts_persistence,
     )

@@ -1,7 +1,7 @@
 """What one policy is: its names outside, its kind of values, its default, and on which levels it may be set.
 
-A policy has a default, mostly a setting of the broker. A namespace may have a value of its own. The table of all
-policies stands in `effective`; everything else that deals with policies walks that table.
+A policy has a default, mostly a setting of the broker. A namespace may have a value of its own, and with `topic` a
+topic, too. The table of all policies stands in `effective`; everything else that deals with policies walks that table.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class PolicyPath:
     `path` is the last part of its path. `name` is the word in refusals, the path without one. `empty` is what GET shows
     while nothing is set; None is an empty body. Without `removable` there is no DELETE. `bad_request` says that a wrong
     value is answered with status 400; else it is 412. `empty_removes` says that a POST without a body takes the value
-    away; else it is refused.
+    away; else it is refused. `no_content` says that GET answers 204 while nothing is set, and knows no `applied`.
     """
 
     path: str
@@ -38,6 +38,7 @@ class PolicyPath:
     removable: bool = True
     bad_request: bool = False
     empty_removes: bool = False
+    no_content: bool = False
 
     @property
     def word(self) -> str:
@@ -56,22 +57,24 @@ class Policy(Generic[T]):
     default: Callable[[Settings], T]
     doc: str
     namespace: PolicyPath
+    topic: PolicyPath | None
     key: str = ""
     by_cluster: bool = False
     accepts: Acceptance[T] | None = None
 
-    def check(self, value: object) -> T:
-        """The value of a plain one. Raises InvalidConfiguration unless a level may have it."""
+    def check(self, value: object, path: PolicyPath | None = None) -> T:
+        """The value of a plain one. Raises InvalidConfiguration, with the word of that path, unless it is one."""
+        word = (path or self.namespace).word
         if not self.kind.fits(value):
-            raise InvalidConfiguration(f"{self.namespace.word} is {self.kind.text}, not {value!r:.100}")
+            raise InvalidConfiguration(f"{word} is {self.kind.text}, not {value!r:.100}")
         found = self.kind.read(value)
-        if fault := self.kind.fault(found, self.namespace.word):
+        if fault := self.kind.fault(found, word):
             raise InvalidConfiguration(fault)
         return found
 
-    def take(self, value: object, settings: Settings, others: PolicyValues) -> object:
+    def take(self, value: object, settings: Settings, others: PolicyValues, path: PolicyPath) -> object:
         """A new value in its complete plain form. Raises InvalidConfiguration if the cluster does not accept it."""
-        found = self.check(value)
+        found = self.check(value, path)
         refusal = self.accepts(found, settings, others) if self.accepts is not None else ""
         if refusal:
             raise InvalidConfiguration(refusal)
@@ -91,14 +94,16 @@ def policy(
     default: Callable[[Settings], T],
     doc: str,
     namespace: PolicyPath | str,
+    topic: PolicyPath | str | None = None,
     *,
     key: str = "",
     by_cluster: bool = False,
     accepts: Acceptance[T] | None = None,
 ) -> T:
     """Declare a field of `EffectivePolicies`; see `Policy`."""
-    path = PolicyPath(namespace) if isinstance(namespace, str) else namespace
-    return dataclasses.field(metadata={_METADATA: Policy(kind, default, doc, path, key, by_cluster, accepts)})
+    wide = PolicyPath(namespace) if isinstance(namespace, str) else namespace
+    narrow = PolicyPath(topic) if isinstance(topic, str) else topic
+    return dataclasses.field(metadata={_METADATA: Policy(kind, default, doc, wide, narrow, key, by_cluster, accepts)})
 
 
 def policies_of(declaring: type) -> dict[str, Policy[object]]:

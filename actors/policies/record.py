@@ -1,4 +1,4 @@
-"""The metadata record of a namespace: its policies, and when it was created.
+"""The metadata record of the policies of a namespace or a topic, and when it was created.
 
 Policies that are not in the table stay in the record as they are: a newer release may have set them.
 """
@@ -35,12 +35,16 @@ class NamespaceRecord:
         """What is set, by name."""
         return cast("PolicyValues", self.fields[_POLICIES])
 
-    def with_policy(self, name: str, value: object, settings: Settings) -> "NamespaceRecord":
-        """The record with one policy set; None takes it away. Raises InvalidConfiguration like `new`."""
+    def with_policy(self, name: str, value: object, settings: Settings, *, topic: bool = False) -> "NamespaceRecord":
+        """The record with one policy set; None takes it away. Raises InvalidConfiguration like `new`, and for a policy
+        that a topic does not have."""
         policy = _policy_of(name)
+        path = policy.topic if topic else policy.namespace
+        if path is None:
+            raise InvalidConfiguration(f"a topic does not have the policy {name}: set it on the namespace")
         others = {other: item for other, item in self.policies.items() if other != name}
         if value is not None:
-            value = policy.take(value, settings, others)
+            value = policy.take(value, settings, others, path)
         changed = others if value is None or value == policy.kind.nothing else {**others, name: value}
         return NamespaceRecord({**self.fields, _POLICIES: changed})
 

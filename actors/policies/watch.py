@@ -1,9 +1,13 @@
-"""A broker's copy of the policies of all namespaces, and the news of changes for the topics that it has loaded.
+"""A broker's copy of the policies of all namespaces and topics, and the news of changes for its loaded topics.
 
-The coordinator keeps the policies in the records of namespaces. A record has a version, which grows with every change
-and never comes back, not even when a namespace is deleted and created again. The coordinator stores a change first,
-then sends the namespace's policies with their version to every registered broker. A broker that registers, or comes
-back after its connection ended, gets a *listing*: all namespaces that have policies, in pages.
+Below, a *scope* is a namespace (`tenant/namespace`) or a topic by its full name, without partition. What holds for a
+topic follows from the settings, its namespace and the topic itself, the narrowest level last. Both levels are held,
+listed and told in the same way; `of` puts them together.
+
+The coordinator keeps the policies in a record for each scope. A record has a version, which grows with every change and
+never comes back, not even when a scope is deleted and created again. The coordinator stores a change first, then sends
+the policies of the scope with their version to every registered broker. A broker that registers, or comes back after
+its connection ended, gets a *listing*: all scopes that have policies, in pages. Topics without policies cost nothing.
 
 `TRANSITIONS` has the states. In UNKNOWN and LISTING no topic is loaded: `known` lets loads wait. So no topic takes a
 message before the broker knows whether it must be encrypted. In KNOWN and RELISTING the copy counts. It may be old by
@@ -11,11 +15,11 @@ as long as the connection was away: a broker without its coordinator goes on wit
 
 Invariants:
 
-- Within a session, and as long as a namespace exists, what is held for it never goes back to an older version, in
+- Within a session, and as long as a scope exists, what is held for it never goes back to an older version, in
   whatever order a listing and changes arrive.
-- A namespace that a whole listing does not name, and of which no change came since the listing began, has no policies.
+- A scope that a whole listing does not name, and of which no change came since the listing began, has no policies.
 - At the end of a listing, and from then on as long as the connection lasts, the copy is the coordinator's.
-- A loaded topic has the policies that are held for its namespace. `effective` is read in the step in which a topic
+- A loaded topic has what is held for its namespace and itself. `of` is read in the step in which a topic
   becomes loaded. `changed` is called in the step in which the copy changes.
 """
 
@@ -24,10 +28,12 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from ...protocol.errors import InvalidConfiguration, ProtocolError
+from ...protocol.errors import InvalidConfiguration, InvalidTopicName, ProtocolError
+from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
 from .effective import EffectivePolicies
+from .policy import PolicyValues
 from .record import check_values
 
 NO_VERSION = -1
@@ -67,11 +73,12 @@ TRANSITIONS: Mapping[WatchState, Collection[WatchState]] = {
 
 class _Held(NamedTuple):
     version: int
+    values: PolicyValues
     effective: EffectivePolicies
 
 
 class PolicyWatch:
-    """See the module. `changed` is called with what holds now, by namespace, for those where it is not what it was."""
+    """See the module. `changed` is called with what holds now, by scope, for those where it is not what it was."""
 
     def __init__(self, settings: Settings, changed: Callable[[Mapping[str, EffectivePolicies]], None]) -> None:
         self.state = WatchState.UNKNOWN
@@ -80,7 +87,9 @@ class PolicyWatch:
         self._default = EffectivePolicies.resolve(settings)
         self._held: dict[str, _Held] = {}
         self._unlisted: dict[str, None] = {}
-        """Namespaces of which neither the listing nor a change has said anything since the listing began."""
+        """Scopes of which neither the listing nor a change has said anything since the listing began."""
+        self._topics: dict[str, dict[str, None]] = {}
+        """Topics that have policies of their own, by namespace."""
         self._known = asyncio.Event()
 
     # -- for topics ----------------------------------------------------------------------------------------------
@@ -90,9 +99,18 @@ class PolicyWatch:
         await self._known.wait()
 
     def effective(self, namespace: str) -> EffectivePolicies:
-        """What holds for the topics of a namespace, as far as is known."""
+        """What holds for the topics of a namespace that have no policies of their own, as far as is known."""
         held = self._held.get(namespace)
         return held.effective if held is not None else self._default
+
+    def of(self, topic: TopicName) -> EffectivePolicies:
+        """What holds for a topic or partition, as far as is known."""
+        namespace = topic.namespace
+        if namespace in self._topics:
+            held = self._held.get(topic.partitioned_name)
+            if held is not None:
+                return held.effective
+        return self.effective(namespace)
 
     # -- from the coordinator ------------------------------------------------------------------------------------
 
@@ -100,7 +118,7 @@ class PolicyWatch:
         """The broker begins a session. Loads wait for its first listing, which replaces whatever is held until then."""
         self._become(WatchState.UNKNOWN)
         self._known.clear()
-        self._held = {namespace: held._replace(version=NO_VERSION) for namespace, held in self._held.items()}
+        self._held = {scope: held._replace(version=NO_VERSION) for scope, held in self._held.items()}
 
     def listing_began(self) -> None:
         """The broker is about to ask for everything. What is said from now on is at least as new as this moment."""
@@ -109,22 +127,15 @@ class PolicyWatch:
         self._unlisted = dict.fromkeys(self._held)
 
     def take(self, rows: Iterable[tuple[str, int, object]]) -> None:
-        """A page of the listing, or a change: namespaces, the versions of their records, and their policies; None for a
-        namespace that was deleted. Raises ProtocolError, and takes nothing, when one of them is malformed."""
-        found = [self._resolved(*row) for row in rows]
+        """A page of the listing, or a change: scopes, the versions of their records, and their policies; None for a
+        scope that was deleted. Raises ProtocolError, and takes nothing, when one of them is malformed."""
+        found = [(*_scope(scope), version, _checked(scope, policies)) for scope, version, policies in rows]
         changed: dict[str, EffectivePolicies] = {}
-        for namespace, version, effective in found:
-            self._unlisted.pop(namespace, None)
-            held = self._held.get(namespace)
-            if held is not None and held.version >= version:
-                continue
-            before = self.effective(namespace)
-            if effective is None:
-                self._held.pop(namespace, None)
-            else:
-                self._held[namespace] = _Held(version, effective)
-            if self.effective(namespace) != before:
-                changed[namespace] = self.effective(namespace)
+        for scope, namespace, version, values in found:
+            self._unlisted.pop(scope, None)
+            held = self._held.get(scope)
+            if held is None or held.version < version:
+                self._put(scope, namespace, version, values, changed)
         self._tell(changed)
 
     def listing_ended(self) -> None:
@@ -132,21 +143,52 @@ class PolicyWatch:
         self._become(WatchState.KNOWN)
         gone, self._unlisted = self._unlisted, {}
         changed: dict[str, EffectivePolicies] = {}
-        for namespace in gone:
-            if self._held.pop(namespace).effective != self._default:
-                changed[namespace] = self._default
+        for scope in gone:
+            self._put(*_scope(scope), NO_VERSION, None, changed)
         self._tell(changed)
         self._known.set()
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _resolved(self, namespace: str, version: int, policies: object) -> tuple[str, int, EffectivePolicies | None]:
-        if policies is None:
-            return namespace, version, None
-        try:
-            return namespace, version, EffectivePolicies.resolve(self._settings, check_values(policies))
-        except InvalidConfiguration as error:
-            raise ProtocolError(f"the policies of {namespace} are malformed: {error}") from error
+    def _put(
+        self,
+        scope: str,
+        namespace: str,
+        version: int,
+        values: PolicyValues | None,
+        changed: dict[str, EffectivePolicies],
+    ) -> None:
+        """Hold these values for a scope, or none, and note for which scopes other policies hold now."""
+        is_topic = scope != namespace
+        wide = self._held.get(namespace) if is_topic else None
+        fallback = wide.effective if wide is not None else self._default
+        before = self._held[scope].effective if scope in self._held else fallback
+        if values is None:
+            self._held.pop(scope, None)
+            now = fallback
+        else:
+            levels = [wide.values, values] if wide is not None else [values]
+            now = EffectivePolicies.resolve(self._settings, *levels)
+            self._held[scope] = _Held(version, values, now)
+        if is_topic:
+            self._enlist(scope, namespace, held=values is not None)
+        if now == before:
+            return
+        changed[scope] = now
+        for topic in self._topics.get(namespace, ()) if not is_topic else ():
+            held = self._held[topic]
+            both = EffectivePolicies.resolve(self._settings, values or {}, held.values)
+            if both != held.effective:
+                self._held[topic] = held._replace(effective=both)
+                changed[topic] = both
+
+    def _enlist(self, topic: str, namespace: str, *, held: bool) -> None:
+        if held:
+            self._topics.setdefault(namespace, {})[topic] = None
+        elif namespace in self._topics:
+            self._topics[namespace].pop(topic, None)
+            if not self._topics[namespace]:
+                del self._topics[namespace]
 
     def _tell(self, changed: Mapping[str, EffectivePolicies]) -> None:
         if changed:
@@ -155,3 +197,22 @@ class PolicyWatch:
     def _become(self, state: WatchState) -> None:
         check_transition(TRANSITIONS, "the watch of policies", self.state, state)
         self.state = state
+
+
+def _scope(scope: str) -> tuple[str, str]:
+    """A scope with its namespace. Raises ProtocolError for what is no scope."""
+    if "://" not in scope:
+        return scope, scope
+    try:
+        return scope, TopicName.parse(scope).namespace
+    except InvalidTopicName as error:
+        raise ProtocolError(f"policies were sent for {scope[:100]}, which is no topic: {error}") from error
+
+
+def _checked(scope: str, policies: object) -> PolicyValues | None:
+    if policies is None:
+        return None
+    try:
+        return check_values(policies)
+    except InvalidConfiguration as error:
+        raise ProtocolError(f"the policies of {scope} are malformed: {error}") from error

@@ -62,7 +62,7 @@ class Topics:
         self.owned: dict[str, int] = {}
         self.loaded: dict[str, Topic] = {}
         self.policies = PolicyWatch(settings, self._policies_changed)
-        """The policies of all namespaces; the broker's session feeds it."""
+        """The policies of all namespaces and topics; the broker's session feeds it."""
         self._env = env
         self._settings = settings
         self._open_ledger = open_ledger
@@ -263,7 +263,7 @@ class Topics:
         await self.policies.known()
         name = TopicName.parse(full_name)
         if not name.persistent:
-            policies = self.policies.effective(name.namespace)
+            policies = self.policies.of(name)
             return NonPersistentTopic(self._env, self._settings, policies, name, epoch, self._common)
         try:
             ledger = await self._open_ledger(name, epoch)
@@ -274,14 +274,15 @@ class Topics:
         if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
             await ledger.close()
             raise _not_ours(full_name)
-        policies = self.policies.effective(name.namespace)
+        policies = self.policies.of(name)
         return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self._common, self._terminated)
 
     def _policies_changed(self, changed: Mapping[str, EffectivePolicies]) -> None:
+        topics_too = any("://" in scope for scope in changed)
         for topic in list(self.loaded.values()):
-            policies = changed.get(topic.name.namespace)
-            if policies is not None:
-                topic.use_policies(policies)
+            name = topic.name
+            if name.namespace in changed or (topics_too and name.partitioned_name in changed):
+                topic.use_policies(self.policies.of(name))
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
         logger.warning("this broker closes %s: %s", topic.name.full, error)

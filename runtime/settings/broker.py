@@ -17,6 +17,12 @@ class BrokerSettings:
         original="true; Pulsar's documentation says false",
         hostile=True,
     )
+    topic_level_policies_enabled: bool = setting(
+        "topicLevelPoliciesEnabled",
+        "pulsar",
+        True,
+        "Whether the admin reads and sets policies of single topics.",
+    )
     unacked_messages_max_per_consumer: int = setting(
         "maxUnackedMessagesPerConsumer",
         "pulsar",

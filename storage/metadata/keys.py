@@ -12,6 +12,7 @@
 | `topics/<topic path>` | one topic, partitioned or plain, with its number of partitions |
 | `assignments/<topic path>` | the broker that owns a partition, with epoch |
 | `tenants/<tenant>`, `namespaces/<tenant>/<namespace>` | policies |
+| `topic-policies/<topic path>` | policies of a topic, partitioned or plain |
 | `restored/ledgers` | ledger ids that were in use when the metadata was restored from an older state |
 | `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
 | `schemas/<topic path>` | where the versions of a topic's schema are stored |
@@ -43,6 +44,7 @@ TENANTS_PREFIX = "tenants/"
 NAMESPACES_PREFIX = "namespaces/"
 PINS_PREFIX = "pins/"
 SCHEMAS_PREFIX = "schemas/"
+TOPIC_POLICIES_PREFIX = "topic-policies/"
 
 LEDGER_COUNTER = "ledger"
 PRODUCER_COUNTER = "producer"
@@ -144,6 +146,11 @@ def pins_prefix(topic_path: str) -> str:
 def schema(topic_path: str) -> str:
     """The key of a topic's schema: the path of the partitioned topic or of the plain one, never of a partition."""
     return f"{SCHEMAS_PREFIX}{topic_path}"
+
+
+def topic_policies(topic_path: str) -> str:
+    """The key of a topic's policies: the path of the partitioned topic or of the plain one, never of a partition."""
+    return f"{TOPIC_POLICIES_PREFIX}{topic_path}"
 
 
 def encode_part(text: str) -> str:

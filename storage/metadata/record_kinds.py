@@ -84,5 +84,6 @@ METADATA_KINDS: tuple[RecordKind[Any], ...] = (
     RecordKind(keys.ASSIGNMENTS_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.TENANTS_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.NAMESPACES_PREFIX, decode_map, NAMES_NO_LEDGERS),
+    RecordKind(keys.TOPIC_POLICIES_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.SCHEMAS_PREFIX, SchemaRecord.unpack, lambda schema: schema.ledger_ids),
 )

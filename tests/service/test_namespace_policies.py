@@ -201,7 +201,7 @@ def test_wrong_policies_are_refused_and_change_nothing(cluster: PolicyCluster) -
 def test_more_namespaces_than_a_page_holds_are_all_listed(
     cluster: PolicyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.actors.coordinator.namespaces.PAGE", 2)
+    monkeypatch.setattr("magnetar.actors.coordinator.topic_policies.PAGE", 2)
     names = [f"public/n{number}" for number in range(5)]
 
     async def scenario() -> None:

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.actors.coordinator.namespaces import Namespaces
+from magnetar.actors.coordinator.topic_policies import TopicPolicies, policy_page
+from magnetar.actors.coordinator.topic_registry import TopicRegistry
 from magnetar.actors.members.contracts_namespaces import NamespacePolicies
 from magnetar.protocol.errors import (
     InvalidConfiguration,
@@ -127,13 +129,15 @@ async def test_a_record_that_cannot_be_read_is_named(bench: Bench) -> None:
 
 
 async def test_pages_list_namespaces_with_policies_in_order(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.actors.coordinator.namespaces.PAGE", 2)
+    monkeypatch.setattr("magnetar.actors.coordinator.topic_policies.PAGE", 2)
+    registry = TopicRegistry(bench.env, bench.namespaces._store, Settings(), bench.namespaces)
+    topics = TopicPolicies(bench.env, bench.namespaces._store, Settings(), registry, bench.told.append)
     for number in (4, 1, 3, 2, 5):
         await bench.namespaces.create(f"public/n{number}", {BOUND: number} if number != 3 else {})
-    page, names = bench.namespaces.page(""), []
+    page, names = policy_page(bench.namespaces, topics, ""), []
     while True:
         names += [one.namespace for one in page.items]
         if not page.more:
             break
-        page = bench.namespaces.page(names[-1])
+        page = policy_page(bench.namespaces, topics, names[-1])
     assert names == ["public/n1", "public/n2", "public/n4", "public/n5"]

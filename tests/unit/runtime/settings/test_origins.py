@@ -46,6 +46,7 @@ PULSAR = {
     "defaultNumPartitions": "1",
     "allowAutoSubscriptionCreation": "true",
     "encryptionRequireOnProducer": "false",
+    "topicLevelPoliciesEnabled": "true",
     "keepAliveIntervalSeconds": "30",
     "enableBrokerSideSubscriptionPatternEvaluation": "true",
     "enableBrokerTopicListWatcher": "true",
