@@ -11,11 +11,13 @@ from unittest.mock import patch
 from magnetar.actors.coordinator.member_lists import MemberLists
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.coordinator.topic_methods import TopicMethods
+from magnetar.actors.coordinator.topic_watchers import TopicWatchers
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.draining import Holding, SlotHoldings
 from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.waiting import WaitingEntries
 from magnetar.actors.members.topic_lookup import Lookups
+from magnetar.actors.members.topic_watch import TopicWatch
 from magnetar.actors.topics import persistent
 from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
 from magnetar.actors.topics.loaded_topics import Topics
@@ -222,6 +224,14 @@ def _keep_policies_secret(stack: ExitStack) -> None:
     replace(stack, MemberLists, "policies_changed", lambda self, change: None)
 
 
+def _keep_topics_secret(stack: ExitStack) -> None:
+    replace(stack, TopicWatchers, "_changed", lambda self, topic, partitions: None)
+
+
+def _trust_old_lists(stack: ExitStack) -> None:
+    replace(stack, TopicWatch, "registered", lambda self: None)
+
+
 def _keep_the_epoch(stack: ExitStack) -> None:
     choose = TopicAccess._choose
 
@@ -396,6 +406,12 @@ OWN = (
         "I6",
         _forget_draining_slots,
         "cluster",
+    ),
+    Mutant(
+        "secret topics", "the coordinator does not tell of new and deleted topics", "I8", _keep_topics_secret, "cluster"
+    ),
+    Mutant(
+        "old list", "a broker that has registered again does not list watched topics", "I8", _trust_old_lists, "cluster"
     ),
     Mutant("told twice", "the active consumer is announced twice", "I6", _announce_twice, "cluster"),
     Mutant(

@@ -46,6 +46,7 @@ from ..workloads.reconsuming import Reconsuming
 from ..workloads.recreating import Recreating
 from ..workloads.restoring import Restoring
 from ..workloads.unopenable import Unopenable
+from ..workloads.watching import Watching
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
 from ..world.cluster import Node, SimCluster, draw_settings
@@ -67,6 +68,8 @@ ELECTING_SHARE = 0.1
 LETTERS_SHARE = 0.1
 PASSING_SHARE = 0.1
 """The same for retry letters, and for a topic that is not persistent."""
+WATCHING_SHARE = 0.1
+"""In so many runs a list of topics is watched, in the place of most publishers and consumers."""
 DELETION_DELAY_MAX_S = 3.0
 """So long a deletion may take in some runs: longer than brokers refuse a topic that they released, in some of these."""
 
@@ -127,9 +130,13 @@ class Scenario:
             self._besides.append(Passing(cluster, history, Random(apart.getrandbits(64)), "passer", "passing"))
         if self._besides:
             del self._publishers[1:], self._consumers[1:], self._readers[1:]
+        self._watching: list[Watching] = []
+        if apart.random() < WATCHING_SHARE:
+            del self._publishers[1:], self._consumers[1:]
+            self._watching.append(Watching(cluster, history, Random(apart.getrandbits(64)), "watcher"))
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
-            *self._asking, *self._electing, *self._besides,
+            *self._asking, *self._electing, *self._besides, *self._watching,
         ]  # fmt: skip
         if faults is not None:
             faults.workloads = self._workloads
@@ -225,6 +232,7 @@ class Scenario:
             *self._unopenable,
             *self._asking,
             *self._besides,
+            *self._watching,
         ):
             await workload.run(workload.stop)
         await self._log_reading.run(self._log_reading.read)
