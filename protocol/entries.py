@@ -64,6 +64,12 @@ def parse_broker_metadata(entry: Buffer) -> BrokerEntryMetadata | None:
         raise ProtocolError(f"the broker's metadata of an entry cannot be decoded: {error}") from None
 
 
+def split_broker_metadata(entry: bytes) -> tuple[bytes, bytes]:
+    """What a broker added in front of an entry (perhaps nothing), and the entry as it was published."""
+    start = _checksum_start(memoryview(entry)) - _MAGIC_SIZE_BYTES
+    return entry[:start], entry[start:]
+
+
 def entry_checksum_ok(entry: Buffer) -> bool:
     """Whether the checksum matches; ProtocolError if there is none to check."""
     view = memoryview(entry)

@@ -199,6 +199,13 @@ class MessageTooBig(MagnetarError):
     server_error = 22
 
 
+class CompactionError(MagnetarError):
+    """A compaction of a topic failed. Readers of the compacted topic see what they saw before.
+
+    What to do: Read the message, mend its cause, and compact again.
+    """
+
+
 class ProducerQueueIsFull(MagnetarError):
     """The producer has its maximum number of pending messages, and may not wait.
 

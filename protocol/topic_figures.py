@@ -106,6 +106,28 @@ class SubscriptionFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionFigures:
+    """How the last compaction of a topic went, since it was loaded. `state` is Pulsar's name of it."""
+
+    state: str
+    error: str
+    removed_messages: int
+    succeeded_ms: int
+    failed_ms: int
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedFigures:
+    """A topic's compacted ledger; −1 where nothing is left of the messages up to `horizon`."""
+
+    ledger_id: int
+    entries: int
+    size_bytes: int
+    horizon: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicFigures:
     """One topic, or one partition. `messages`, `bytes` and their rates count what was published.
 
@@ -133,6 +155,8 @@ class TopicFigures:
     """`host:port` of the broker that owns it."""
     created_ms: int = 0
     last_publish_ms: int = 0
+    compaction: CompactionFigures | None = None
+    """None on a non-persistent topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +200,4 @@ class StorageFigures:
     last_confirmed: tuple[int, int]
     ledgers: list[LedgerFigures]
     cursors: list[CursorFigures]
+    compacted: CompactedFigures | None = None

@@ -123,7 +123,7 @@ class PolicyRoutes:
     def _routes_of(self, name: str, policy: Policy[object]) -> Iterator[web.RouteDef]:
         path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{policy.namespace.path}"
         yield web.get(path, self._getter(name, policy))
-        yield web.post(path, self._setter(name, policy))
+        yield (web.put if policy.namespace.put else web.post)(path, self._setter(name, policy))
         if policy.namespace.removable:
             yield web.delete(path, self._remover(name, policy))
 

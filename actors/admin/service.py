@@ -44,6 +44,7 @@ from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 from .cluster_routes import ClusterRoutes
+from .compaction_routes import CompactionRoutes
 from .guard import RequestGuard
 from .policy_routes import PolicyRoutes
 from .requests import Owners
@@ -107,6 +108,7 @@ class AdminService:
         owners = Owners(env, self._coordinator, self._brokers, settings)
         self._routes = [
             TopicRoutes(owners),
+            CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
             PolicyRoutes(settings, owners),
         ]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...protocol.topic_figures import (
+    CompactionFigures,
     ConsumerFigures,
     CursorFigures,
     KeySharedFigures,
@@ -19,6 +20,7 @@ from ...protocol.topic_figures import (
 )
 from ...runtime.meter import time_text
 
+NEVER_COMPACTED = CompactionFigures("NOT_RUN", "", 0, 0, 0, 0)
 JsonObject = dict[str, Any]
 """An object as JSON will show it."""
 
@@ -34,6 +36,7 @@ def topic_json(topic: TopicFigures) -> JsonObject:
     }
     if topic.topic_epoch is not None:  # as in Pulsar, there is none before the first grant
         own["topicEpoch"] = topic.topic_epoch
+    own["compaction"] = _compaction_json(topic.compaction or NEVER_COMPACTED)
     if not topic.persistent:
         own["msgDropRate"] = sum(one.drop_rate or 0.0 for one in topic.subscriptions)
     return {**_totals([topic]), **own}
@@ -71,6 +74,27 @@ def storage_json(storage: StorageFigures) -> JsonObject:
             for ledger in ledgers
         ],
         "cursors": {cursor.name: _cursor_json(cursor, storage.entries_added) for cursor in storage.cursors},
+        "compactedLedger": {
+            "ledgerId": -1 if storage.compacted is None else storage.compacted.ledger_id,
+            "entries": -1 if storage.compacted is None else storage.compacted.entries,
+            "size": -1 if storage.compacted is None else storage.compacted.size_bytes,
+            "offloaded": False,
+            "underReplicated": False,
+        },
+    }
+
+
+def compaction_status_json(compaction: CompactionFigures) -> JsonObject:
+    """`GET …/compaction`: Pulsar's LongRunningProcessStatus."""
+    return {"status": compaction.state, "lastError": compaction.error}
+
+
+def _compaction_json(compaction: CompactionFigures) -> JsonObject:
+    return {
+        "lastCompactionRemovedEventCount": compaction.removed_messages,
+        "lastCompactionSucceedTimestamp": compaction.succeeded_ms,
+        "lastCompactionFailedTimestamp": compaction.failed_ms,
+        "lastCompactionDurationTimeInMills": compaction.duration_ms,
     }
 
 

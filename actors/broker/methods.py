@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
-from ...protocol.topic_figures import StorageFigures, TopicFigures
+from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection, RpcService
 from ...storage.ledger.bookie_directory import BookieInfo
@@ -110,6 +110,16 @@ class BrokerRpc(RpcService):
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    # -- compaction ----------------------------------------------------------------------------------------------
+
+    async def rpc_compact(self, connection: RpcConnection, topic: str) -> None:
+        """Begin to compact a topic. Raises NotAllowedError while that is under way."""
+        (await self._persistent(topic)).compaction.start()
+
+    async def rpc_compaction_status(self, connection: RpcConnection, topic: str) -> CompactionFigures:
+        """How the last compaction of a topic went."""
+        return (await self._persistent(topic)).compaction.figures()
 
     # -- bulk reads ----------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_client import BookieClient
+from ...storage.ledger.entry_cache import EntryCache
 from ...storage.ledger.ledgers import Ledgers
 from ...storage.managed.deletion import delete_managed_ledger
-from ...storage.managed.entry_cache import EntryCache
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata import keys as metadata_keys
 from ..members.contracts_coordinator import AssignmentChange

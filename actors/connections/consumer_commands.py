@@ -45,7 +45,7 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
-from ..dispatch.consumer import AttachedConsumer, KeySharedOptions
+from ..dispatch.consumer import AttachedConsumer, CompactedReader, KeySharedOptions
 from ..topics.batch_index_acks import PartOfBatch
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart
@@ -118,7 +118,7 @@ class ConsumerCommands(CommandFamily):
     async def _subscribe(self, command: CommandSubscribe) -> bytes | None:
         connection, host = self._connection, self._connection.host
         name = TopicName.parse(command.topic)
-        _check(command, host.settings.consumer_metadata_max_chars)
+        _check(command, name, host.settings.consumer_metadata_max_chars)
         topic = await host.topics.get(name, create=command.force_topic_creation)
         start_id = command.start_message_id if command.HasField("start_message_id") else None
         subscription = await topic.subscription(
@@ -128,11 +128,13 @@ class ConsumerCommands(CommandFamily):
                 command.initialPosition == CommandSubscribe.Earliest,
                 WireMessageId.from_data(start_id) if start_id is not None else None,
                 command.start_message_rollback_duration_sec,
+                compacted=command.read_compacted,
             ),
             properties={item.key: item.value for item in command.subscription_properties},
             create=not command.durable or host.settings.allow_auto_subscription_creation,
         )
-        consumer = AttachedConsumer(
+        made_by = CompactedReader if command.read_compacted else AttachedConsumer
+        consumer = made_by(
             connection,
             command.consumer_id,
             command.consumer_name or host.env.random.hex(5),
@@ -254,10 +256,11 @@ class ConsumerCommands(CommandFamily):
     def last_message_id(self, command: CommandGetLastMessageId) -> None:
         attached = self._find(command)
         if attached is not None:
-            self._start(command, self._last_message_id(attached.subscription, command), "get last message id")
+            self._start(command, self._last_message_id(attached, command), "get last message id")
 
-    async def _last_message_id(self, subscription: SubscriptionMembers, command: CommandGetLastMessageId) -> bytes:
-        last = await subscription.topic.last_message_id()
+    async def _last_message_id(self, attached: Attached, command: CommandGetLastMessageId) -> bytes:
+        consumer, subscription = attached
+        last = await subscription.topic.last_message_id(compacted=consumer.read_compacted)
         ledger_id, entry_id = subscription.mark_delete_position
         mark_delete = WireMessageId(ledger_id, entry_id, last.partition)
         return encode(
@@ -357,7 +360,7 @@ def _unknown(consumer_id: int) -> str:
     return f"consumer {consumer_id} of this connection does not exist: subscribe again"
 
 
-def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
+def _check(command: CommandSubscribe, name: TopicName, metadata_max_chars: int) -> None:
     """Raise NotAllowedError for what no subscription can be, BrokerMetadataError for what is too large to be kept."""
     if sum(len(item.key) + len(item.value) for item in command.metadata) > metadata_max_chars:
         raise BrokerMetadataError(f"the consumer's metadata has more than {metadata_max_chars} characters: shorten it")
@@ -369,8 +372,9 @@ def _check(command: CommandSubscribe, metadata_max_chars: int) -> None:
     if not command.subscription:
         raise NotAllowedError("the name of the subscription is empty: give one")
     if command.read_compacted and command.subType not in (CommandSubscribe.Exclusive, CommandSubscribe.Failover):
-        # On the others it is granted and changes nothing: no topic is ever compacted.
-        raise NotAllowedError("read_compacted is for Exclusive and Failover subscriptions: subscribe without it")
+        raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
+    if command.read_compacted and not name.persistent:
+        raise NotAllowedError("readCompacted only valid on persistent topics")
 
 
 def _key_shared(command: CommandSubscribe) -> KeySharedOptions:

@@ -6,7 +6,7 @@ of the others: a blocked consumer goes on when half of the bound is acknowledged
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from ...protocol.commands import encode, message_header
 from ...protocol.message_id import Position
@@ -99,6 +99,9 @@ class ConsumerTimes:
 
 class AttachedConsumer:
     """One consumer. `permits`, `pending` and `unacked_messages` are changed by the dispatcher."""
+
+    read_compacted: ClassVar[bool] = False
+    """Whether it gets a compacted topic's messages from the compacted ledger."""
 
     def __init__(
         self,
@@ -221,3 +224,9 @@ class AttachedConsumer:
             first_flow_ms=self.times.first_flow_ms,
             key_shared=key_shared,
         )
+
+
+class CompactedReader(AttachedConsumer):
+    """A consumer that reads a compacted topic."""
+
+    read_compacted = True

@@ -7,7 +7,7 @@ caller asks the coordinator again.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...protocol.topic_figures import StorageFigures, TopicFigures
+from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from .permissions import ADMIN, COORDINATOR, READER
@@ -107,6 +107,18 @@ class BrokerContract(Contract):
     @method(COORDINATOR, timeout_s=DELETE_TIMEOUT_S)
     async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
         """Delete all that these topics store, each under the epoch beside its name. Raises the first error."""
+        ...
+
+    # -- compaction ----------------------------------------------------------------------------------------------
+
+    @method(ADMIN)
+    async def compact(self, *, topic: str) -> None:
+        """Begin to compact a topic. Raises NotAllowedError while that is under way."""
+        ...
+
+    @method(ADMIN)
+    async def compaction_status(self, *, topic: str) -> CompactionFigures:
+        """How the last compaction of a topic went."""
         ...
 
     # -- bulk reads ----------------------------------------------------------------------------------------------

@@ -72,6 +72,13 @@ class EffectivePolicies:
         PolicyPath("persistence", bad_request=True),
         accepts=accepts_persistence,
     )
+    compaction_threshold: int = policy(
+        WholeNumber(long=True),
+        lambda settings: settings.compaction_threshold_bytes,
+        "at how many bytes that are not compacted the broker compacts a topic",
+        PolicyPath("compactionThreshold", put=True),
+        PolicyPath("compactionThreshold"),
+    )
 
     @classmethod
     def resolve(cls, settings: Settings, *levels: PolicyValues) -> "EffectivePolicies":

@@ -29,7 +29,8 @@ class PolicyPath:
     `path` is the last part of its path. `name` is the word in refusals, the path without one. `empty` is what GET shows
     while nothing is set; None is an empty body. Without `removable` there is no DELETE. `bad_request` says that a wrong
     value is answered with status 400; else it is 412. `empty_removes` says that a POST without a body takes the value
-    away; else it is refused. `no_content` says that GET answers 204 while nothing is set, and knows no `applied`.
+    away; else it is refused. `no_content` says that GET answers 204 while nothing is set, and knows no `applied`. `put`
+    says that PUT sets the value; else it is POST.
     """
 
     path: str
@@ -39,6 +40,7 @@ class PolicyPath:
     bad_request: bool = False
     empty_removes: bool = False
     no_content: bool = False
+    put: bool = False
 
     @property
     def word(self) -> str:

@@ -1,7 +1,9 @@
 """What the topics of one broker have in common."""
 
+import asyncio
 from dataclasses import dataclass, field
 
+from ..compaction.topic_compaction import RUNNING_MAX
 from ..dispatch.failover import HeldTopics
 from .message_counts import MessageCounts
 
@@ -12,3 +14,5 @@ class CommonState:
 
     counts: MessageCounts = field(default_factory=MessageCounts)
     held_topics: HeldTopics = field(default_factory=HeldTopics)
+    compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RUNNING_MAX))
+    """Held by each compaction that runs."""

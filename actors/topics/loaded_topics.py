@@ -25,6 +25,7 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
+from ..compaction.topic_compaction import open_compaction_cursor
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
 from .common_state import CommonState
@@ -77,6 +78,7 @@ class Topics:
         self._released: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}  # topics that clients came for, not owned yet
         self._closed = False
+        self._compaction_timer: asyncio.TimerHandle | None = None
 
     # -- ownership -----------------------------------------------------------------------------------------------
 
@@ -173,6 +175,20 @@ class Topics:
         for topic in list(self.loaded.values()):
             topic.check()
 
+    def _watch_compactions(self) -> None:
+        """Look for topics to compact, now and then while any are loaded."""
+        if self._compaction_timer is None and not self._closed:
+            interval_s = self._settings.compaction_monitor_interval_s
+            self._compaction_timer = asyncio.get_running_loop().call_later(interval_s, self._check_compactions)
+
+    def _check_compactions(self) -> None:
+        self._compaction_timer = None
+        for topic in list(self.loaded.values()):
+            if isinstance(topic, PersistentTopic):
+                topic.compaction.check()
+        if self.loaded:
+            self._watch_compactions()
+
     async def close_all(self) -> None:
         """Give up every topic (the session was lost, or the broker stops) and wait until all are closed."""
         for full_name in list(self.owned):
@@ -187,6 +203,8 @@ class Topics:
     async def close(self) -> None:
         """Close all topics; none is loaded from then on."""
         self._closed = True
+        if self._compaction_timer is not None:
+            self._compaction_timer.cancel()
         await self.close_all()
         await self._tasks.close()
 
@@ -228,6 +246,7 @@ class Topics:
                     topic = await self._open(full_name)
             except TimeoutError:
                 raise ServiceUnitNotReady(f"{full_name} could not be loaded in time") from None
+            self._watch_compactions()
             self.loaded[full_name] = topic  # in the step in which its policies were read; see `PolicyWatch`
             if not future.done():
                 future.set_result(topic)
@@ -271,6 +290,12 @@ class Topics:
             if self.owned.get(full_name) == epoch:
                 self._hold(full_name)  # it has another owner; its assignment arrives later
             raise
+        if self.policies.effective(name.namespace).compaction_threshold:
+            try:
+                await open_compaction_cursor(ledger)  # what is published from now on is kept for a compaction
+            except BaseException:
+                await ledger.close()
+                raise
         if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
             await ledger.close()
             raise _not_ours(full_name)

@@ -274,7 +274,7 @@ class NonPersistentTopic(TopicLife):
             if one is subscription:
                 del self.subscriptions[key]
 
-    async def last_message_id(self) -> WireMessageId:
+    async def last_message_id(self, *, compacted: bool = False) -> WireMessageId:
         raise NotAllowedError(f"{self.name.full} is not persistent: it has no last message")
 
     # -- figures -------------------------------------------------------------------------------------------------

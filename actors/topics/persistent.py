@@ -14,9 +14,11 @@ from ...protocol.entries import is_batch, parse_metadata
 from ...protocol.errors import (
     MagnetarError,
     NoSuchEntry,
+    NotAllowedError,
     SubscriptionNotFound,
 )
 from ...protocol.message_id import Position, WireMessageId
+from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
@@ -24,13 +26,15 @@ from ...runtime.settings.declarations import Settings
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.managed.publish_times import LastPublish
+from ..compaction.reading import last_compacted_id
+from ..compaction.topic_compaction import DECOMPRESSED_SIZE_MAX, TopicCompaction
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
 from ..dispatch.failover import FailoverTopic, HeldTopics
 from ..policies.effective import EffectivePolicies
 from .client_bounds import check_new_consumer, check_new_subscription
 from .common_state import CommonState
-from .positions import resolve, start_position
+from .positions import first_published, resolve, start_position
 from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
 from .subscription import Subscription
@@ -76,6 +80,7 @@ class PersistentTopic(TopicLife):
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self._use_copies()
+        self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
         self._on_terminal = on_terminal
         self._creating = asyncio.Lock()
         self._trimming = False
@@ -122,6 +127,7 @@ class PersistentTopic(TopicLife):
         self.policies = policies
         self.publishing.use_stages(publish_stages(policies, self.name))
         self._use_copies()
+        self.compaction.prepare()
         limits = _dispatch_limits(self.settings, policies)
         if limits != self.dispatch_limits:
             self.dispatch_limits = limits
@@ -149,6 +155,8 @@ class PersistentTopic(TopicLife):
         Raises SubscriptionNotFound without `create`, ServiceUnitNotReady, and what writing the cursor raises.
         """
         self.check_open()
+        if name == COMPACTION_CURSOR:
+            raise NotAllowedError(f"{name} is the name of the compaction's cursor: choose another name")
         found = self.subscriptions.get((name, durable))
         if found is not None and not found.closed:
             return found
@@ -175,6 +183,9 @@ class PersistentTopic(TopicLife):
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,
         unless forced."""
+        if name == COMPACTION_CURSOR:
+            await self.compaction.forget()
+            return
         subscription = await self.subscription(name, durable=True, start=SubscriptionStart(), create=False)
         await self.unsubscribe(subscription, None, force=force)
 
@@ -203,11 +214,13 @@ class PersistentTopic(TopicLife):
         consumers are disconnected first and connect again by themselves.
         """
 
+        compacted = subscription.reads_compacted
+
         async def locate() -> Position:
             if publish_time_ms is not None:
-                return await self.ledger.find_by_publish_time(publish_time_ms)
+                return await first_published(self.ledger, publish_time_ms, compacted=compacted)
             assert position is not None
-            return resolve(self.ledger, position)
+            return resolve(self.ledger, position, compacted=compacted)
 
         await subscription.reset(locate)
 
@@ -230,9 +243,12 @@ class PersistentTopic(TopicLife):
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    async def last_message_id(self) -> WireMessageId:
-        """Id of the last message, with the index of the last one in a batch; earliest if there is none."""
+    async def last_message_id(self, *, compacted: bool = False) -> WireMessageId:
+        """Id of the last message, with the index of the last one in a batch; earliest if there is none. With
+        `compacted` it is the last one that a reader of the compacted topic gets."""
         position = self.ledger.last_confirmed
+        if compacted and position <= self.ledger.compacted.horizon:
+            return await last_compacted_id(self.ledger.compacted, self.name.partition, DECOMPRESSED_SIZE_MAX)
         if position < (0, 0) or self.ledger.first_position > position:
             return WireMessageId(-1, -1, self.name.partition)
         entries = await self.ledger.read(position, 1, 1, upto=position)
@@ -267,8 +283,10 @@ class PersistentTopic(TopicLife):
             last_publish_ms=self.last_publish.at_ms,
             producers=[producer.figures(now_s) for producer in publishing.producers.values()],
             subscriptions=[
-                one.figures(now_s) for _, one in sorted(self.subscriptions.items(), key=lambda pair: pair[0])
+                *(one.figures(now_s) for _, one in sorted(self.subscriptions.items(), key=lambda pair: pair[0])),
+                *self.compaction.subscription(),
             ],
+            compaction=self.compaction.figures(),
         )
 
     def describe_storage(self) -> StorageFigures:
@@ -285,6 +303,7 @@ class PersistentTopic(TopicLife):
                 for info in ledger.ledger_infos
             ],
             cursors=[self._describe_cursor(name, cursor) for name, cursor in sorted(ledger.cursors.items())],
+            compacted=self.compaction.compacted(),
         )
 
     def _describe_cursor(self, name: str, cursor: Cursor) -> CursorFigures:

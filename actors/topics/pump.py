@@ -107,9 +107,13 @@ class Pump:
             self._running = False
 
     async def _read(self, plan: ReadPlan) -> list[Entry]:
-        read, bytes_max = self._host.ledger.read, self._host.dispatch_bytes_max
+        ledger, bytes_max = self._host.ledger, self._host.dispatch_bytes_max
         if not plan.positions:
-            return await read(plan.start, plan.entries_max, bytes_max)
+            active = None if self.dispatcher is None else self.dispatcher.active
+            if active is not None and active.read_compacted:
+                return await ledger.compacted.read(plan.start, plan.entries_max, bytes_max)
+            return await ledger.read(plan.start, plan.entries_max, bytes_max)
+        read = ledger.read
         found: list[Entry] = []
         wanted = dict.fromkeys(plan.positions)
         gone: list[Position] = []

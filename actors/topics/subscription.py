@@ -11,9 +11,11 @@ from ...protocol.errors import (
     NotAllowedError,
 )
 from ...protocol.message_id import Position
+from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...protocol.topic_figures import SubscriptionFigures
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
+from ..compaction.reading import CompactedCursor
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher, Limits
 from .batch_index_acks import BatchIndexAcks, PartOfBatch
@@ -63,7 +65,17 @@ class Subscription(SubscriptionMembers):
         self._pump.dispatcher = dispatcher
 
     def new_dispatcher(self, subscription_type: int, consumer: AttachedConsumer) -> Dispatcher:
-        return new_dispatcher(self.host, self.name, self.cursor, subscription_type, consumer, self._count_of, self.wake)
+        view = CompactedCursor(self.cursor, self.host.ledger.compacted)
+        single = subscription_type in (CommandSubscribe.Exclusive, CommandSubscribe.Failover)
+        cursor = view if single else self.cursor
+        made = new_dispatcher(self.host, self.name, cursor, subscription_type, consumer, self._count_of, self.wake)
+        view.wanted = lambda: _reads_compacted(made)
+        return made
+
+    @property
+    def reads_compacted(self) -> bool:
+        """Whether the consumer that gets its messages reads the compacted ledger."""
+        return self.dispatcher is not None and _reads_compacted(self.dispatcher)
 
     def wake(self) -> None:
         self._pump.wake()
@@ -205,3 +217,7 @@ class Subscription(SubscriptionMembers):
             last_flow_ms=self.last_flow_ms,
             last_mark_delete_ms=self._last_mark_delete_ms,
         )
+
+
+def _reads_compacted(dispatcher: Dispatcher) -> bool:
+    return dispatcher.active is not None and dispatcher.active.read_compacted

@@ -65,6 +65,8 @@ class SubscriptionStart(NamedTuple):
     rollback_s: int = 0
     position: Position | None = None
     publish_time_ms: int | None = None
+    compacted: bool = False
+    """Whether its consumer reads the compacted ledger."""
 
 
 class Topic(Protocol):
@@ -120,8 +122,9 @@ class Topic(Protocol):
         unless forced."""
         ...
 
-    async def last_message_id(self) -> WireMessageId:
-        """Id of the last message, with the index of the last one in a batch; earliest if there is none."""
+    async def last_message_id(self, *, compacted: bool = False) -> WireMessageId:
+        """Id of the last message, with the index of the last one in a batch; earliest if there is none. With
+        `compacted` it is the last one that a reader of the compacted topic gets."""
         ...
 
     def describe(self) -> TopicFigures:
@@ -145,6 +148,11 @@ class TopicLife:
         self.name = name
         self.state = TopicState.OPEN
         self._tasks = Tasks()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the topic takes clients."""
+        return self.state is TopicState.OPEN
 
     def check_open(self) -> None:
         """Raise ServiceUnitNotReady unless the topic takes clients."""

@@ -251,7 +251,7 @@ class AsyncClient:
                 0 = never.
             broker_consumer_stats_cache_time_ms: Accepted without effect.
             negative_ack_redelivery_delay_ms: Milliseconds from a negative acknowledgement to the redelivery.
-            is_read_compacted: Not supported. Leave it out.
+            is_read_compacted: Get only the last message of each key of what is compacted.
             properties: Shown in the topic's statistics.
             initial_position: Where a new subscription starts.
             crypto_key_reader: Where the private keys come from.
@@ -312,7 +312,7 @@ class AsyncClient:
             receiver_queue_size: Approximate number of messages that wait in the client.
             reader_name: Shown in the topic's statistics.
             subscription_role_prefix: Prefix of the name of the reader's subscription.
-            is_read_compacted: Not supported. Leave it out.
+            is_read_compacted: Get only the last message of each key of what is compacted.
             crypto_key_reader: Where the private keys come from.
             start_message_id_inclusive: Start at the start message, not behind it.
             crypto_failure_action: What happens to a message that cannot be decrypted.
@@ -340,7 +340,7 @@ class AsyncClient:
     ) -> AsyncTableView:
         """Create a table view: the last value of each key of a topic, kept up to date.
 
-        It reads the whole topic first.
+        It reads the whole topic first, compacted as far as the broker has compacted it.
 
         Args:
             topic: Any form of a topic's name.
@@ -357,7 +357,12 @@ class AsyncClient:
             MagnetarError: What the broker answers, as the class of its error.
         """
         refuse("create_table_view", schema=schema)
-        reader = await self.create_reader(topic, MessageId.earliest, subscription_name=subscription_name)
+        reader = await self.create_reader(
+            topic,
+            MessageId.earliest,
+            is_read_compacted=TopicName.parse(topic).persistent,
+            subscription_name=subscription_name,
+        )
         return await AsyncTableView.create(self._running_core(), reader)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:

@@ -36,6 +36,7 @@ class TopicReader:
                 subscription_name=name,
                 consumer_name=configuration.reader_name,
                 receiver_queue_size=configuration.receiver_queue_size,
+                is_read_compacted=configuration.is_read_compacted,
                 initial_position=InitialPosition.Latest if start == MessageId.latest else InitialPosition.Earliest,
                 start_message_id_inclusive=configuration.start_message_id_inclusive,
                 crypto_key_reader=configuration.crypto_key_reader,

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...protocol.errors import AlreadyClosed
+from ...protocol.topics import TopicName
 from ..aio.client import topic_partitions
 from ..aio.reader import TopicReader
 from ..consuming.message import Message
@@ -248,7 +249,7 @@ class Client:
                 0 = never.
             broker_consumer_stats_cache_time_ms: Accepted without effect.
             negative_ack_redelivery_delay_ms: Milliseconds from a negative acknowledgement to the redelivery.
-            is_read_compacted: Not supported. Leave it out.
+            is_read_compacted: Get only the last message of each key of what is compacted.
             properties: Shown in the topic's statistics.
             pattern_auto_discovery_period: Seconds between two looks for topics that match the pattern, or that a list
                 names.
@@ -310,7 +311,7 @@ class Client:
             receiver_queue_size: Approximate number of messages that wait in the client.
             reader_name: Shown in the topic's statistics.
             subscription_role_prefix: Prefix of the name of the reader's subscription.
-            is_read_compacted: Not supported. Leave it out.
+            is_read_compacted: Get only the last message of each key of what is compacted.
             crypto_key_reader: Where the private keys come from.
             start_message_id_inclusive: Start at the start message, not behind it.
             crypto_failure_action: What happens to a message that cannot be decrypted.
@@ -335,7 +336,7 @@ class Client:
     def create_table_view(self, topic: str, subscription_name: str | None = None, schema: object = None) -> TableView:
         """Create a table view: the last value of each key of a topic, kept up to date.
 
-        It reads the whole topic first.
+        It reads the whole topic first, compacted as far as the broker has compacted it.
 
         Args:
             topic: Any form of a topic's name.
@@ -352,7 +353,14 @@ class Client:
             MagnetarError: What the broker answers, as the class of its error.
         """
         refuse("create_table_view", schema=schema)
-        return TableView(self.create_reader(topic, MessageId.earliest, subscription_name=subscription_name))
+        return TableView(
+            self.create_reader(
+                topic,
+                MessageId.earliest,
+                is_read_compacted=TopicName.parse(topic).persistent,
+                subscription_name=subscription_name,
+            )
+        )
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the partitions of a topic.

@@ -229,6 +229,8 @@ class PartitionConsumer:
             command.consumer_name = self.name
         if configuration.priority_level:
             command.priority_level = configuration.priority_level
+        if configuration.is_read_compacted:
+            command.read_compacted = True
         if not self._durable:
             command.start_message_id.CopyFrom(_start(self._last_arrived, self._filter))
         if self._epoch:

@@ -281,11 +281,7 @@ class ConsumerConfiguration(Options):
     """One consumer."""
 
     CALL = "subscribe"
-    UNSUPPORTED = (
-        "schema",
-        "is_read_compacted",
-        "replicate_subscription_state_enabled",
-    )
+    UNSUPPORTED = ("schema", "replicate_subscription_state_enabled")
     WITHOUT_EFFECT = ("broker_consumer_stats_cache_time_ms",)
 
     topic: WantedTopics = option(doc="A topic's name in any form, a list of names, or a compiled pattern.")
@@ -318,6 +314,7 @@ class ConsumerConfiguration(Options):
     negative_ack_redelivery_backoff: RedeliveryBackoff | None = option(
         None, "In place of `negative_ack_redelivery_delay_ms`, such as a `MultiplierRedeliveryBackoff`."
     )
+    is_read_compacted: bool = option(False, "Get only the last message of each key of what is compacted.")
     properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
     initial_position: InitialPosition = option(
         InitialPosition.Latest, "Where a new subscription starts.", choice=InitialPosition
@@ -389,6 +386,8 @@ class ConsumerConfiguration(Options):
         if self.is_pattern_topic and isinstance(self.topic, str):
             object.__setattr__(self, "topic", compiled_pattern(self.topic))
         object.__setattr__(self, "topic", checked_topics(self.topic))
+        if self.is_read_compacted and self.consumer_type.name not in ("Exclusive", "Failover"):
+            raise InvalidConfiguration("is_read_compacted needs an Exclusive or Failover subscription")
         self._check_letters()
         for one in self.interceptors:
             if not isinstance(one, ConsumerInterceptor):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
@@ -421,7 +420,7 @@ class ReaderConfiguration(Options):
     """One reader."""
 
     CALL = "create_reader"
-    UNSUPPORTED = ("schema", "is_read_compacted")
+    UNSUPPORTED = ("schema",)
 
     topic: str | Sequence[str] = option(doc="A topic's name in any form, or a list of names.")
     start_message_id: MessageId = option(doc="The reader starts behind this message.")
@@ -431,6 +430,7 @@ class ReaderConfiguration(Options):
     receiver_queue_size: int = option(1_000, "Approximate number of messages that wait in the client.", minimum=1)
     reader_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
     subscription_role_prefix: str | None = option(None, "Prefix of the name of the reader's subscription.", text=True)
+    is_read_compacted: bool = option(False, "Get only the last message of each key of what is compacted.")
     start_message_id_inclusive: bool = option(False, "Start at the start message, not behind it.")
     subscription_name: str | None = option(
         None, "The name of the reader's subscription; by default a prefix and random characters.", text=True

@@ -14,6 +14,7 @@ from ...protocol.topics import check_named_entity
 from . import text as setting_text
 from .bookie import BookieSettings
 from .broker import BrokerSettings
+from .compaction import CompactionSettings
 from .limits import ClientLimitSettings
 from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
@@ -34,6 +35,7 @@ class Settings(
     ManagedLedgerSettings,
     ReplicationSettings,
     ClientLimitSettings,
+    CompactionSettings,
 ):
     """The settings of a cluster. Instances are always valid: `__post_init__` raises SettingError otherwise.
 

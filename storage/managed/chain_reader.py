@@ -18,11 +18,11 @@ from ...protocol.bookie_wire import LedgerEntry
 from ...protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
 from ...protocol.message_id import Position
 from ...runtime.tasks import Tasks
+from ..ledger.entry_cache import EntryCache
 from ..ledger.ledgers import Ledgers
 from ..ledger.reader import LedgerReader
 from ..metadata.ledger_metadata import LedgerMetadata
 from .chain import LedgerChain
-from .entry_cache import EntryCache
 
 PIECE_ENTRIES_MAX = 1000
 PIECE_SIZE_BYTES = 1 << 20

@@ -6,9 +6,9 @@ that is greater than that of every owner before. The steps:
 1. read the record (none: there is nothing to delete; a later epoch in it: StaleEpoch);
 2. recover every ledger of the chain that is not CLOSED: an owner that does not know that it was replaced gets no more
    acknowledgements;
-3. claim the record by compare-and-set: the own epoch, an empty chain, all its ledgers (and those of its cursors) in
-   `deleting`. If it changed since 1, begin again. From here on whatever an earlier owner writes, to the record or
-   beside it, fails;
+3. claim the record by compare-and-set: the own epoch, an empty chain, all its ledgers (and those of its cursors and of
+   compaction) in `deleting`. If it changed since 1, begin again. From here on whatever an earlier owner writes, to the
+   record or beside it, fails;
 4. delete the cursors and the pins, then the ledgers that `deleting` names, then the record.
 
 A crash or an error may end it at every step. The next deletion, under a greater epoch, finds the record and repeats the
@@ -58,7 +58,8 @@ async def delete_managed_ledger(
             return
         await _fence(ledgers, record)
         cursors = await list_all(metadata, metadata_keys.cursors_prefix(name))
-        gone = dict.fromkeys((*record.deleting, *(info.ledger_id for info in record.ledgers), *_ledgers_of(cursors)))
+        chain = [info.ledger_id for info in record.ledgers]
+        gone = dict.fromkeys((*record.deleting, *chain, *record.ledgers_beside, *_ledgers_of(cursors)))
         if await owned.claim((), deleting=tuple(gone)):
             break
     else:

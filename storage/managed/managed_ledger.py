@@ -33,6 +33,7 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import together
 from ..ledger.ensemble import Copies
+from ..ledger.entry_cache import EntryCache
 from ..ledger.ledgers import Ledgers
 from ..ledger.writer import AddCallback
 from ..ledger.writer_state import PendingEntry
@@ -42,10 +43,10 @@ from . import publish_times
 from .chain import LedgerChain, LedgerInfo
 from .chain_reader import ChainReads
 from .chain_writer import ChainWriter
+from .compacted import CompactedStorage
 from .cursor import Cursor
 from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
-from .entry_cache import EntryCache
 from .life import Life, ManagedLedgerState, settle
 from .pins import BulkReadPlan, Pins
 from .record import OwnedRecord, TopicEpoch, holding
@@ -78,7 +79,6 @@ class ManagedLedger:
         self.on_fenced: list[Callable[[MagnetarError], None]] = []
         self._env = env
         self._ledgers = ledgers
-        self._metadata = metadata
         self._owned = owned
         self._chain = chain
         self._cache = cache
@@ -94,6 +94,9 @@ class ManagedLedger:
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
         self._life = Life(owned.name)
         self._trimmer = Trimmer(self._home, owned, self._life, self._pins, self._writer, self._reads, self.cursors)
+        self.compacted = CompactedStorage(
+            self._home, owned, self._reads, cache, self._trimmer.finish_deleting, self._writer
+        )
         self._notify_scheduled = False
 
     # -- opening -----------------------------------------------------------------------------------------------------
@@ -129,7 +132,10 @@ class ManagedLedger:
             raise StaleEpoch(f"other brokers keep opening {name}: try again", epoch=epoch)
         if cache is None:
             cache = EntryCache(settings.cache_size_mb << 20)
-        managed = ManagedLedger(env, ledgers, metadata, settings, owned, LedgerChain(list(infos)), cache)
+        chain = LedgerChain(list(infos))
+        if owned.record.compacted is not None:  # perhaps nothing else is left of the topic
+            chain.last_confirmed = max(chain.last_confirmed, owned.record.compacted.horizon)
+        managed = ManagedLedger(env, ledgers, metadata, settings, owned, chain, cache)
         try:
             if not is_new:  # cursors are made beside a record, and deleted before it
                 await managed._open_cursors()
@@ -140,7 +146,7 @@ class ManagedLedger:
         return managed
 
     async def _open_cursors(self) -> None:
-        found = await list_all(self._metadata, metadata_keys.cursors_prefix(self.name))
+        found = await list_all(self._home.metadata, metadata_keys.cursors_prefix(self.name))
         highest = max(self._chain.last_ledger_id, self._owned.record.highest_ledger_id)
         end = max(self._chain.last_confirmed, (highest, -1))
         cursors = await together(
@@ -150,6 +156,8 @@ class ManagedLedger:
         for cursor in cursors:
             cursor.on_fenced = self._writer.fence
             self.cursors[cursor.name] = cursor
+            if cursor.kind is CursorKind.COMPACTION:  # a crash may have come between the switch and this
+                cursor.acknowledge_cumulative(self.compacted.horizon)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -262,7 +270,8 @@ class ManagedLedger:
         async with holding(self._owned, self._record_lock):  # the trim must not take what it starts with
             if (found := self._cursor_of(name, kind)) is not None:
                 return found
-            state.reset(max(self._initial(initial), self._chain.first_position))
+            start = self._initial(initial)  # readers of the compacted ledger begin in front of what is kept
+            state.reset(start if start <= self.compacted.horizon else max(start, self._chain.first_position))
             creation = Cursor.create(self._home, name, state, kind, self._owned.guard)
             cursor = await self._created_beside(creation)
             cursor.on_fenced = self._writer.fence

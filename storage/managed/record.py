@@ -15,13 +15,15 @@ is decided by the record, and nothing created beside it, before the doubt has en
 
 `deleting` names ledgers that left the chain but whose deletion is not known to be complete; the topic's owner repeats
 it.
+
+`compacted` names the compacted ledger, `compacting` the one that a compaction writes; see `compacted`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ...protocol.errors import (
     BadVersion,
@@ -34,6 +36,7 @@ from ...protocol.errors import (
     ProtocolError,
     StaleEpoch,
 )
+from ...protocol.message_id import Position
 from ...runtime.environment import Environment
 from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
@@ -43,6 +46,15 @@ from .chain import LedgerChain, LedgerInfo
 
 RECORD_WAIT_S = 10.0
 """How long a subscriber, a pin or a trim waits while others change the record, before it fails."""
+
+
+class CompactedLedger(NamedTuple):
+    """A topic's messages up to and including `horizon`, compacted. `ledger_id` is None when none of them is left."""
+
+    ledger_id: int | None
+    horizon: Position
+    entries: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,14 @@ class ManagedLedgerRecord:
     topic_epoch: int = -1
     created_ms: int = 0
     """When the record was written for the first time, 0 in records of earlier versions."""
+    compacted: CompactedLedger | None = None
+    compacting: int | None = None
+
+    @property
+    def ledgers_beside(self) -> tuple[int, ...]:
+        """The ledgers of compaction: the one that is read, and the one that is being written."""
+        read = None if self.compacted is None else self.compacted.ledger_id
+        return tuple(one for one in (read, self.compacting) if one is not None)
 
     def pack(self) -> bytes:
         record: dict[str, object] = {
@@ -75,6 +95,15 @@ class ManagedLedgerRecord:
             record["topic_epoch"] = self.topic_epoch
         if self.created_ms:
             record["created_ms"] = self.created_ms
+        if self.compacted is not None:
+            record["compacted"] = [
+                self.compacted.ledger_id,
+                *self.compacted.horizon,
+                self.compacted.entries,
+                self.compacted.size_bytes,
+            ]
+        if self.compacting is not None:
+            record["compacting"] = self.compacting
         return pack(record)
 
     @staticmethod
@@ -92,6 +121,8 @@ class ManagedLedgerRecord:
                 highest_ledger_id=int(record["highest_ledger_id"]),
                 topic_epoch=int(record.get("topic_epoch", -1)),
                 created_ms=int(record.get("created_ms", 0)),
+                compacted=_compacted(record.get("compacted")),
+                compacting=_ledger_id(record.get("compacting")),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a managed ledger cannot be decoded: {error!r}") from error
@@ -100,10 +131,11 @@ class ManagedLedgerRecord:
 CHAIN_RECORDS = RecordKind(
     metadata_keys.MANAGED_PREFIX,
     ManagedLedgerRecord.unpack,
-    lambda record: (*(info.ledger_id for info in record.ledgers), *record.deleting),
+    lambda record: (*(info.ledger_id for info in record.ledgers), *record.ledgers_beside, *record.deleting),
     brokers_write=True,
 )
-"""A record keeps the ledgers of the chain, and those that left it: their deletion is the owner's."""
+"""A record keeps the ledgers of the chain, those of compaction, and those that left it: their deletion is the owner's.
+"""
 
 
 class OwnedRecord:
@@ -162,12 +194,15 @@ class OwnedRecord:
         return self.record
 
     async def claim(self, ledgers: tuple[LedgerInfo, ...], *, deleting: tuple[int, ...] | None = None) -> bool:
-        """Write the own epoch, with what is known of the ledgers, and `deleting` if it is given. False when the record,
-        or the assignment, changed since `load`.
+        """Write the own epoch, with what is known of the ledgers. False when the record, or the assignment, changed
+        since `load`.
+
+        A compaction of an earlier owner has ended with its ownership: the ledger that it wrote is to be deleted. With
+        `deleting` nothing is left of the topic but these ledgers.
         """
-        claimed = replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers))
+        claimed = without_compacting(replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers)))
         if deleting is not None:
-            claimed = replace(claimed, deleting=deleting)
+            claimed = replace(claimed, deleting=deleting, compacted=None)
         try:
             # Only a record that does not exist yet needs it: an existing record refuses a writer that did not see its
             # last version.
@@ -254,6 +289,13 @@ class OwnedRecord:
         self._doubtful = []
 
 
+def without_compacting(record: ManagedLedgerRecord) -> ManagedLedgerRecord:
+    """The record with the ledger of a compaction that has ended early among those to delete."""
+    if record.compacting is None:
+        return record
+    return replace(record, compacting=None, deleting=(*record.deleting, record.compacting))
+
+
 @asynccontextmanager
 async def holding(owned: OwnedRecord, lock: asyncio.Lock) -> AsyncGenerator[None]:
     """Nobody else changes the record meanwhile, and what is stored is known.
@@ -324,6 +366,18 @@ def _epoch_of(assignment: bytes) -> int:
         return int(cast("Mapping[str, Any]", unpack(assignment))["epoch"])
     except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
         raise MetadataError(f"the record of an assignment cannot be decoded: {error!r}") from error
+
+
+def _compacted(value: Sequence[int | None] | None) -> CompactedLedger | None:
+    if value is None:
+        return None
+    ledger_id, *numbers = value
+    horizon_ledger, horizon_entry, entries, size_bytes = [int(one or 0) for one in numbers]
+    return CompactedLedger(_ledger_id(ledger_id), (horizon_ledger, horizon_entry), entries, size_bytes)
+
+
+def _ledger_id(value: int | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _copies(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:

@@ -20,7 +20,7 @@ from .chain_writer import ChainWriter
 from .cursor import Cursor
 from .cursor_record import CursorHome
 from .life import Life, ManagedLedgerState
-from .pins import Pins
+from .pins import Pinned, Pins
 from .record import ManagedLedgerRecord, OwnedRecord, holding
 
 logger = logging.getLogger(__name__)
@@ -160,13 +160,12 @@ class Trimmer:
 
     def look(self) -> None:
         """Something may be free now: a ledger was closed, or a pin is gone."""
-        if self._would_trim(in_memory=True):
+        if self._owned.record.deleting or self._would_trim(in_memory=True):
             self._soon()
 
     async def _trim(self) -> list[int]:
         if not self._would_trim(in_memory=True):
-            if self._owned.record.deleting:
-                await self._finish_deleting()
+            await self.finish_deleting()
             return []
         await asyncio.gather(
             *(
@@ -178,14 +177,13 @@ class Trimmer:
         async with holding(self._owned, self._record_lock):
             pinned = await self._pins.pinned()
             gone = self._would_trim(in_memory=False, pinned=pinned.ledger_ids)
-            if pinned.ends_in_s is not None and len(self._would_trim(in_memory=False)) > len(gone):
-                # Pins may be prolonged, or removed by others than us: look again, but not often.
-                self._timer.within_s(min(max(pinned.ends_in_s, PIN_LOOK_MIN_S), PIN_LOOK_MAX_S))
+            if len(self._would_trim(in_memory=False)) > len(gone):
+                self._look_when_unpinned(pinned)
             if gone:
                 await self._owned.change(lambda record: self._without(record, gone))
                 self._forget(gone)
         if gone:
-            await self._finish_deleting()
+            await self._delete_all_but(pinned.ledger_ids)
         return gone
 
     def _would_trim(self, *, in_memory: bool, pinned: frozenset[int] = frozenset()) -> list[int]:
@@ -198,9 +196,36 @@ class Trimmer:
         kept = tuple(info for info in self._chain.as_known(record.ledgers) if info.ledger_id not in gone)
         return replace(record, ledgers=kept, deleting=tuple(dict.fromkeys((*record.deleting, *gone))))
 
-    async def _finish_deleting(self) -> None:
-        """Delete the ledgers that left the chain, then forget them. What fails is left to the next trim or owner."""
-        deleting = self._owned.record.deleting
+    async def finish_deleting(self) -> None:
+        """Delete what the record says is to be deleted, except what a bulk read has pinned. That may be a compacted
+        ledger that was replaced while it is read. What fails is left to the next trim or owner.
+        """
+        if not self._owned.record.deleting:
+            return
+        try:
+            async with holding(self._owned, self._record_lock):
+                pinned = await self._pins.pinned()
+        except StaleEpoch as error:
+            self._writer.fence(error)
+            return
+        except MagnetarError as error:
+            logger.info("the pins of %s could not be read; the next trim deletes: %s", self._owned.name, error)
+            self._timer.after_failure()
+            return
+        if not pinned.ledger_ids.isdisjoint(self._owned.record.deleting):
+            self._look_when_unpinned(pinned)
+        await self._delete_all_but(pinned.ledger_ids)
+
+    def _look_when_unpinned(self, pinned: Pinned) -> None:
+        """Pins may be prolonged, or removed by others than us: look again, but not often."""
+        if pinned.ends_in_s is not None:
+            self._timer.within_s(min(max(pinned.ends_in_s, PIN_LOOK_MIN_S), PIN_LOOK_MAX_S))
+
+    async def _delete_all_but(self, pinned: frozenset[int]) -> None:
+        """A ledger that is to be deleted gets no new pin. So the pins may be those of a moment ago."""
+        deleting = [one for one in self._owned.record.deleting if one not in pinned]
+        if not deleting:
+            return
         try:
             for ledger_id in deleting:
                 await self._home.ledgers.delete(ledger_id)

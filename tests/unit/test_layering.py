@@ -54,7 +54,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.members": BASE | {"storage.ledger", "storage.metadata"},
     "actors.dispatch": BASE,
     "actors.policies": BASE,
-    "actors.topics": BASE | {"actors.dispatch", "actors.policies", "storage.managed"},
+    "actors.compaction": BASE | {"storage.managed"},
+    "actors.topics": BASE | {"actors.compaction", "actors.dispatch", "actors.policies", "storage.managed"},
     "actors.connections": BASE | {"actors.topics", "actors.dispatch", "actors.members"},
     "actors.broker": BASE
     | {"actors.connections", "actors.topics", "actors.members"}

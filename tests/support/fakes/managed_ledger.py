@@ -103,6 +103,19 @@ class MemoryTopicEpoch:
         self.stored = max(self.stored, epoch)
 
 
+class NeverCompacted:
+    """The compacted ledger of a topic that was never compacted."""
+
+    current = None
+    horizon: Position = (-1, -1)
+
+    def __init__(self, ledger: "MemoryManagedLedger") -> None:
+        self.read = ledger.read
+
+    async def find_by_publish_time(self, publish_time_ms: int) -> None:
+        await asyncio.sleep(0)
+
+
 class MemoryManagedLedger:
     """Appends complete in the next turn of the loop, all of one turn as one batch; `hold` keeps them, `fail_next`
     fails one, `fence` is another owner taking over."""
@@ -125,6 +138,7 @@ class MemoryManagedLedger:
         self.publish_times: dict[Position, int] = {}
         self.topic_epoch = MemoryTopicEpoch()
         self.copies: tuple[int, int, int] | None = None
+        self.compacted = NeverCompacted(self)
         self._pending: list[tuple[bytes, Callback]] = []
         self._failures: dict[int, BaseException] = {}
         self._appended = 0

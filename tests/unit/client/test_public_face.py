@@ -184,7 +184,7 @@ def test_enumerations(name: str) -> None:
     ("method", "options"),
     [
         ("create_producer", {"schema": object()}),
-        ("create_reader", {"start_message_id": magnetar.MessageId.earliest, "is_read_compacted": True}),
+        ("create_reader", {"start_message_id": magnetar.MessageId.earliest, "schema": object()}),
     ],
 )
 async def test_what_is_not_here_is_refused_by_name(method: str, options: dict[str, Any]) -> None:

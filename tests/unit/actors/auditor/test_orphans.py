@@ -194,7 +194,7 @@ async def test_a_ledger_that_is_named_during_the_search_is_kept_or_refused(clust
 
     writer = await cluster.ledgers.create()
 
-    async def create(*, above=-1):
+    async def create(*, above=-1, copies=None):
         return writer
 
     monkeypatch.setattr(cluster.ledgers, "create", create)

@@ -34,6 +34,7 @@ NAMES = {
     "max_unacked_messages_per_consumer": "maxUnackedMessagesPerConsumer",
     "max_unacked_messages_per_subscription": "maxUnackedMessagesPerSubscription",
     "persistence": "persistence",
+    "compaction_threshold": "compactionThreshold",
 }
 
 

@@ -51,6 +51,10 @@ PULSAR = {
     "enableBrokerSideSubscriptionPatternEvaluation": "true",
     "enableBrokerTopicListWatcher": "true",
     "subscriptionPatternMaxLength": "50",
+    "brokerServiceCompactionThresholdInBytes": "0",
+    "brokerServiceCompactionMonitorIntervalInSeconds": "60",
+    "brokerServiceCompactionPhaseOneLoopTimeInSeconds": "30",
+    "topicCompactionRetainNullKey": "false",
 }
 """From the class ServiceConfiguration."""
 BOOKKEEPER = {
