@@ -2,7 +2,7 @@
 
 Below, a *scope* is a namespace (`tenant/namespace`) or a topic by its full name, without partition. What holds for a
 topic follows from the settings, its namespace and the topic itself, the narrowest level last. Both levels are held,
-listed and told in the same way; `of` puts them together.
+listed and told in the same way; `of` puts them together. With `topicLevelPoliciesEnabled=false` topics are left out.
 
 The coordinator keeps the policies in a record for each scope. A record has a version, which grows with every change and
 never comes back, not even when a scope is deleted and created again. The coordinator stores a change first, then sends
@@ -17,6 +17,7 @@ Invariants:
 
 - Within a session, and as long as a scope exists, what is held for it never goes back to an older version, in
   whatever order a listing and changes arrive.
+- A scope that is deleted during a listing does not come back with an older page.
 - A scope that a whole listing does not name, and of which no change came since the listing began, has no policies.
 - At the end of a listing, and from then on as long as the connection lasts, the copy is the coordinator's.
 - A loaded topic has what is held for its namespace and itself. `of` is read in the step in which a topic
@@ -88,6 +89,8 @@ class PolicyWatch:
         self._held: dict[str, _Held] = {}
         self._unlisted: dict[str, None] = {}
         """Scopes of which neither the listing nor a change has said anything since the listing began."""
+        self._deleted: dict[str, int] = {}
+        """Scopes that were deleted since the listing began, and the version by then. A page may be older than that."""
         self._topics: dict[str, dict[str, None]] = {}
         """Topics that have policies of their own, by namespace."""
         self._known = asyncio.Event()
@@ -125,23 +128,28 @@ class PolicyWatch:
         again = self.state in (WatchState.KNOWN, WatchState.RELISTING)
         self._become(WatchState.RELISTING if again else WatchState.LISTING)
         self._unlisted = dict.fromkeys(self._held)
+        self._deleted = {}
 
     def take(self, rows: Iterable[tuple[str, int, object]]) -> None:
         """A page of the listing, or a change: scopes, the versions of their records, and their policies; None for a
         scope that was deleted. Raises ProtocolError, and takes nothing, when one of them is malformed."""
         found = [(*_scope(scope), version, _checked(scope, policies)) for scope, version, policies in rows]
+        if not self._settings.topic_level_policies_enabled:
+            found = [row for row in found if row[0] == row[1]]
         changed: dict[str, EffectivePolicies] = {}
         for scope, namespace, version, values in found:
             self._unlisted.pop(scope, None)
+            if values is None and self.state is not WatchState.KNOWN:
+                self._deleted[scope] = max(version, self._deleted.get(scope, NO_VERSION))
             held = self._held.get(scope)
-            if held is None or held.version < version:
+            if held.version < version if held is not None else self._deleted.get(scope, NO_VERSION) <= version:
                 self._put(scope, namespace, version, values, changed)
         self._tell(changed)
 
     def listing_ended(self) -> None:
         """The listing is complete."""
         self._become(WatchState.KNOWN)
-        gone, self._unlisted = self._unlisted, {}
+        gone, self._unlisted, self._deleted = self._unlisted, {}, {}
         changed: dict[str, EffectivePolicies] = {}
         for scope in gone:
             self._put(*_scope(scope), NO_VERSION, None, changed)

@@ -21,7 +21,7 @@ class BrokerSettings:
         "topicLevelPoliciesEnabled",
         "pulsar",
         True,
-        "Whether the admin reads and sets policies of single topics.",
+        "Whether topics have policies of their own. If not, brokers ignore them, and the admin refuses their paths.",
     )
     unacked_messages_max_per_consumer: int = setting(
         "maxUnackedMessagesPerConsumer",

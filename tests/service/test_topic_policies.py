@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
 from magnetar.storage.metadata import keys as metadata_keys
 from support.clients.wire_peer import WirePeer
-from support.servers.admin_http import Http
+from support.servers.admin_http import Http, admin_of
+from support.servers.coordination import FAST, coordination
 from support.servers.embedded_cluster import EmbeddedCluster
 
 NAMESPACE = "public/default"
@@ -149,6 +151,14 @@ async def test_a_bound_of_a_topic_has_pulsars_answers(http: Http, name: str, app
     assert (await http("PUT", f"{PATH}/parts/partitions", 2))[0] == 204
     assert (await http("POST", f"{PATH}/parts-partition-0/{name}", 3))[0] == 412
     assert (await http("POST", f"{PATH}/parts/{name}", 3))[0] == 204
+
+
+async def test_topics_have_no_policy_paths_without_topic_level_policies() -> None:
+    settings = replace(FAST, topic_level_policies_enabled=False)
+    async with coordination(settings) as running, admin_of(running, settings) as http:
+        for method, body in (("GET", None), ("POST", 3), ("DELETE", None)):
+            status, reason = await http(method, f"{PATH}/own/maxProducers", body)
+            assert status == 405 and "topicLevelPoliciesEnabled=true" in reason["reason"]
 
 
 async def test_the_copies_of_a_topic_are_shown_as_they_hold(http: Http) -> None:

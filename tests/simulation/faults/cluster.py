@@ -38,6 +38,9 @@ TRAPPED_PREFIXES = (
 NAMESPACE = "public/default"
 POLICY_RUNS = 0.1
 """Share of runs in which policies change and no broker registers again, which would hide a change that was not told."""
+TOPIC_SHARE = 0.5
+"""Of the changes of policies."""
+TOPICS_WITH_POLICIES = 4
 UNREACHED = (None, 0, 1 << 20, (1 << 20) + 1)
 """Bounds that nothing in a run reaches: a change shows in what brokers hold, and nowhere else."""
 
@@ -178,12 +181,19 @@ class ClusterFaults(Faults):
             await self._order("rebalance", office.rebalancer.rebalance())
 
     async def change_policy(self) -> None:
-        """A bound of the namespace changes."""
+        """A bound of the namespace changes, or that of a topic."""
         office = self._office()
-        if office is not None:
-            policy = self._random.choice(("max_producers_per_topic", "max_unacked_messages_per_consumer"))
-            value = self._random.choice(UNREACHED)
-            await self._order("policy", NamespaceMethods(office).rpc_set_policy(None, NAMESPACE, policy, value))  # type: ignore[arg-type]
+        if office is None:
+            return
+        policy = self._random.choice(("max_producers_per_topic", "max_unacked_messages_per_consumer"))
+        value = self._random.choice(UNREACHED)
+        topics = [topic for topic, _ in office.registry.list_topics(NAMESPACE, "", TOPICS_WITH_POLICIES)]
+        methods = NamespaceMethods(office)
+        if topics and self._random.random() < TOPIC_SHARE:
+            topic = self._random.choice(topics)
+            await self._order("topic policy", methods.rpc_set_topic_policy(None, topic, policy, value))  # type: ignore[arg-type]
+        else:
+            await self._order("policy", methods.rpc_set_policy(None, NAMESPACE, policy, value))  # type: ignore[arg-type]
 
     def _office(self) -> Office | None:
         node = self._cluster.coordinator

@@ -14,9 +14,10 @@ from contextlib import ExitStack, contextmanager
 from .mutant import Mutant
 from .original import ORIGINAL
 from .own import OWN
+from .policies import POLICIES
 from .repair import REPAIR
 
-MUTANTS = {mutant.name: mutant for mutant in (*ORIGINAL, *OWN, *REPAIR)}
+MUTANTS = {mutant.name: mutant for mutant in (*ORIGINAL, *OWN, *POLICIES, *REPAIR)}
 EXPLORED = ("#2614", "#2615", "#1591")
 
 

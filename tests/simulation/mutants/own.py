@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.coordinator.member_lists import MemberLists
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.coordinator.topic_watchers import TopicWatchers
@@ -218,10 +217,6 @@ def _give_ids_out_again(stack: ExitStack) -> None:
         self._heard = True
 
     replace(stack, LedgerIds, "known", known)
-
-
-def _keep_policies_secret(stack: ExitStack) -> None:
-    replace(stack, MemberLists, "policies_changed", lambda self, change: None)
 
 
 def _keep_topics_secret(stack: ExitStack) -> None:
@@ -451,7 +446,6 @@ OWN = (
     Mutant(
         "always forced", "a subscriber creates its topic, forced or not", "I10", _create_for_every_subscriber, "cluster"
     ),
-    Mutant("policy not sent", "a change of policies is not sent to brokers", "I8", _keep_policies_secret, "cluster"),
     Mutant("id again", "a restored counter gives ledger ids out twice", "I2", _give_ids_out_again, "cluster"),
     Mutant("same epoch", "exclusive access is granted without a higher epoch", "I2", _keep_the_epoch, "cluster"),
     Mutant("deposed leader", "a producer that was deposed comes back", "I2", _let_deposed_leaders_in, "cluster"),

@@ -15,8 +15,6 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
-from magnetar.actors.policies.effective import EffectivePolicies
-from magnetar.actors.policies.record import NamespaceRecord
 from magnetar.actors.topics import loaded_topics as topics
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
@@ -31,9 +29,10 @@ from ..checkers.cursor_watch import CursorWatch
 from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
 from ..checkers.metadata_watch import MetadataWatch
+from ..checkers.policies_agree import policies_agree
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
-from ..faults.cluster import NAMESPACE, ClusterFaults
+from ..faults.cluster import ClusterFaults
 from ..workloads.asking import Asking
 from ..workloads.chunked import Chunked
 from ..workloads.consuming import Consuming
@@ -154,7 +153,9 @@ class Scenario:
         await self._cluster.start()
         await self._safety()
         await self._quiet()
-        await self._cluster.until(self._policies_agree, POLICIES_LIMIT_S, "I8: a broker has policies of its own")
+        await self._cluster.until(
+            partial(policies_agree, self._cluster), POLICIES_LIMIT_S, "I8: a broker has policies of its own"
+        )
         self._compare()
         if self._history.violations:
             return
@@ -238,22 +239,6 @@ class Scenario:
         await self._log_reading.run(self._log_reading.read)
         for consumer in self._consumers:
             await consumer.run(consumer.stop)
-
-    def _policies_agree(self) -> bool:
-        """Whether the coordinator, every broker, and every topic that it has loaded, has the stored policies."""
-        if not self._cluster.coordinator.ready:
-            return False
-        known = self._cluster.coordinator.service.office.namespaces.policies(NAMESPACE)
-        stored = self._cluster.records.by_key[metadata_keys.namespace(NAMESPACE)]
-        if (known.version, known.policies) != (stored.version, NamespaceRecord.unpack(stored.value).policies):
-            return False
-        policies = EffectivePolicies.resolve(self._cluster.settings, known.policies or {})
-        brokers = [node.service.topics for node in self._cluster.brokers if node.ready]
-        return bool(brokers) and all(
-            topics.policies.effective(NAMESPACE) == policies
-            and all(topic.policies == policies for topic in topics.loaded.values())
-            for topics in brokers
-        )
 
     def _compare(self) -> None:
         logs = self._log_reading.logs

@@ -11,6 +11,7 @@ from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
+from magnetar.runtime.settings.declarations import Settings
 from support.fakes.topic_figures import producer_figures, storage_figures, topic_figures
 from support.servers.coordination import CLUSTER, FAST, KEYS, Coordination, Member, TestBrokerRpc
 
@@ -78,8 +79,8 @@ class Http:
 
 
 @contextlib.asynccontextmanager
-async def admin_of(cluster: Coordination) -> AsyncIterator[Http]:
-    admin = AdminService(cluster.env, CLUSTER, KEYS, FAST, "127.0.0.1", 0, cluster.locate)
+async def admin_of(cluster: Coordination, settings: Settings = FAST) -> AsyncIterator[Http]:
+    admin = AdminService(cluster.env, CLUSTER, KEYS, settings, "127.0.0.1", 0, cluster.locate)
     await admin.start()
     try:
         async with aiohttp.ClientSession() as session:

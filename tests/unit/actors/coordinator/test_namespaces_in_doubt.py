@@ -8,7 +8,7 @@ import pytest
 from magnetar.actors.coordinator import namespaces as namespaces_module
 from magnetar.actors.coordinator.namespaces import Namespaces
 from magnetar.actors.members.contracts_namespaces import NamespacePolicies
-from magnetar.protocol.errors import BadVersion, MetadataUnavailable, NotAllowedError, OutcomeUnknown
+from magnetar.protocol.errors import BadVersion, NotAllowedError, OutcomeUnknown
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import certain_writes
@@ -18,38 +18,13 @@ from magnetar.storage.metadata.epoch_guard import take_office
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult
 from support.fakes.bookies import until
+from support.stores.silent_store import SilentStore
 
 NAME = "public/default"
 BOUND = "max_producers_per_topic"
 KEY = metadata_keys.namespace(NAME)
 
 pytestmark = pytest.mark.parametrize("landed", [True, False], ids=["stored", "not stored"])
-
-
-class SilentStore(MemoryMetadataStore):
-    """While `silent`, the answers of writes are lost, and from then on nothing is answered. The writes happen if
-    `landed`. `away`: reads that fail afterwards.
-    """
-
-    silent = False
-    landed = True
-    away = 0
-    _lost = False
-
-    async def write_many(self, writes: list[Write], guard: Guard | None = None) -> list[WriteResult]:  # type: ignore[override]
-        if not self.silent:
-            return await super().write_many(writes, guard)
-        self._lost = True
-        if self.landed:
-            await super().write_many(writes, guard)
-        raise OutcomeUnknown("the answer was lost")
-
-    async def get(self, key: str) -> Versioned | None:
-        self._lost &= self.silent
-        if self._lost or (self.away and not self.silent):
-            self.away -= not self.silent
-            raise MetadataUnavailable("the store is away")
-        return await super().get(key)
 
 
 class Bench:

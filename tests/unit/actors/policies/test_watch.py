@@ -15,19 +15,21 @@ from support.servers.broker_bench import TOPIC, broker_front, until
 
 NAME = TopicName.parse(TOPIC)
 BOUND = "max_producers_per_topic"
+OTHER = "max_consumers_per_topic"
 SETTINGS = Settings(producers_max_per_topic=1)
 
 
 class Bench:
     """A watch, and what it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = SETTINGS) -> None:
         self.told: list[dict[str, int]] = []
-        self.watch = PolicyWatch(SETTINGS, self._changed)
+        self.watch = PolicyWatch(settings, self._changed)
 
     def _changed(self, changed: Mapping[str, EffectivePolicies]) -> None:
         self.told.append({name: one.max_producers_per_topic for name, one in changed.items()})
-        assert all(self.watch.effective(name) == one for name, one in changed.items())
+        for name, one in changed.items():
+            assert one == (self.watch.of(TopicName.parse(name)) if "://" in name else self.watch.effective(name))
 
     def list(self, *rows: tuple[str, int, object]) -> None:
         self.watch.listing_began()
@@ -36,6 +38,9 @@ class Bench:
 
     def bound(self, namespace: str = "a/b") -> int:
         return self.watch.effective(namespace).max_producers_per_topic
+
+    def bound_of(self, topic: str) -> int:
+        return self.watch.of(TopicName.parse(topic)).max_producers_per_topic
 
 
 def test_a_namespace_of_which_nothing_is_known_has_the_settings() -> None:
@@ -129,24 +134,97 @@ def test_malformed_policies_are_refused_and_nothing_of_the_page_is_taken(policie
     assert bench.bound() == 1 and bench.told == []
 
 
+OWN = "persistent://a/b/own"
+
+
+def test_a_topics_own_value_counts_before_that_of_its_namespace() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7, OTHER: 3}), (OWN, 1, {BOUND: 2}))
+    assert (bench.bound_of(OWN), bench.bound_of("persistent://a/b/next")) == (2, 7)
+    assert bench.watch.of(TopicName.parse(OWN)).max_consumers_per_topic == 3
+    assert bench.told == [{"a/b": 7, OWN: 2}]
+
+
+def test_partitions_have_the_policies_of_their_topic_and_other_domains_do_not() -> None:
+    bench = Bench()
+    bench.list((OWN, 1, {BOUND: 2}))
+    assert [bench.bound_of(f"{OWN}-partition-{index}") for index in range(2)] == [2, 2]
+    assert bench.bound_of("non-persistent://a/b/own") == bench.bound_of(f"{OWN}-x") == 1
+
+
+def test_a_change_of_the_namespace_reaches_a_topic_that_does_not_say_otherwise() -> None:
+    bench = Bench()
+    bench.list((OWN, 1, {OTHER: 4}))
+    bench.watch.take([("a/b", 5, {BOUND: 7})])
+    assert bench.told[1:] == [{"a/b": 7, OWN: 7}]
+    bench.watch.take([("a/b", 6, None)])
+    assert bench.told[2:] == [{"a/b": 1, OWN: 1}]
+    assert bench.watch.of(TopicName.parse(OWN)).max_consumers_per_topic == 4
+
+
+def test_a_topic_without_policies_any_longer_has_those_of_its_namespace() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}), (OWN, 1, {BOUND: 2}))
+    bench.watch.take([(OWN, 2, None)])
+    assert bench.bound_of(OWN) == 7 and bench.told[1:] == [{OWN: 7}]
+    assert bench.watch._topics == {} and list(bench.watch._held) == ["a/b"]
+
+
+def test_a_topic_that_a_listing_does_not_name_has_no_policies_of_its_own() -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7}), (OWN, 1, {BOUND: 2}))
+    bench.list((OWN, 1, {BOUND: 2}))
+    assert (bench.bound(), bench.bound_of(OWN)) == (1, 2)
+    bench.list()
+    assert bench.bound_of(OWN) == 1 and bench.told[1:] == [{"a/b": 1}, {OWN: 1}]
+
+
+def test_a_topic_deleted_during_a_listing_does_not_come_back_with_an_older_page() -> None:
+    bench = Bench()
+    bench.watch.listing_began()
+    bench.watch.take([(OWN, 6, None)])
+    bench.watch.take([(OWN, 5, {BOUND: 2})])
+    assert bench.bound_of(OWN) == 1
+    bench.watch.take([(OWN, 6, {BOUND: 3})])  # created again
+    bench.watch.listing_ended()
+    assert bench.bound_of(OWN) == 3
+
+
+def test_a_broker_without_topic_level_policies_goes_by_the_namespace() -> None:
+    bench = Bench(Settings(topic_level_policies_enabled=False))
+    bench.list(("a/b", 5, {BOUND: 7}), (OWN, 1, {BOUND: 2}))
+    bench.watch.take([(OWN, 2, {BOUND: 3})])
+    assert bench.bound_of(OWN) == 7 and bench.told == [{"a/b": 7}]
+
+
+def test_policies_of_what_is_no_topic_are_refused_and_nothing_is_taken() -> None:
+    bench = Bench()
+    with pytest.raises(ProtocolError, match="no topic"):
+        bench.watch.take([("a/b", 5, {BOUND: 7}), ("ftp://a/b/c", 1, {BOUND: 2})])
+    assert bench.bound() == 1 and bench.told == []
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_the_copy_ends_with_what_the_coordinator_has_however_messages_mix(seed: int) -> None:
     """Pages are pictures of a moment; changes overtake them and each other, connections end in the middle."""
     chance = random.Random(seed)
-    names = [f"t/n{number}" for number in range(6)]
-    truth: dict[str, tuple[int, dict[str, object]]] = {}
+    spaces = [f"t/n{number}" for number in range(3)]
+    topics = [f"persistent://{space}/{name}" for space in spaces for name in "ab"]
+    names = [*spaces, *topics]
+    truth: dict[str, tuple[int, dict[str, object] | None]] = {}
     bench = Bench()
     version = 0
     for _ in range(8):
         bench.watch.listing_began()
         on_the_way: list[list[tuple[str, int, object]]] = []
-        for name in sorted(names):  # one page for each namespace, between them changes
+        for name in sorted(names):  # one page for each scope, between them changes
             if name in truth and truth[name][1]:
                 on_the_way.append([(name, *truth[name])])
             for _ in range(chance.randrange(3)):
                 version += 1
                 changed = chance.choice(names)
-                truth[changed] = (version, {BOUND: chance.randrange(9)} if chance.random() < 0.7 else {})
+                none = None if "://" in changed else {}
+                truth[changed] = (version, {BOUND: chance.randrange(9)} if chance.random() < 0.7 else none)
                 on_the_way.append([(changed, *truth[changed])])
         broken_off = chance.random() < 0.3
         chance.shuffle(on_the_way)
@@ -154,8 +232,12 @@ def test_the_copy_ends_with_what_the_coordinator_has_however_messages_mix(seed: 
             bench.watch.take(rows)
         if not broken_off:
             bench.watch.listing_ended()
-            for name in names:
-                assert bench.bound(name) == truth.get(name, (0, {}))[1].get(BOUND, 1), name
+            values = {name: row[1] or {} for name, row in truth.items()}
+            for space in spaces:
+                assert bench.bound(space) == values.get(space, {}).get(BOUND, 1), space
+            for topic in topics:
+                wide = values.get(TopicName.parse(topic).namespace, {}).get(BOUND, 1)
+                assert bench.bound_of(topic) == values.get(topic, {}).get(BOUND, wide), topic
 
 
 # -- loads -------------------------------------------------------------------------------------------------------------
