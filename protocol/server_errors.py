@@ -202,7 +202,8 @@ class InvalidTopicName(MagnetarError):
 class IncompatibleSchema(MagnetarError):
     """The schema is incompatible with the topic's schemas.
 
-    What to do: Nothing here raises it yet. Another Pulsar: use a schema that is compatible with the topic's.
+    What to do: Use a schema that goes with the topic's, as the message says. Or change `schemaCompatibilityStrategy` of
+        the namespace. A schema that is malformed is refused with this error, too.
     """
 
     server_error = 18

@@ -24,9 +24,6 @@ RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 UNSUPPORTED_DEFAULTS: Mapping[str, object] = {
     "subscription_auth_mode": "None",
-    "schema_compatibility_strategy": "UNDEFINED",
-    "is_allow_auto_update_schema": True,
-    "schema_validation_enforced": False,
     "deduplicationEnabled": False,
     "offload_threshold": -1,
     "offload_threshold_in_seconds": -1,
@@ -67,7 +64,7 @@ class PolicyRoutes:
     def _routes_of_topic(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[web.RouteDef]:
         path = f"/admin/v2/{{domain:persistent|non-persistent}}/{{tenant}}/{{namespace}}/{{topic}}/{level.path}"
         yield web.get(path, self._topic_getter(name, policy, level))
-        yield web.post(path, self._topic_setter(name, policy, level))
+        yield (web.put if level.put else web.post)(path, self._topic_setter(name, policy, level))
         if level.removable:
             yield web.delete(path, self._topic_remover(name, policy))
 

@@ -62,6 +62,25 @@ class Owners:
             on_retry=retry.silently,
         )
 
+    async def ask_any(self, question: Callable[[BrokerContract], Awaitable[A]]) -> A:
+        """Ask a live broker something that every broker knows; while there is none, try again for a while.
+
+        Raises what the method raises, and ServiceUnitNotReady.
+        """
+
+        async def ask_one() -> A:
+            brokers = sorted(self.coordinator.brokers)
+            if not brokers:
+                raise ServiceUnitNotReady("no broker is alive: start one")
+            return await question(self._brokers.of(self._env.random.choice(brokers), timeout_s=OWNER_TIMEOUT_S))
+
+        return await retry.limited(
+            LimitedBackoff(self._env.random, MOVING_RETRY_INITIAL_S, MOVING_RETRY_MAX_S, MOVING_LIMIT_S),
+            ask_one,
+            retriable=lambda error: isinstance(error, ServiceUnitNotReady | CoordinatorUnavailable),
+            on_retry=retry.silently,
+        )
+
     async def members(self, topic: TopicName, *, create: bool = False) -> list[str]:
         """What a topic consists of: its partitions, or itself. Raises TopicNotFound."""
         partitions = await self.coordinator.ask.partitions(topic=topic.full, create=create)
@@ -91,9 +110,9 @@ async def at_a_time(calls: Sequence[Callable[[], Awaitable[A]]]) -> list[A]:
     return results
 
 
-def json_answer(value: object) -> web.Response:
-    """200 with a JSON body."""
-    return web.Response(text=json.dumps(value), content_type="application/json")
+def json_answer(value: object, *, status: int = 200) -> web.Response:
+    """A JSON body."""
+    return web.Response(text=json.dumps(value), content_type="application/json", status=status)
 
 
 def no_content() -> web.Response:

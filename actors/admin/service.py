@@ -20,6 +20,7 @@ from ...protocol.errors import (
     AuthorizationError,
     BadVersion,
     CoordinatorUnavailable,
+    IncompatibleSchema,
     InvalidConfiguration,
     InvalidTopicName,
     KeyExists,
@@ -48,6 +49,7 @@ from .compaction_routes import CompactionRoutes
 from .guard import RequestGuard
 from .policy_routes import PolicyRoutes
 from .requests import Owners
+from .schema_routes import SchemaRoutes
 from .topic_routes import TopicRoutes
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[MagnetarError], int], ...] = (
     (NoSuchKey, 404),
     (KeyExists, 409),
     (BadVersion, 409),
+    (IncompatibleSchema, 409),
     (InvalidTopicName, 412),
     (InvalidConfiguration, 412),
     (NotAllowedError, 412),
@@ -111,6 +114,7 @@ class AdminService:
             CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
             PolicyRoutes(settings, owners),
+            SchemaRoutes(owners),
         ]
         self._runner: web.AppRunner | None = None
 
@@ -183,6 +187,8 @@ class AdminService:
 def _status_of(error: MagnetarError) -> int:
     if error.details.get("exists"):
         return 409
+    if error.details.get("invalid"):
+        return 422
     if error.details.get("in_use"):
         return 412
     return next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 500)

@@ -11,26 +11,26 @@ from dataclasses import replace
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
-from ...runtime.rpc.connection import RpcConnection, RpcService
+from ...runtime.rpc.connection import Handler, RpcConnection, RpcService
+from ...runtime.rpc.groups import handlers_of
 from ...storage.ledger.bookie_directory import BookieInfo
 from ..members.contracts_broker import PIN_TTL_DEFAULT_S, BrokerContract, LastMessage, PlannedRead, Point
+from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
 from .read_planning import plan_read, position_of_point
+from .schema_methods import SchemaMethods
 
 DELETIONS_AT_A_TIME = 8
 PIN_TTL_MAX_S = 24 * 3600.0
 
 
-class BrokerRpc(RpcService):
-    """The internal side of one broker. Topics are named in full."""
-
-    contract = BrokerContract
+class OwnerMethods:
+    """What only the owner of a topic can answer. Topics are named in full."""
 
     def __init__(self, topics: Topics, bookies: Callable[[], Iterable[BookieInfo]], address: str = "") -> None:
-        """`address` is `host:port` of the broker."""
         self._topics = topics
         self._bookies = bookies
         self._address = address
@@ -168,6 +168,26 @@ class BrokerRpc(RpcService):
             await subscription.seek(publish_time_ms=place)
         else:
             await subscription.seek(position=position_of_point(place))
+
+
+class BrokerRpc(RpcService):
+    """The internal side of one broker."""
+
+    contract = BrokerContract
+    method_groups = (OwnerMethods, SchemaMethods)
+
+    def __init__(
+        self,
+        topics: Topics,
+        schemas: SchemaRegistry,
+        bookies: Callable[[], Iterable[BookieInfo]],
+        address: str = "",
+    ) -> None:
+        """`address` is `host:port` of the broker."""
+        self._handlers = handlers_of(OwnerMethods(topics, bookies, address), SchemaMethods(schemas, topics))
+
+    def handler(self, method: str) -> Handler | None:
+        return self._handlers.get(method)
 
 
 def _find(topic: Topic, name: str) -> SubscriptionMembers:

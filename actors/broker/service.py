@@ -33,13 +33,16 @@ from ..connections.link import MakeFamily
 from ..connections.lookup_commands import LookupCommands
 from ..connections.producer_commands import ProducerCommands
 from ..connections.publish_budget import PublishBudget
+from ..connections.schema_commands import SchemaCommands
 from ..connections.topic_list_commands import TopicListCommands
 from ..members.coordinator_link import CoordinatorClient
 from ..members.matched_topics import MatchedLists
 from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
+from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 from .methods import BrokerRpc
+from .producer_names import ProducerNames
 from .session import BrokerSession
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ COMMAND_FAMILIES: tuple[MakeFamily, ...] = (
     ConsumerCommands,
     LookupCommands,
     TopicListCommands,
+    SchemaCommands,
 )
 """What clients may say on a connection, beside CONNECT, PING and PONG."""
 
@@ -115,6 +119,7 @@ class BrokerService:
         self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim)
         lists = MatchedLists(TopicWatch(env, self._coordinator))
         self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max, lists)
+        self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -130,8 +135,7 @@ class BrokerService:
         self._rpc: RpcServer | None = None
         self._tasks = Tasks()
         self._tick: asyncio.TimerHandle | None = None
-        self._name_prefix = ""
-        self._names = 0
+        self._names = ProducerNames()
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -150,6 +154,7 @@ class BrokerService:
             self._keys,
             BrokerRpc(
                 self.topics,
+                self.schemas,
                 lambda: self._coordinator().bookies.bookies.values(),
                 self.service_url.removeprefix("pulsar://"),
             ),
@@ -221,9 +226,9 @@ class BrokerService:
         self._session = session
         data: MemberData = {"url": self.service_url, "rpc": list(self._rpc.address)}
         await session.start(self._advertised_host, self._port, data)
-        if not self._name_prefix:
+        if not self._names.prefix:
             number = await session.coordinator.metadata.allocate(PRODUCER_COUNTER, 1)
-            self._name_prefix = f"{self.settings.cluster_name}-{number}"
+            self._names.prefix = f"{self.settings.cluster_name}-{number}"
 
     def _session_lost(self) -> None:
         if self.state in (BrokerState.LISTENING, BrokerState.SERVING):
@@ -277,10 +282,7 @@ class BrokerService:
 
     def new_producer_name(self) -> str:
         """A producer name that no other producer in the cluster has or had."""
-        if not self._name_prefix:
-            raise ServiceUnitNotReady("this broker is joining the cluster")
-        self._names += 1
-        return f"{self._name_prefix}-{self._names}"
+        return self._names.new()
 
     def _keep_alive(self) -> None:
         for connection in list(self.connections):

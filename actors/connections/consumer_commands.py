@@ -46,6 +46,8 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer, CompactedReader, KeySharedOptions
+from ..schemas.definition import SchemaDefinition, SchemaType
+from ..schemas.topic_rules import check_schema_of_consumer
 from ..topics.batch_index_acks import PartOfBatch
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart
@@ -120,6 +122,8 @@ class ConsumerCommands(CommandFamily):
         name = TopicName.parse(command.topic)
         _check(command, name, host.settings.consumer_metadata_max_chars)
         topic = await host.topics.get(name, create=command.force_topic_creation)
+        definition = SchemaDefinition.of_wire(command.schema) if command.HasField("schema") else None
+        await check_schema_of_consumer(host.schemas, topic, definition)
         start_id = command.start_message_id if command.HasField("start_message_id") else None
         subscription = await topic.subscription(
             command.subscription,
@@ -146,6 +150,7 @@ class ConsumerCommands(CommandFamily):
             now_s=asyncio.get_running_loop().time(),
         )
         consumer.key_shared = _key_shared(command)
+        consumer.takes_any_schema = definition is not None and definition.type is SchemaType.AUTO_CONSUME
         await subscription.attach(consumer, command.subType)
         cancelled = self._creating.pop(command.consumer_id, True)
         if cancelled or connection.closed:

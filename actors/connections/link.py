@@ -12,6 +12,7 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..dispatch.consumer import AttachedConsumer
 from ..members.topic_lookup import Lookups
+from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 from ..topics.producer import AttachedProducer, PublishOutlet
 
@@ -28,6 +29,7 @@ class LinkHost(Protocol):
     settings: Settings
     topics: Topics
     lookups: Lookups
+    schemas: SchemaRegistry
 
     def new_producer_name(self) -> str:
         """A producer name that no other producer in the cluster has or had. Raises ServiceUnitNotReady."""

@@ -19,14 +19,14 @@ from ...protocol.pulsar_pb2 import (
     CommandProducerSuccess,
     CommandSend,
     CommandSuccess,
-    Schema,
 )
 from ...protocol.topics import TopicName
+from ..schemas.definition import SchemaDefinition
+from ..schemas.topic_rules import schema_of_producer
 from ..topics.access_modes import AccessMode, AccessRequest
 from ..topics.producer import AttachedProducer
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily, CommandHandler, EntryHandler
-from .lookup_commands import BYTES_SCHEMA_VERSION
 
 DEPARTED_MAX = 10_000
 LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously
@@ -95,6 +95,8 @@ class ProducerCommands(CommandFamily):
             now_s=asyncio.get_running_loop().time(),
         )
         topic.publishing.check(producer)
+        definition = SchemaDefinition.of_wire(command.schema) if command.HasField("schema") else None
+        producer.schema_version = await schema_of_producer(connection.host.schemas, topic, definition)
         initial = command.initial_subscription_name
         if initial and (initial, True) not in topic.subscriptions:
             if not connection.host.settings.allow_auto_subscription_creation:
@@ -205,14 +207,11 @@ class ProducerCommands(CommandFamily):
 
 
 def _success(command: CommandProducer, producer: AttachedProducer, *, ready: bool = True) -> bytes:
-    """A producer that names the schema of bytes gets the version that Pulsar gives to it: the Go client sends nothing
-    without one. For any other schema there is no version, since none is kept."""
-    of_bytes = command.HasField("schema") and command.schema.type == Schema.NoSchema
     answer = CommandProducerSuccess(
         request_id=command.request_id,
         producer_name=producer.name,
         last_sequence_id=-1,
-        schema_version=BYTES_SCHEMA_VERSION if of_bytes else b"",
+        schema_version=producer.schema_version,
         producer_ready=ready,
     )
     if ready and producer.topic_epoch is not None:

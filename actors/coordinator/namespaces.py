@@ -17,6 +17,9 @@ be stored, or be stored later. The coordinator then reads the record again until
 A namespace whose deletion is in doubt takes no topics. The doubt ends with this, with the next change whose outcome is
 known, or with the end of the office: the next coordinator reads everything.
 
+A schema may be stored for a topic that does not exist yet. The coordinator deletes such schemas after their namespace,
+and again before it creates a namespace of that name, since a crash may lie between.
+
 Which topics a namespace has is not known here.
 """
 
@@ -118,6 +121,7 @@ class Namespaces:
                 raise NoSuchKey(f"the tenant {tenant} does not exist")
             if name in self._namespaces:
                 raise KeyExists(f"the namespace {name} already exists")
+            await self._delete_schemas(name)
             change = put_certain(self._env, self._store, metadata_keys.namespace(name), record.pack(), None)
             self._enter(name, record, await self._outcome_of(name, change, created=record))
 
@@ -148,9 +152,15 @@ class Namespaces:
                 change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
                 await self._outcome_of(name, change)
                 self._gone(name)
+                await self._delete_schemas(name)
             finally:
                 if name not in self._in_doubt:
                     del self._going[name]
+
+    async def _delete_schemas(self, name: str) -> None:
+        """Delete the schemas of topics that did not exist. Nobody adds any while the namespace does not exist."""
+        for key, _ in await list_all(self._store, metadata_keys.schemas_prefix(name)):
+            await delete_certain(self._env, self._store, key)
 
     # -- tenants -------------------------------------------------------------------------------------------------
 

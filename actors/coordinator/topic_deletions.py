@@ -15,8 +15,8 @@ States of one topic, and what is stored in each:
   closed their partitions already get them back under a new epoch.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: delete the assignments; then have brokers delete the stored data, under
-  an epoch greater than all before (`managed.deletion`). Then its policies, last its record. There is no way back: a
-  failing step is repeated, with back-off, as long as this coordinator is active.
+  an epoch greater than all before (`managed.deletion`). Then its policies and schemas, last its record. There is no
+  way back: a failing step is repeated, with back-off, as long as this coordinator is active.
 
 Why nothing comes back. An assignment is created only while the topic's record is at the version that the coordinator
 knows, tested in the same transaction. The mark has another version, and so has a topic that was created again. A broker
@@ -41,6 +41,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.certain_writes import delete_certain
 from ...storage.metadata.store import MetadataStore
 from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
 from ..members.peer_calls import MemberCalls
@@ -226,6 +227,8 @@ class TopicDeletions:
             await self._remove_group(group)
             deletion.done.update(dict.fromkeys(group))
         await self._policies.delete(name)
+        # Since the mark no broker adds a schema (`schemas.registry`): each such write needs the record without it.
+        await delete_certain(self._env, self._store, metadata_keys.schema(name.path))
         await self._registry.delete(name)
 
     async def _remove_group(self, group: Sequence[str]) -> None:

@@ -102,6 +102,8 @@ class AttachedConsumer:
 
     read_compacted: ClassVar[bool] = False
     """Whether it gets a compacted topic's messages from the compacted ledger."""
+    takes_any_schema = False
+    """Whether its client decodes by whatever schema the topic has (AUTO_CONSUME). Set when it is attached."""
 
     def __init__(
         self,

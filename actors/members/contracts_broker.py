@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
-from ...runtime.rpc.contract import Contract, method
+from ...runtime.rpc.contract import method
 from ...storage.ledger.bookie_directory import BookieInfo
+from .contracts_schemas import SchemaContract
 from .permissions import ADMIN, COORDINATOR, READER
 
 PIN_TTL_DEFAULT_S = 600.0
@@ -52,7 +53,7 @@ class PlannedRead:
     bookies: list[BookieInfo]
 
 
-class BrokerContract(Contract):
+class BrokerContract(SchemaContract):
     """See the module."""
 
     # -- figures -------------------------------------------------------------------------------------------------

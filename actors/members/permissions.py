@@ -40,6 +40,7 @@ BROKER_RECORDS = (
     metadata_keys.CURSORS_PREFIX,
     metadata_keys.PINS_PREFIX,
     metadata_keys.COUNTERS_PREFIX,
+    metadata_keys.SCHEMAS_PREFIX,
 )
 """Beginnings of the keys that a broker writes: what its topics are stored in. All else is the coordinator's."""
 

@@ -7,9 +7,10 @@ declaration: what a namespace or a topic may set, the broker's default, the admi
 from dataclasses import dataclass
 
 from ...runtime.settings.declarations import Settings
-from .kinds import Demand, RecordOf, WholeNumber
+from .kinds import Demand, Flag, RecordOf, WholeNumber
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
+from .schema_strategy import SchemaCompatibilityStrategy, StrategyWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,26 @@ class EffectivePolicies:
         "at how many bytes that are not compacted the broker compacts a topic",
         PolicyPath("compactionThreshold", put=True),
         PolicyPath("compactionThreshold"),
+    )
+    schema_compatibility_strategy: SchemaCompatibilityStrategy = policy(
+        StrategyWord(SchemaCompatibilityStrategy),
+        lambda settings: SchemaCompatibilityStrategy[settings.schema_compatibility_strategy],
+        "which schemas a topic may get beside those that it has",
+        PolicyPath("schemaCompatibilityStrategy", empty="UNDEFINED", removable=False, put=True),
+        PolicyPath("schemaCompatibilityStrategy", empty_removes=True, put=True),
+    )
+    is_allow_auto_update_schema: bool = policy(
+        Flag(),
+        lambda settings: settings.is_allow_auto_update_schema_enabled,
+        "whether producers and consumers may add schemas to their topics",
+        PolicyPath("isAllowAutoUpdateSchema", empty=True, removable=False),
+    )
+    schema_validation_enforced: bool = policy(
+        Demand(),
+        lambda settings: settings.is_schema_validation_enforced,
+        "whether topics that have schemas refuse producers without one",
+        PolicyPath("schemaValidationEnforced", empty=False, removable=False),
+        PolicyPath("schemaValidationEnforced", empty=False, removable=False),
     )
 
     @classmethod

@@ -30,8 +30,8 @@ _PART = "part"
 class Kind(Generic[T]):
     """See the module."""
 
-    nothing: T | None = None
-    """The value that says the same as none. To set it is to take the value away."""
+    nothing: object = None
+    """The plain value that says the same as none. To set it is to take the value away."""
 
     @property
     def text(self) -> str:

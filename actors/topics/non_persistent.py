@@ -218,6 +218,11 @@ class NonPersistentTopic(TopicLife):
         """Whether a producer or a consumer is connected."""
         return self.publishing.in_use or any(item.consumers for item in self.subscriptions.values())
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether it has passed some on."""
+        return self.publishing.published.entries > 0
+
     # -- state ---------------------------------------------------------------------------------------------------
 
     def publish_failed(self, error: BaseException) -> None:

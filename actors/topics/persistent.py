@@ -96,6 +96,11 @@ class PersistentTopic(TopicLife):
         """Whether a producer or a consumer is connected."""
         return self.publishing.in_use or any(item.consumers for item in self.subscriptions.values())
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether it stores messages."""
+        return self.ledger.size_bytes > 0
+
     # -- state ---------------------------------------------------------------------------------------------------
 
     def publish_failed(self, error: BaseException) -> None:

@@ -55,6 +55,11 @@ class PublishOutlet(Outlet, Protocol):
 class PublishTarget(Protocol):
     """The publishing of a topic, as its producers and their connections see it."""
 
+    @property
+    def producers(self) -> "Mapping[str, AttachedProducer]":
+        """Those that may publish, by name."""
+        ...
+
     def check(self, producer: "AttachedProducer") -> None:
         """Raise the MagnetarError that the topic has against a producer, before anything is done for that producer."""
         ...
@@ -112,6 +117,8 @@ class AttachedProducer:
         self.topic_epoch = asks.topic_epoch
         """Of its grant, or the topic's when it was admitted as Shared; None if the topic never had one."""
         self.metadata = dict(metadata or {})
+        self.schema_version = b""
+        """As it travels; empty for a producer without a schema."""
         self.connected_since_ms = connected_since_ms
         self.pending = 0
         self.state = ProducerState.OPEN

@@ -89,6 +89,16 @@ class Topic(Protocol):
         ...
 
     @property
+    def policies(self) -> EffectivePolicies:
+        """What holds for it now."""
+        ...
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether it stores messages. Of one that stores none, whether it has passed some on."""
+        ...
+
+    @property
     def publishing(self) -> PublishTarget:
         """Its producers, and the way of their entries."""
         ...

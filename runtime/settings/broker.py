@@ -245,6 +245,34 @@ class BrokerSettings:
         "Refuse producers that do not encrypt, and messages without encryption keys. A namespace may require it on "
         "its own.",
     )
+    schema_compatibility_strategy: str = setting(
+        "schemaCompatibilityStrategy",
+        "pulsar",
+        "FULL",
+        "Which schemas a topic may get beside those that it has. The default for namespaces without this policy.",
+        choices=(
+            "ALWAYS_INCOMPATIBLE",
+            "ALWAYS_COMPATIBLE",
+            "BACKWARD",
+            "FORWARD",
+            "FULL",
+            "BACKWARD_TRANSITIVE",
+            "FORWARD_TRANSITIVE",
+            "FULL_TRANSITIVE",
+        ),
+    )
+    is_allow_auto_update_schema_enabled: bool = setting(
+        "isAllowAutoUpdateSchemaEnabled",
+        "pulsar",
+        True,
+        "Let producers and consumers add schemas to their topics. The default for namespaces without this policy.",
+    )
+    is_schema_validation_enforced: bool = setting(
+        "isSchemaValidationEnforced",
+        "pulsar",
+        False,
+        "Refuse producers without a schema on topics that have schemas. A namespace may require it on its own.",
+    )
     keep_alive_interval_s: float = setting(
         "keepAliveIntervalSeconds",
         "pulsar",

@@ -15,7 +15,7 @@
 | `topic-policies/<topic path>` | policies of a topic, partitioned or plain |
 | `restored/ledgers` | ledger ids that were in use when the metadata was restored from an older state |
 | `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
-| `schemas/<topic path>` | where the versions of a topic's schema are stored |
+| `schemas/<tenant>/<namespace>/<local name>` | the versions of a topic's schema |
 
 A topic path is `TopicName.path`: `persistent/<tenant>/<namespace>/<percent-encoded local name>`. Free text inside a key
 is percent-encoded. So a slash always separates, and a prefix that ends in a slash finds exactly the keys below it.
@@ -144,8 +144,16 @@ def pins_prefix(topic_path: str) -> str:
 
 
 def schema(topic_path: str) -> str:
-    """The key of a topic's schema: the path of the partitioned topic or of the plain one, never of a partition."""
-    return f"{SCHEMAS_PREFIX}{topic_path}"
+    """The key of a topic's schema: the path of the partitioned topic or of the plain one, never of a partition.
+
+    As in Pulsar, a persistent and a non-persistent topic of the same name share it.
+    """
+    return f"{SCHEMAS_PREFIX}{topic_path.partition('/')[2]}"
+
+
+def schemas_prefix(namespace_name: str) -> str:
+    """The prefix of all schemas of a namespace given as `tenant/namespace`."""
+    return f"{SCHEMAS_PREFIX}{namespace_name}/"
 
 
 def topic_policies(topic_path: str) -> str:

@@ -85,5 +85,5 @@ METADATA_KINDS: tuple[RecordKind[Any], ...] = (
     RecordKind(keys.TENANTS_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.NAMESPACES_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.TOPIC_POLICIES_PREFIX, decode_map, NAMES_NO_LEDGERS),
-    RecordKind(keys.SCHEMAS_PREFIX, SchemaRecord.unpack, lambda schema: schema.ledger_ids),
+    RecordKind(keys.SCHEMAS_PREFIX, SchemaRecord.unpack, NAMES_NO_LEDGERS, brokers_write=True),
 )

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from magnetar.actors.broker.methods import BrokerRpc
+from magnetar.actors.schemas.registry import SchemaRegistry
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import MagnetarError
@@ -55,7 +56,8 @@ class _Broker:
         self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
-        self.rpc = BrokerRpc(self.topics, self._bookies.directory.bookies.values)
+        schemas = SchemaRegistry(self._env, lambda: self._bookies.metadata)
+        self.rpc = BrokerRpc(self.topics, schemas, self._bookies.directory.bookies.values)
 
     async def _claim(self, name: TopicName, create: bool) -> bool:
         raise Wrong("a member's call claimed a topic")
@@ -76,7 +78,7 @@ class _Broker:
             topic.ledger.append(body, adds.callback)
         await adds.wait(len(_BODIES))
         for name in (_KEEPER, "s"):
-            await self.rpc.rpc_create_subscription(None, _TOPIC.full, name, "earliest")  # type: ignore[arg-type]
+            await self.rpc.handler("create_subscription")(None, _TOPIC.full, name, "earliest")  # type: ignore[arg-type]
 
     async def check(self) -> None:
         """Of the topic, as its next owner finds it."""
@@ -86,7 +88,7 @@ class _Broker:
         found = [body for _, body in await topic.ledger.read(EARLIEST_POSITION, 100, 1 << 24)]
         if found != _BODIES:
             raise Wrong(f"{len(found)} of {len(_BODIES)} entries are what they were")
-        stats = await self.rpc.rpc_topic_stats(None, _TOPIC.full)  # type: ignore[arg-type]
+        stats = await self.rpc.handler("topic_stats")(None, _TOPIC.full)  # type: ignore[arg-type]
         pack(stats)
         backlogs = {one.name: one.backlog_entries for one in stats.subscriptions}
         if backlogs.get(_KEEPER) != len(_BODIES):

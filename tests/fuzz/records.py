@@ -17,7 +17,7 @@ from magnetar.storage.managed.record import LedgerInfo, ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.metadata.memory import MemoryMetadataStore
-from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
+from magnetar.storage.metadata.schema_record import SchemaRecord, StoredSchema
 
 from .loop import make_env, run
 from .mutation import make_odd, mutate
@@ -41,7 +41,9 @@ _CURSORS = [
 ]
 _COOKIE = Cookie("b1", "c", "0123456789abcdef")
 _PIN = PinRecord((7, 8), 60_000)
-_SCHEMA = SchemaRecord((SchemaVersion(0, 4, 0, b"first"), SchemaVersion(1, 9, 0, b"second")))
+_SCHEMA = SchemaRecord(
+    (StoredSchema(0, 4, b"first", b"mark", 7, {"a": "b"}), StoredSchema(1, 0, b"", b"", 9, deleted=True))
+)
 
 
 def _take_record(read: Callable[[bytes], Any], data: bytes) -> None:

@@ -164,7 +164,12 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert (await http("PUT", "/admin/v2/namespaces/nobody/orders"))[0] == 404
     assert (await http("PUT", "/admin/v2/namespaces/acme/o2", {"retention_policies": {"a": 1}}))[0] == 412
     assert await http("GET", "/admin/v2/namespaces/acme") == (200, ["acme/orders"])
-    assert await http("GET", "/admin/v2/namespaces/acme/orders") == (200, {"encryption_required": False})
+    shown = {
+        "encryption_required": False,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "schema_validation_enforced": False,
+    }
+    assert await http("GET", "/admin/v2/namespaces/acme/orders") == (200, shown)
     assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 409
     assert (await http("DELETE", "/admin/v2/namespaces/acme/orders"))[0] == 204
     assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 204
@@ -179,7 +184,7 @@ async def test_what_is_not_supported_can_be_told_from_what_does_not_exist(http: 
     for method, path in (
         ("GET", f"{PERSISTENT}/t/retention"),
         ("POST", f"{PERSISTENT}/t/terminate"),
-        ("GET", "/admin/v2/schemas/public/default/t/schema"),
+        ("GET", "/admin/v2/worker/cluster"),
         ("GET", "/lookup/v2/topic/persistent/public/default/t/bundle"),
     ):
         status, answer = await http(method, path)

@@ -55,16 +55,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.dispatch": BASE,
     "actors.policies": BASE,
     "actors.compaction": BASE | {"storage.managed"},
+    "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.topics": BASE | {"actors.compaction", "actors.dispatch", "actors.policies", "storage.managed"},
-    "actors.connections": BASE | {"actors.topics", "actors.dispatch", "actors.members"},
+    "actors.connections": BASE | {"actors.topics", "actors.dispatch", "actors.members", "actors.schemas"},
     "actors.broker": BASE
-    | {"actors.connections", "actors.topics", "actors.members"}
+    | {"actors.connections", "actors.topics", "actors.members", "actors.schemas"}
     | {"storage.managed", "storage.ledger", "storage.metadata"},
     "actors.bookie": BASE | {"actors.members", "storage.bookie", "storage.metadata"},
     "actors.auditor": BASE | {"actors.members", "storage.managed", "storage.ledger", "storage.metadata"},
     "actors.coordinator": BASE
     | {"actors.auditor", "actors.members", "actors.policies", "storage.ledger", "storage.metadata"},
-    "actors.admin": BASE | {"actors.members", "actors.policies"},
+    "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas"},
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.admin", "storage.metadata"},
     "spark": BASE | {"spark.reading"},

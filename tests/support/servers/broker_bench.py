@@ -10,6 +10,7 @@ from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnection
 from magnetar.actors.connections.limits import ConnectionLimits
 from magnetar.actors.connections.publish_budget import PublishBudget
+from magnetar.actors.schemas.registry import SchemaRegistry
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import TopicNotFound
 from magnetar.protocol.pulsar_pb2 import BaseCommand
@@ -17,6 +18,9 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.tasks import Tasks
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import pack
 
 from ..clients.wire_peer import WirePeer, entry
 from ..fakes.managed_ledger import MemoryManagedLedger
@@ -74,6 +78,8 @@ class BrokerFront:
         self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
+        self.metadata = MemoryMetadataStore()
+        self.schemas = SchemaRegistry(self.env, lambda: self.metadata)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -121,6 +127,7 @@ async def broker_front(**changes: Any) -> AsyncIterator[BrokerFront]:
     front.port = server.sockets[0].getsockname()[1]
     front.lookups.url = f"pulsar://127.0.0.1:{front.port}"
     front.topics.assign(TOPIC, 1, load=False)
+    await front.metadata.put(metadata_keys.namespace("public/default"), pack({"policies": {}}), None)
     try:
         yield front
     finally:

@@ -11,7 +11,6 @@ from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.managed.pins import PinRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
 from magnetar.storage.metadata.store import list_all, pack
 from support.fakes.bookies import Adds
 
@@ -21,7 +20,6 @@ RECORDS_OF_ONE_LEDGER = {
     metadata_keys.MANAGED_PREFIX: lambda one: ManagedLedgerRecord(1, deleting=(one,)).pack(),
     metadata_keys.CURSORS_PREFIX: lambda one: CursorRecord(1, one, None).pack(),
     metadata_keys.PINS_PREFIX: lambda one: PinRecord((one,), 60_000).pack(),
-    metadata_keys.SCHEMAS_PREFIX: lambda one: SchemaRecord((SchemaVersion(0, one, 0, b"hash"),)).pack(),
 }
 """By prefix: a record that names one ledger. A kind that names ledgers and is not here fails the tests."""
 

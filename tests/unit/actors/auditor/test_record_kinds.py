@@ -10,7 +10,7 @@ from magnetar.storage.managed.chain import LedgerInfo
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
-from magnetar.storage.metadata.schema_record import SchemaRecord, SchemaVersion
+from magnetar.storage.metadata.schema_record import SchemaRecord, StoredSchema
 
 KIND_OF = {kind.prefix: kind for kind in RECORD_KINDS}
 KEYS = {
@@ -39,17 +39,33 @@ def test_a_chain_names_its_ledgers_and_those_that_are_still_to_delete() -> None:
     assert list(KIND_OF[keys.MANAGED_PREFIX].ledgers_named_by("managed/t", record.pack())) == [7, 8, 5, 6]
 
 
-def test_a_schema_names_the_ledger_of_every_version_once() -> None:
-    record = SchemaRecord(
-        (SchemaVersion(0, 4, 0, b"a" * 32), SchemaVersion(1, 4, 1, b"b" * 32), SchemaVersion(2, 9, 0, b"c" * 32))
-    )
+def test_a_schema_record_keeps_its_versions_and_names_no_ledgers() -> None:
+    record = SchemaRecord().with_version(StoredSchema(0, 4, b"data", b"m" * 32, 5, {"a": "b"}))
+    record = record.with_version(StoredSchema(1, 1, b"", b"n" * 32, 6))
     assert SchemaRecord.unpack(record.pack()) == record
-    assert list(KIND_OF[keys.SCHEMAS_PREFIX].ledgers_named_by(keys.schema("t"), record.pack())) == [4, 9]
+    assert [one.version for one in record.present] == [0, 1] and record.next_version == 2
+    assert list(KIND_OF[keys.SCHEMAS_PREFIX].ledgers_named_by(keys.schema("persistent/t/n/x"), record.pack())) == []
+
+
+def test_the_deletion_in_a_schema_record_drops_what_was_before_it() -> None:
+    record = SchemaRecord().with_version(StoredSchema(0, 4, b"data", b"m" * 32, 5))
+    deleted = record.with_version(StoredSchema(1, 0, b"", b"", 6, deleted=True))
+    assert (deleted.present, len(deleted.versions), deleted.next_version) == ((), 1, 2)
+    assert SchemaRecord.unpack(deleted.pack()) == deleted
 
 
 @pytest.mark.parametrize(
     "versions",
-    [None, 5, [[0, 4, 0]], [[0, 4, 0, 32]], [[0, 4, 0, "text"]], [[0, -4, 0, b""]], [[1, 4, 0, b""], [0, 4, 1, b""]]],
+    [
+        None,
+        5,
+        [[0, 4, b"", b"", 1]],
+        [[0, 4, 7, b"", 1, {}, False]],
+        [[0, 4, "text", b"", 1, {}, False]],
+        [[0, 4, b"", b"", 1, 5, False]],
+        [[-1, 4, b"", b"", 1, {}, False]],
+        [[1, 4, b"", b"", 1, {}, False], [1, 4, b"", b"", 1, {}, False]],
+    ],
 )
 def test_what_is_no_schema_record_is_refused(versions: object) -> None:
     with pytest.raises(MetadataError):

@@ -4,10 +4,6 @@ import asyncio
 
 from magnetar.actors.topics import loaded_topics as topics
 from magnetar.protocol.pulsar_pb2 import (
-    CommandGetOrCreateSchema,
-    CommandGetOrCreateSchemaResponse,
-    CommandGetSchema,
-    CommandGetSchemaResponse,
     CommandGetTopicsOfNamespace,
     CommandLookupTopic,
     CommandPartitionedTopicMetadata,
@@ -82,33 +78,4 @@ async def test_subscribing_to_a_missing_topic_without_force_is_topic_not_found()
         assert refused.error == ServerError.TopicNotFound
         assert front.lookups.claimed == [("persistent://public/default/missing", False)]
         assert not front.opened
-        await peer.close()
-
-
-async def test_a_producer_of_bytes_gets_a_schema_version_and_others_get_none():
-    async with broker_front() as front:
-        peer = await front.peer()
-        for producer_id, (fields, version) in enumerate(
-            [({"schema": BYTES}, bytes(8)), ({"schema": STRING}, b""), ({}, b"")]
-        ):
-            assert (await peer.producer(TOPIC, producer_id, **fields)).schema_version == version
-        await peer.close()
-
-
-async def test_questions_about_schemas_are_answered_in_their_own_type():
-    async with broker_front() as front:
-        peer = await front.peer()
-        created = await peer.request(CommandGetOrCreateSchema(topic=TOPIC, schema=BYTES))
-        assert type(created) is CommandGetOrCreateSchemaResponse
-        assert not created.HasField("error_code") and created.HasField("schema_version")
-        refused = await peer.request(CommandGetOrCreateSchema(topic=TOPIC, schema=STRING))
-        assert type(refused) is CommandGetOrCreateSchemaResponse
-        assert refused.error_code == ServerError.NotAllowedError and "bytes only" in refused.error_message
-        for version in (None, b"", b"\0", bytes(7) + b"\x01"):
-            missing = await peer.request(CommandGetSchema(topic=TOPIC, schema_version=version))
-            assert type(missing) is CommandGetSchemaResponse
-            assert missing.error_code == ServerError.TopicNotFound and not missing.HasField("schema")
-        found = await peer.request(CommandGetSchema(topic=TOPIC, schema_version=bytes(8)))
-        assert (found.schema.type, found.schema_version) == (Schema.NoSchema, bytes(8))
-        assert not found.HasField("error_code")
         await peer.close()

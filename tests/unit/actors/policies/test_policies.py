@@ -35,6 +35,9 @@ NAMES = {
     "max_unacked_messages_per_subscription": "maxUnackedMessagesPerSubscription",
     "persistence": "persistence",
     "compaction_threshold": "compactionThreshold",
+    "schema_compatibility_strategy": "schemaCompatibilityStrategy",
+    "is_allow_auto_update_schema": "isAllowAutoUpdateSchema",
+    "schema_validation_enforced": "schemaValidationEnforced",
 }
 
 
