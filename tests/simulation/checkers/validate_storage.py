@@ -108,7 +108,8 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
 def validate_cursor_state(state: CursorState, chain: LedgerChain, highest_ledger_id: int = 0) -> Iterator[str]:
     """Ranges disjoint, apart, sorted and beyond the mark; the mark as far as it can be, and no further.
 
-    The chain may be empty, as after a deletion that was cut short: `highest_ledger_id` is the last one it ever had.
+    The chain may be empty: a deletion was cut short, or its owner closed and a trim took the last ledger. Then the mark
+    may lie in that ledger. `highest_ledger_id` is the last one that the chain ever had.
     """
     mark = state.mark_delete
     for ledger_id, ranges in state._ranges.items():
@@ -130,7 +131,8 @@ def validate_cursor_state(state: CursorState, chain: LedgerChain, highest_ledger
         yield f"the mark {mark} could go on: {behind} is acknowledged"
     if any(position <= mark for position in state.batches):
         yield f"parts of batches up to the mark {mark} are kept: {list(state.batches)}"
-    if mark > max(chain.last_confirmed, (max(chain.last_ledger_id, highest_ledger_id, 0), -1)):
+    behind_all = (max(chain.last_ledger_id, highest_ledger_id, 0) + (not chain.infos), -1)
+    if mark > max(chain.last_confirmed, behind_all):
         yield f"the mark {mark} is beyond the end {chain.last_confirmed}"
 
 
