@@ -10,6 +10,7 @@ from ...runtime.settings.declarations import Settings
 from .kinds import Demand, Flag, RecordOf, WholeNumber
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
+from .retention import RetentionPolicy, default_retention
 from .schema_strategy import SchemaCompatibilityStrategy, StrategyWord
 
 
@@ -99,6 +100,14 @@ class EffectivePolicies:
         "whether topics that have schemas refuse producers without one",
         PolicyPath("schemaValidationEnforced", empty=False, removable=False),
         PolicyPath("schemaValidationEnforced", empty=False, removable=False),
+    )
+    retention: RetentionPolicy = policy(
+        RecordOf(RetentionPolicy),
+        default_retention,
+        "how long and how much a topic keeps of what all its subscriptions have acknowledged",
+        PolicyPath("retention", bad_request=True, empty_removes=True),
+        PolicyPath("retention", bad_request=True, empty_removes=True),
+        key="retention_policies",
     )
 
     @classmethod

@@ -26,6 +26,7 @@ from ...runtime.settings.declarations import Settings
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.managed.publish_times import LastPublish
+from ...storage.managed.trimming import Retention
 from ..compaction.reading import last_compacted_id
 from ..compaction.topic_compaction import DECOMPRESSED_SIZE_MAX, TopicCompaction
 from ..dispatch.consumer import AttachedConsumer
@@ -79,8 +80,8 @@ class PersistentTopic(TopicLife):
         self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
-        self._use_copies()
         self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
+        self._use_storage_policies()
         self._on_terminal = on_terminal
         self._creating = asyncio.Lock()
         self._trimming = False
@@ -131,7 +132,7 @@ class PersistentTopic(TopicLife):
         """
         self.policies = policies
         self.publishing.use_stages(publish_stages(policies, self.name))
-        self._use_copies()
+        self._use_storage_policies()
         self.compaction.prepare()
         limits = _dispatch_limits(self.settings, policies)
         if limits != self.dispatch_limits:
@@ -139,10 +140,12 @@ class PersistentTopic(TopicLife):
             for subscription in self.subscriptions.values():
                 subscription.use_limits(limits)
 
-    def _use_copies(self) -> None:
-        """For ledgers to come; as in Pulsar, the one that is written goes on as it is."""
+    def _use_storage_policies(self) -> None:
+        """Copies are for ledgers to come: as in Pulsar, the one that is written goes on as it is."""
         copies = self.policies.persistence
         self.ledger.use_copies(copies.ensemble_size, copies.write_quorum, copies.ack_quorum)
+        retention = self.policies.retention
+        self.ledger.trimmer.use_retention(Retention.of(retention.time_minutes, retention.size_mb))
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from . import text as setting_text
 from .bookie import BookieSettings
 from .broker import BrokerSettings
 from .compaction import CompactionSettings
+from .keeping import KeepingSettings
 from .limits import ClientLimitSettings
 from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
@@ -27,6 +28,7 @@ ENVIRONMENT_PREFIX = "MAGNETAR_"
 
 @dataclass(frozen=True)
 class Settings(
+    KeepingSettings,
     TopicListSettings,
     RepairSettings,
     BookieSettings,
@@ -61,6 +63,11 @@ class Settings(
             check_named_entity("cluster", self.cluster_name)
         except InvalidTopicName as error:
             raise SettingError(f"clusterName: {error}") from None
+        if (self.retention_minutes == 0) != (self.retention_size_mb == 0):
+            raise SettingError(
+                "defaultRetentionTimeInMinutes and defaultRetentionSizeInMB must be 0 both, or none of them: -1 is no "
+                "bound"
+            )
         if self.disk_usage_warn >= self.disk_usage_full:
             raise SettingError("diskUsageWarnThreshold must be below diskUsageThreshold")
         if self.session_timeout_s < 2 * self.heartbeat_interval_s:

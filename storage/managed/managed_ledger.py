@@ -50,7 +50,7 @@ from .cursor_state import CursorState
 from .life import Life, ManagedLedgerState, settle
 from .pins import BulkReadPlan, Pins
 from .record import OwnedRecord, TopicEpoch, holding
-from .trimming import Trimmer
+from .trimming import NO_RETENTION, Trimmer
 
 OPEN_ATTEMPTS_MAX = 20
 
@@ -93,9 +93,9 @@ class ManagedLedger:
         self._pins = Pins(env, metadata, owned.name)
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
         self._life = Life(owned.name)
-        self._trimmer = Trimmer(self._home, owned, self._life, self._pins, self._writer, self._reads, self.cursors)
+        self.trimmer = Trimmer(self._home, owned, self._life, self._pins, self._writer, self._reads, self.cursors)
         self.compacted = CompactedStorage(
-            self._home, owned, self._reads, cache, self._trimmer.finish_deleting, self._writer
+            self._home, owned, self._reads, cache, self.trimmer.finish_deleting, self._writer
         )
         self._notify_scheduled = False
 
@@ -116,7 +116,8 @@ class ManagedLedger:
         """Open the topic with this path as its owner under `epoch`. A broker's topics share one `cache`; without one
         the topic gets its own, of the size in the settings.
 
-        With the key of its assignment it is opened only while that record has this epoch.
+        With the key of its assignment it is opened only while that record has this epoch. Nothing is trimmed
+        then before `trimmer.use_retention`: the topic has policies, which say what is kept.
 
         Raises StaleEpoch, NoSuchLedger, RecoveryFailed, MetadataUnavailable and what reading cursors raises.
         """
@@ -142,7 +143,7 @@ class ManagedLedger:
         except BaseException:
             await managed._writer.abandon()
             raise
-        managed._trimmer.opened()
+        managed.trimmer.opened(NO_RETENTION if assignment_key is None else None)
         return managed
 
     async def _open_cursors(self) -> None:
@@ -312,7 +313,7 @@ class ManagedLedger:
         Cursors whose place is not yet stored are written first. What fails is tried again later, by itself. Raises
         StaleEpoch, MetadataUnavailable.
         """
-        return await self._trimmer.trim()
+        return await self.trimmer.trim()
 
     def _bookies_changed(self) -> None:
         for cursor in self.cursors.values():
@@ -321,7 +322,7 @@ class ManagedLedger:
     def _rolled(self) -> None:
         """A ledger was closed behind a rollover or a failure."""
         self._notify()
-        self._trimmer.look()
+        self.trimmer.look()
 
     async def pin(self, ledger_ids: list[int], ttl_s: float) -> str:
         """Keep ledgers from being trimmed for `ttl_s` seconds or until `unpin`; returns the pin's id."""
@@ -337,7 +338,7 @@ class ManagedLedger:
         """Let go of pinned ledgers. Returns whether the pin was there."""
         found = await self._pins.remove(pin_id)
         if found:
-            self._trimmer.look()
+            self.trimmer.look()
         return found
 
     async def plan(self, start: Position, end: Position | None = None, ttl_s: float = 3600.0) -> BulkReadPlan:
@@ -372,7 +373,7 @@ class ManagedLedger:
         """
         if self._life.state is ManagedLedgerState.OPEN:
             self._life.become(ManagedLedgerState.CLOSED, AlreadyClosed(f"{self.name} is closed"))
-        await self._trimmer.close()
+        await self.trimmer.close()
         await self._reads.close()
         outcomes = await asyncio.gather(
             self._writer.close(),
@@ -399,7 +400,7 @@ class ManagedLedger:
         if self._life.state is not ManagedLedgerState.OPEN:
             return
         self._life.become(ManagedLedgerState.FENCED, error)
-        self._trimmer.ended()
+        self.trimmer.ended()
         for cursor in self.cursors.values():
             cursor.fence(error)
         for listener in list(self.on_fenced):

@@ -6,8 +6,9 @@ later trim or the next owner finishes it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ...protocol.errors import MagnetarError, StaleEpoch
 from ...protocol.message_id import Position
@@ -25,42 +26,99 @@ from .record import ManagedLedgerRecord, OwnedRecord, holding
 
 logger = logging.getLogger(__name__)
 
+CHANGE_SPREAD_S = 1.0
+"""A change of the policies of a namespace may concern a thousand topics: they are trimmed within this time."""
 OPEN_SPREAD_S = 10.0
 """A broker that takes over a thousand topics trims them within this time, not all at once while they are loaded."""
 RETRY_INITIAL_S = 5.0
 RETRY_MAX_S = 600.0
 PIN_LOOK_MIN_S = 0.1
+LOOK_MIN_S = 0.01
+"""Clocks may differ a little: the time of retention is over when the clock of the trim says so."""
 PIN_LOOK_MAX_S = 60.0
+UNBOUNDED = -1
 
 
-def trimmable(
-    infos: Sequence[LedgerInfo],
-    durable_marks: Iterable[Position],
-    pinned: Collection[int],
-    current_ledger_id: int | None,
-) -> list[int]:
-    """Ids of the ledgers to delete, in the order of the chain. `durable_marks`: what each durable cursor has stored.
+class Retention(NamedTuple):
+    """What a topic keeps although every durable cursor has passed it. Pure.
+
+    As in Pulsar, a closed ledger is kept until its time is over, or until the ledgers behind it have the size of the
+    retention. Its time begins when it was closed. So a message stays at least that long, unless the size is exceeded.
+    A negative time is never over, and a negative size is never reached. With 0 for both nothing is kept.
+    """
+
+    time_ms: int = 0
+    size_bytes: int = 0
+
+    @staticmethod
+    def of(minutes: float, size_mb: int) -> "Retention":
+        """In the units of Pulsar's policy."""
+        return Retention(
+            round(minutes * 60_000) if minutes >= 0 else UNBOUNDED, size_mb << 20 if size_mb >= 0 else UNBOUNDED
+        )
+
+    def covers(self, info: LedgerInfo, size_behind_bytes: int, now_ms: int) -> bool:
+        """Whether a closed ledger is kept. `size_behind_bytes` is the size of the ledgers behind it."""
+        if 0 <= self.size_bytes <= size_behind_bytes:
+            return False
+        return self.time_ms < 0 or now_ms - _closed_ms(info) <= self.time_ms
+
+    def ends_in_ms(self, info: LedgerInfo, now_ms: int) -> int | None:
+        """How long a covered ledger is covered yet, unless the topic grows; None for ever."""
+        return None if self.time_ms < 0 else max(_closed_ms(info) + self.time_ms + 1 - now_ms, 0)
+
+
+NO_RETENTION = Retention()
+
+
+def _closed_ms(info: LedgerInfo) -> int:
+    return max(info.closed_ms, info.created_ms)
+
+
+class Needs(NamedTuple):
+    """What keeps ledgers. `marks`: what the durable cursors have passed. Without any, nothing is kept for anybody."""
+
+    marks: Sequence[Position]
+    pinned: Collection[int]
+    current_ledger_id: int | None
+    retention: Retention = NO_RETENTION
+    now_ms: int = 0
+
+
+class Trimmable(NamedTuple):
+    """Ids of the ledgers to delete, in the order of the chain, and when the next one may go by time: None if it is
+    kept by more than the time of its retention."""
+
+    gone: list[int]
+    next_in_ms: int | None
+
+
+def trimmable(infos: Sequence[LedgerInfo], needs: Needs) -> Trimmable:
+    """Which ledgers may go now. Pure.
 
     Oldest first, stopping at the first one to keep. These ledgers are kept: the current one, those that are not closed,
-    pinned ones, and those with an entry that a durable cursor has not durably passed. Without any durable cursor
-    nothing is kept for anybody. Pure.
+    pinned ones, those with an entry that a durable cursor has not passed, and those that the retention covers.
     """
-    marks = list(durable_marks)
-    slowest = min(marks) if marks else None
+    slowest = min(needs.marks) if needs.marks else None
+    size_behind = sum(info.size_bytes for info in infos)
     gone: list[int] = []
     for info in infos:
-        if info.ledger_id == current_ledger_id or not info.closed or info.ledger_id in pinned:
+        if info.ledger_id == needs.current_ledger_id or not info.closed or info.ledger_id in needs.pinned:
             break
         if slowest is not None and (info.ledger_id, info.entries - 1) > slowest:
             break
+        size_behind -= info.size_bytes
+        if needs.retention.covers(info, size_behind, needs.now_ms):
+            return Trimmable(gone, needs.retention.ends_in_ms(info, needs.now_ms))
         gone.append(info.ledger_id)
-    return gone
+    return Trimmable(gone, None)
 
 
 class TrimTimer:
-    """When a topic is trimmed by itself: soon after it was opened, and after a trim that failed or met pins.
+    """When a topic is trimmed by itself: soon after it was opened, after a trim that failed or met pins, and when the
+    time of retention of its oldest ledger is over.
 
-    Nothing is periodic: the timer runs only while ledgers wait that could not be trimmed or deleted yet. Of several
+    Nothing is periodic: the timer runs only while ledgers wait that may go, or could not be deleted yet. Of several
     reasons the earliest moment counts. `trim` is called on the loop; `close` ends it.
     """
 
@@ -85,6 +143,10 @@ class TrimTimer:
         """The topic was opened, and something can go."""
         self.within_s(self._env.random.uniform(0, OPEN_SPREAD_S))
 
+    def after_change(self) -> None:
+        """Less is to be kept."""
+        self.within_s(self._env.random.uniform(0, CHANGE_SPREAD_S))
+
     def after_failure(self) -> None:
         """Something could not be trimmed or deleted: again, later each time."""
         if self._backoff is None:
@@ -107,7 +169,10 @@ class TrimTimer:
 
 
 class Trimmer:
-    """Trims one managed ledger, when it is asked to and by itself. `cursors` are its durable ones, by name."""
+    """Trims one managed ledger, when it is asked to and by itself. `cursors` are its durable ones, by name.
+
+    Nothing is trimmed as long as the retention is not known (None).
+    """
 
     def __init__(
         self,
@@ -119,6 +184,7 @@ class Trimmer:
         reads: ChainReads,
         cursors: Mapping[str, Cursor],
     ) -> None:
+        self._retention: Retention | None = None
         self._home = home
         self._chain = home.chain
         self._record_lock = home.record_lock
@@ -132,10 +198,22 @@ class Trimmer:
         self._timer = TrimTimer(home.env, self._soon)
         self._tasks = Tasks()
 
-    def opened(self) -> None:
+    def opened(self, retention: Retention | None) -> None:
         """The topic was opened: what a previous owner left to trim or to delete goes soon."""
+        self._retention = retention
         if self._owned.record.deleting or self._would_trim(in_memory=True):
             self._timer.after_open()
+
+    def use_retention(self, retention: Retention) -> None:
+        """This is to be kept from now on."""
+        if retention != self._retention:
+            is_change = self._retention is not None
+            self._retention = retention
+            if self._would_trim(in_memory=True):
+                if is_change:
+                    self._timer.after_change()
+                else:
+                    self._timer.after_open()
 
     def ended(self) -> None:
         """The topic has another owner, or closes: nothing is trimmed by itself from now on."""
@@ -187,10 +265,19 @@ class Trimmer:
         return gone
 
     def _would_trim(self, *, in_memory: bool, pinned: frozenset[int] = frozenset()) -> list[int]:
+        """What may go now. Sets the timer for the next ledger that may go by time."""
+        if self._retention is None:
+            return []
         marks = [cursor.mark_delete_position for cursor in self._cursors.values()]
         if not in_memory:  # whichever is lower: a cursor may be on its way back
             marks += [cursor.durable_mark_delete for cursor in self._cursors.values()]
-        return trimmable(self._chain.infos, marks, pinned, self._writer.current_ledger_id)
+        now_ms = self._home.env.clock.now_ms()
+        found = trimmable(
+            self._chain.infos, Needs(marks, pinned, self._writer.current_ledger_id, self._retention, now_ms)
+        )
+        if found.next_in_ms is not None:
+            self._timer.within_s(max(found.next_in_ms / 1000, LOOK_MIN_S))
+        return found.gone
 
     def _without(self, record: ManagedLedgerRecord, gone: list[int]) -> ManagedLedgerRecord:
         kept = tuple(info for info in self._chain.as_known(record.ledgers) if info.ledger_id not in gone)

@@ -162,7 +162,7 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert (await http("PUT", "/admin/v2/namespaces/acme/orders"))[0] == 204
     assert (await http("PUT", "/admin/v2/namespaces/acme/orders"))[0] == 409
     assert (await http("PUT", "/admin/v2/namespaces/nobody/orders"))[0] == 404
-    assert (await http("PUT", "/admin/v2/namespaces/acme/o2", {"retention_policies": {"a": 1}}))[0] == 412
+    assert (await http("PUT", "/admin/v2/namespaces/acme/o2", {"no_such_policies": {"a": 1}}))[0] == 412
     assert await http("GET", "/admin/v2/namespaces/acme") == (200, ["acme/orders"])
     shown = {
         "encryption_required": False,
@@ -182,7 +182,7 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
 
 async def test_what_is_not_supported_can_be_told_from_what_does_not_exist(http: Http) -> None:
     for method, path in (
-        ("GET", f"{PERSISTENT}/t/retention"),
+        ("GET", f"{PERSISTENT}/t/offloadPolicies"),
         ("POST", f"{PERSISTENT}/t/terminate"),
         ("GET", "/admin/v2/worker/cluster"),
         ("GET", "/lookup/v2/topic/persistent/public/default/t/bundle"),

@@ -32,7 +32,7 @@ FRESH_IN_PULSAR: dict[str, Any] = {
 """What Pulsar 4.2.4 stores for a namespace that was created without policies, and what its tools send."""
 
 
-@pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if isinstance(policy.kind, WholeNumber)])
+@pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if policy.kind == WholeNumber()])
 async def test_a_bound_is_set_shown_and_taken_away_with_pulsars_answers(http: Http, name: str) -> None:
     path = f"{NAMESPACE}/{POLICIES[name].namespace.path}"
     assert await http("GET", path) == (200, "")
@@ -108,7 +108,6 @@ async def test_a_namespace_is_created_with_policies(http: Http) -> None:
     for wrong in ({"max_producers_per_topic": "3"}, {"encryption_required": 1}, [], 5, "x"):
         assert (await http("PUT", path("d"), wrong))[0] == 400, wrong
     for policy, value in (
-        ("retention_policies", {"retentionTimeInMinutes": -1}),
         ("message_ttl_in_seconds", 3),
         ("autoTopicCreationOverride", {"allowAutoTopicCreation": False}),
         ("is_allow_auto_update_schema", False),

@@ -113,7 +113,7 @@ def test_policies_end_with_their_topic(cluster: EmbeddedCluster) -> None:
 def test_wrong_policies_of_a_topic_are_refused_and_change_nothing(cluster: EmbeddedCluster) -> None:
     async def scenario() -> None:
         peer = await loaded(cluster, TOPIC)
-        for policy, value in ((BOUND, -1), (BOUND, "3"), ("encryption_required", True), ("retention", {})):
+        for policy, value in ((BOUND, -1), (BOUND, "3"), ("encryption_required", True), ("no_such", {})):
             with pytest.raises(InvalidConfiguration):
                 await set_own(cluster, value, policy=policy)
         assert await cluster.coordinator.office.store.get(KEY) is None

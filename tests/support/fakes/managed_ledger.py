@@ -9,6 +9,7 @@ from magnetar.protocol.ack_sets import words_to_bits
 from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError, SubscriptionNotFound
 from magnetar.protocol.message_id import Position
 from magnetar.storage.managed.acknowledged import BatchIndexes
+from magnetar.storage.managed.trimming import Retention
 
 Callback = Callable[[Position | None, BaseException | None], None]
 
@@ -116,6 +117,16 @@ class NeverCompacted:
         await asyncio.sleep(0)
 
 
+class MemoryTrimmer:
+    """Trims nothing."""
+
+    def __init__(self) -> None:
+        self.retention: Retention | None = None
+
+    def use_retention(self, retention: Retention) -> None:
+        self.retention = retention
+
+
 class MemoryManagedLedger:
     """Appends complete in the next turn of the loop, all of one turn as one batch; `hold` keeps them, `fail_next`
     fails one, `fence` is another owner taking over."""
@@ -139,6 +150,7 @@ class MemoryManagedLedger:
         self.topic_epoch = MemoryTopicEpoch()
         self.copies: tuple[int, int, int] | None = None
         self.compacted = NeverCompacted(self)
+        self.trimmer = MemoryTrimmer()
         self._pending: list[tuple[bytes, Callback]] = []
         self._failures: dict[int, BaseException] = {}
         self._appended = 0

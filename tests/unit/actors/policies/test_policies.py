@@ -38,6 +38,7 @@ NAMES = {
     "schema_compatibility_strategy": "schemaCompatibilityStrategy",
     "is_allow_auto_update_schema": "isAllowAutoUpdateSchema",
     "schema_validation_enforced": "schemaValidationEnforced",
+    "retention": "retention",
 }
 
 
@@ -93,7 +94,7 @@ def test_encryption_is_required_where_setting_or_namespace_say_so(setting: bool,
 
 
 def test_a_policy_of_a_newer_coordinator_is_left_out() -> None:
-    assert EffectivePolicies.resolve(Settings(), {"retention_policies": {}}) == EffectivePolicies.resolve(Settings())
+    assert EffectivePolicies.resolve(Settings(), {"no_such_policies": {}}) == EffectivePolicies.resolve(Settings())
 
 
 def test_copies_of_the_namespace_take_the_place_of_the_settings() -> None:
@@ -237,18 +238,18 @@ def test_a_record_takes_no_wrong_value_and_no_unknown_policy(value: object) -> N
     for wrong in (
         lambda: record.with_policy("max_producers_per_topic", value, Settings()),
         lambda: NamespaceRecord.new({"max_producers_per_topic": value}, 17, Settings()),
-        lambda: record.with_policy("retention_policies", {}, Settings()),
-        lambda: NamespaceRecord.new({"retention_policies": {}}, 17, Settings()),
+        lambda: record.with_policy("no_such_policies", {}, Settings()),
+        lambda: NamespaceRecord.new({"no_such_policies": {}}, 17, Settings()),
     ):
         with pytest.raises(InvalidConfiguration):
             wrong()
 
 
 def test_what_a_newer_release_stored_stays_in_the_record() -> None:
-    stored = pack({"policies": {"retention_policies": {"a": 1}}, "created_ms": 17, "further": [1]})
+    stored = pack({"policies": {"no_such_policies": {"a": 1}}, "created_ms": 17, "further": [1]})
     changed = NamespaceRecord.unpack(stored).with_policy("max_producers_per_topic", 3, Settings())
     assert unpack(changed.pack()) == {
-        "policies": {"retention_policies": {"a": 1}, "max_producers_per_topic": 3},
+        "policies": {"no_such_policies": {"a": 1}, "max_producers_per_topic": 3},
         "created_ms": 17,
         "further": [1],
     }

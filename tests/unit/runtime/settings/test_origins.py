@@ -58,6 +58,8 @@ PULSAR = {
     "brokerServiceCompactionMonitorIntervalInSeconds": "60",
     "brokerServiceCompactionPhaseOneLoopTimeInSeconds": "30",
     "topicCompactionRetainNullKey": "false",
+    "defaultRetentionTimeInMinutes": "0",
+    "defaultRetentionSizeInMB": "0",
 }
 """From the class ServiceConfiguration."""
 BOOKKEEPER = {

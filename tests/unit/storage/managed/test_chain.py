@@ -11,7 +11,7 @@ from magnetar.storage.ledger.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.managed.rollover import DEGRADED_ROLLOVER_MIN_S, RolloverRule
-from magnetar.storage.managed.trimming import trimmable
+from magnetar.storage.managed.trimming import Needs, trimmable
 
 
 @settings(max_examples=200, deadline=None)
@@ -123,13 +123,13 @@ def closed(*counts):
     ],
 )
 def test_what_is_trimmed(marks, pinned, current, gone):
-    assert trimmable(closed(5, 5, 5), marks, pinned, current) == gone
+    assert trimmable(closed(5, 5, 5), Needs(marks, pinned, current)) == (gone, None)
 
 
 def test_a_ledger_that_is_not_closed_stops_the_trim():
     infos = closed(5, 5, 5)
     infos[1].closed = False
-    assert trimmable(infos, [], set(), None) == [1]
+    assert trimmable(infos, Needs([], set(), None)).gone == [1]
 
 
 def test_the_cache_is_bounded_and_forgets_what_was_not_used():

@@ -112,7 +112,7 @@ async def test_a_topic_with_nothing_to_trim_has_no_timer(cluster: FakeCluster) -
     managed = await two_ledgers(cluster)
     await managed.close()
     managed = await open_(cluster, epoch=2)
-    assert managed._trimmer._timer._timer is None
+    assert managed.trimmer._timer._timer is None
     await managed.trim()
-    assert managed._trimmer._timer._timer is None
+    assert managed.trimmer._timer._timer is None
     await managed.close()
