@@ -3,9 +3,9 @@
 BACKWARD: the new schema reads what the latest one wrote. FORWARD: the latest one reads what the new one writes. FULL:
 both. With _TRANSITIVE this holds for all versions that the topic has, not only for the latest.
 
-Only AVRO, JSON, PROTOBUF and KEY_VALUE schemas are compared by their content. Of PROTOBUF_NATIVE schemas, as in Pulsar,
-the full name of the root message must stay. All other types go with themselves. No strategy but ALWAYS_COMPATIBLE lets
-a topic change its type of schema.
+As in Pulsar, only AVRO, JSON and KEY_VALUE schemas are compared by their content. Of PROTOBUF_NATIVE schemas the full
+name of the root message must stay. All other types go with themselves, PROTOBUF too. No strategy but ALWAYS_COMPATIBLE
+lets a topic change its type of schema.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from ...protocol.errors import IncompatibleSchema
 from ..policies.schema_strategy import SchemaCompatibilityStrategy as Strategy
 from .avro_resolution import obstacle
-from .definition import AVRO_TYPES, SchemaDefinition, SchemaType, key_and_value
+from .definition import SchemaDefinition, SchemaType, key_and_value
 from .validation import avro_of, root_message
 
+_COMPARED_AS_AVRO = frozenset({SchemaType.AVRO, SchemaType.JSON})
 _TRANSITIVE = frozenset({Strategy.BACKWARD_TRANSITIVE, Strategy.FORWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE})
 _NEW_READS_OLD = frozenset(
     {Strategy.BACKWARD, Strategy.BACKWARD_TRANSITIVE, Strategy.FULL, Strategy.FULL_TRANSITIVE},
@@ -69,7 +70,7 @@ def _check_pair(old: SchemaDefinition, new: SchemaDefinition, strategy: Strategy
         pass  # as in Pulsar, under every strategy
     elif strategy is Strategy.ALWAYS_INCOMPATIBLE:
         raise IncompatibleSchema("Schema compatibility strategy is ALWAYS_INCOMPATIBLE")
-    elif new.type in AVRO_TYPES:
+    elif new.type in _COMPARED_AS_AVRO:
         _check_avro(old, new, strategy)
     elif new.type is SchemaType.PROTOBUF_NATIVE:
         before, after = root_message(old), root_message(new)

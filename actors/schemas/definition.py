@@ -87,7 +87,7 @@ class SchemaDefinition:
 
 def type_named(name: str) -> SchemaType:
     """The type that Pulsar's tools call so. Raises IncompatibleSchema."""
-    found = SchemaType.__members__.get(name) or OTHER_NAMES.get(name)
+    found = SchemaType.__members__.get(name, OTHER_NAMES.get(name))
     if found is None:
         raise IncompatibleSchema(f"{name[:100]!r} is no type of schema", invalid=True)
     return found

@@ -96,7 +96,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "the broker answers that there is no such consumer; Pulsar ends the connection",
         "the server closed the connection",
-        "CONSUMER_STATS_RESPONSE error_code=ConsumerNotFound .*",
+        "CONSUMER_STATS_RESPONSE error_code=ConsumerNotFound.*",
         "commands_of_an_unknown_consumer_are_refused",
         "statistics",
     ),

@@ -31,7 +31,7 @@ _LEDGER_KEYS = {"ledgerId", "currentLedgerId"}
 NOT_COMPARED = {"request_id", "server_version", "publish_time"}
 NOT_COMPARED |= {"msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver"}
 """Fields of commands that say nothing, and rates."""
-TEXT_FIELDS = {"message"}
+TEXT_FIELDS = {"message", "error_message"}
 """Fields of commands with an error's text. It is noted, and not compared: our sentences are our own."""
 
 
