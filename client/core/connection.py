@@ -80,6 +80,8 @@ _ANSWERS = {
     BaseCommand.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
     BaseCommand.ACK_RESPONSE: "ackResponse",
     BaseCommand.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
+    BaseCommand.GET_SCHEMA_RESPONSE: "getSchemaResponse",
+    BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: "getOrCreateSchemaResponse",
 }
 
 Answer = TypeVar("Answer", bound=WireMessage)

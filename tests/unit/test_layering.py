@@ -25,6 +25,7 @@ CLIENT = {
     "client.acknowledging",
     "client.consuming",
     "client.letters",
+    "client.schemas",
     "client.aio",
     "client.blocking",
 }
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client.crypto": BASE,
     "client.core": BASE | {"client.crypto"},
     "client.statistics": BASE,
+    "client.schemas": BASE | {"client.core"},
     "client.producing": BASE | {"client.core", "client.crypto", "client.statistics"},
     "client.acknowledging": BASE | {"client.core"},
     "client.consuming": BASE | {"client.acknowledging", "client.core", "client.crypto", "client.statistics"},
