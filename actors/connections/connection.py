@@ -5,7 +5,8 @@ closes at once, with an ERROR that says so. Closing lets go of its producers and
 end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
-are in flight. It also pauses while the peer does not read its answers. Dispatch to its consumers pauses with a full
+are in flight. It also pauses while the peer does not read its answers, and while a topic has taken more than its rate
+allows. Dispatch to its consumers pauses with a full
 write buffer (`writable`). What is written within one turn of the loop leaves together.
 
 What the commands do lies in families (`link.CommandFamily`), of which the broker's service hands in the list. Only
@@ -41,6 +42,7 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer
+from ..rates.publish import Holder
 from ..topics.producer import AttachedProducer
 from .limits import ConnectionLimits
 from .link import CommandHandler, EntryHandler, LinkHost, MakeFamily
@@ -90,7 +92,7 @@ class Pause(enum.Flag):
 
     NONE = 0
     PUBLISHES = enum.auto()
-    BUDGET = enum.auto()
+    HELD = enum.auto()
     WRITES = enum.auto()
 
 
@@ -116,7 +118,7 @@ class ServerConnection(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
         self._flush_scheduled = False
-        self._transport_full = False
+        self._holders: dict[Holder, None] = {}
         self._heard = True
         self._silent_ticks = 0
         self._alive: asyncio.Event | None = None
@@ -170,12 +172,10 @@ class ServerConnection(asyncio.Protocol):
             self.close()
 
     def pause_writing(self) -> None:
-        self._transport_full = True
         self.writable = False
         self._pause_reading(Pause.WRITES)
 
     def resume_writing(self) -> None:
-        self._transport_full = False
         self._resume_reading(Pause.WRITES)
         self._become_writable()
 
@@ -216,7 +216,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(b"".join(outgoing))
         else:
             self._transport.writelines(outgoing)
-        if not self.writable and not self._transport_full:
+        if not self.writable and Pause.WRITES not in self._pause:
             self._become_writable()
 
     def _become_writable(self) -> None:
@@ -287,11 +287,15 @@ class ServerConnection(asyncio.Protocol):
             self._resume_reading(Pause.PUBLISHES)
         self.host.publish_budget.give(size_bytes)
 
-    def pause_for_budget(self) -> None:
-        self._pause_reading(Pause.BUDGET)
+    def hold(self, holder: Holder) -> None:
+        """Do not read until all holders have released it."""
+        self._holders[holder] = None
+        self._pause_reading(Pause.HELD)
 
-    def resume_for_budget(self) -> None:
-        self._resume_reading(Pause.BUDGET)
+    def release(self, holder: Holder) -> None:
+        self._holders.pop(holder, None)
+        if not self._holders:
+            self._resume_reading(Pause.HELD)
 
     def _pause_reading(self, reason: Pause) -> None:
         if not self._pause and self._transport is not None and not self.closed:
@@ -318,7 +322,7 @@ class ServerConnection(asyncio.Protocol):
             if self._silent_ticks:  # it had a whole period to say CONNECT
                 self.close()
             self._silent_ticks = 1
-        elif self._pause & (Pause.PUBLISHES | Pause.BUDGET):
+        elif self._pause & (Pause.PUBLISHES | Pause.HELD):
             self._silent_ticks = 0
             self.write(ping())  # its own PINGs are not read now: this PING shows it that the broker is alive
         elif self._heard:
@@ -332,9 +336,10 @@ class ServerConnection(asyncio.Protocol):
             self.write(ping())
 
     async def check_alive(self) -> bool:
-        """Whether the peer answers a PING in time; if it does not, the connection is closed."""
-        if self.closed:
-            return False
+        """Whether the peer answers a PING in time; if it does not, the connection is closed. One that is held cannot
+        answer, and counts as alive."""
+        if self.closed or self._holders:
+            return not self.closed
         if self._alive is None:
             self._alive = asyncio.Event()
         alive = self._alive
@@ -343,7 +348,8 @@ class ServerConnection(asyncio.Protocol):
             async with asyncio.timeout(self.host.settings.connection_liveness_timeout_ms / 1000):
                 await alive.wait()
         except TimeoutError:
-            self.close()
+            if not self._holders:
+                self.close()
         finally:
             if self._alive is alive:
                 self._alive = None
@@ -367,7 +373,8 @@ class ServerConnection(asyncio.Protocol):
         if self in self.host.connections:
             del self.host.connections[self]
             self.host.connection_limits.leave(self._ip)
-        self.host.publish_budget.forget(self)
+        for holder in self._holders:
+            holder.forget(self)
         for family in self._families:
             family.connection_closed()
 

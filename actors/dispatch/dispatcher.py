@@ -196,6 +196,11 @@ class Dispatcher:
         for consumer in self.consumers:
             consumer.reconsider(limits.unacked_messages_max)
 
+    def entries_for(self, messages: float) -> int:
+        """How many entries hold no more than about so many messages, at least one, and what one read may give."""
+        entries_max = self._limits.read_entries_max
+        return entries_max if messages >= entries_max * self._messages_per_entry else self._entries_for(int(messages))
+
     def _block(self, unacknowledged: int) -> bool:
         """Decide about `blocked`, and return it."""
         bound = self._limits.subscription_unacked_max

@@ -10,6 +10,13 @@ from ...runtime.settings.declarations import Settings
 from .kinds import Demand, Flag, RecordOf, WholeNumber
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
+from .rates import (
+    DispatchRate,
+    PublishRate,
+    default_publish_rate,
+    default_subscription_dispatch_rate,
+    default_topic_dispatch_rate,
+)
 from .retention import RetentionPolicy, default_retention
 from .schema_strategy import SchemaCompatibilityStrategy, StrategyWord
 
@@ -108,6 +115,33 @@ class EffectivePolicies:
         PolicyPath("retention", bad_request=True, empty_removes=True),
         PolicyPath("retention", bad_request=True, empty_removes=True),
         key="retention_policies",
+    )
+    publish_rate: PublishRate = policy(
+        RecordOf(PublishRate),
+        default_publish_rate,
+        "how many messages and bytes a topic or partition takes in a second",
+        PolicyPath("publishRate", empty_removes=True),
+        PolicyPath("publishRate", no_content=True),
+        key="publishMaxMessageRate",
+        by_cluster=True,
+    )
+    topic_dispatch_rate: DispatchRate = policy(
+        RecordOf(DispatchRate),
+        default_topic_dispatch_rate,
+        "how many messages and bytes a topic or partition gives to all its consumers in a period",
+        PolicyPath("dispatchRate", empty_removes=True),
+        "dispatchRate",
+        key="topicDispatchRate",
+        by_cluster=True,
+    )
+    subscription_dispatch_rate: DispatchRate = policy(
+        RecordOf(DispatchRate),
+        default_subscription_dispatch_rate,
+        "how many messages and bytes each subscription gives to its consumers in a period",
+        PolicyPath("subscriptionDispatchRate", empty_removes=True),
+        "subscriptionDispatchRate",
+        key="subscriptionDispatchRate",
+        by_cluster=True,
     )
 
     @classmethod

@@ -238,7 +238,7 @@ class NonPersistentTopic(TopicLife):
     def use_policies(self, policies: EffectivePolicies) -> None:
         """These hold from now on; clients that are there already stay."""
         self.policies = policies
-        self.publishing.use_stages(publish_stages(policies, self.name))
+        self.publishing.use_stages(publish_stages(policies, self.name, self.publishing.stages))
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 
@@ -323,6 +323,7 @@ class NonPersistentTopic(TopicLife):
                 subscription.disconnect_all()
                 if not subscription.closed:
                     subscription.close()
+            self.publishing.use_stages(())
             await self._tasks.close()
         finally:
             self._become(TopicState.CLOSED)

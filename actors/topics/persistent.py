@@ -33,6 +33,7 @@ from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
 from ..dispatch.failover import FailoverTopic, HeldTopics
 from ..policies.effective import EffectivePolicies
+from ..rates.dispatch import DispatchRates
 from .client_bounds import check_new_consumer, check_new_subscription
 from .common_state import CommonState
 from .positions import first_published, resolve, start_position
@@ -77,6 +78,7 @@ class PersistentTopic(TopicLife):
         epochs = ledger.topic_epoch
         self.last_publish = LastPublish(ledger)
         self.publishing = Publishing(self, ledger, common.counts.remember, stages=stages, epochs=epochs)
+        self._rates = DispatchRates(policies, self.publishing.published)
         self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
@@ -131,9 +133,12 @@ class PersistentTopic(TopicLife):
         encrypt now, and does not, is refused with its next message.
         """
         self.policies = policies
-        self.publishing.use_stages(publish_stages(policies, self.name))
+        self.publishing.use_stages(publish_stages(policies, self.name, self.publishing.stages))
         self._use_storage_policies()
         self.compaction.prepare()
+        if self._rates.use(policies):
+            for subscription in self.subscriptions.values():
+                subscription.use_rates(self._rates.limits())
         limits = _dispatch_limits(self.settings, policies)
         if limits != self.dispatch_limits:
             self.dispatch_limits = limits
@@ -254,8 +259,6 @@ class PersistentTopic(TopicLife):
     async def last_message_id(self, *, compacted: bool = False) -> WireMessageId:
         """Id of the last message, with the index of the last one in a batch; earliest if there is none. With
         `compacted` it is the last one that a reader of the compacted topic gets."""
-        if self.state is not TopicState.FENCED:
-            self.check_open()
         position = self.ledger.last_confirmed
         if compacted and position <= self.ledger.compacted.horizon:
             return await last_compacted_id(self.ledger.compacted, self.name.partition, DECOMPRESSED_SIZE_MAX)
@@ -367,11 +370,13 @@ class PersistentTopic(TopicLife):
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all(for_reset=True)
             subscription.close()
+        self.publishing.use_stages(())
 
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _adopt(self, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         subscription = Subscription(self, name, cursor, durable=durable, grace_s=self.settings.reader_return_timeout_s)
+        subscription.use_rates(self._rates.limits())
         self.subscriptions[name, durable] = subscription
         return subscription
 

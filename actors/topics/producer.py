@@ -21,6 +21,7 @@ from ...protocol.topic_figures import ProducerFigures
 from ...runtime.meter import Meter
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import Outlet
+from ..rates.publish import Holdable
 from .access_modes import SHARED_REQUEST, AccessMode, AccessRequest
 
 Turn = Callable[[MagnetarError | None], None]
@@ -44,7 +45,7 @@ TRANSITIONS = {
 }
 
 
-class PublishOutlet(Outlet, Protocol):
+class PublishOutlet(Outlet, Holdable, Protocol):
     """A connection, as a producer sees it: it also bounds the publishes under way."""
 
     def producer_closed(self, producer: "AttachedProducer") -> None: ...

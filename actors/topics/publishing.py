@@ -67,6 +67,10 @@ class PublishStage:
     def failed(self, publish: Publish, error: BaseException) -> None:
         """An entry that this stage admitted was not stored, or a later stage refused it."""
 
+    def ended(self) -> None:
+        """The topic does not have this stage any longer, or is closed. Entries that are on their way still come back
+        to it."""
+
 
 class StagedPublish(Publish):
     """An entry of a topic that has stages: they get the ledger's answer first."""
@@ -128,7 +132,15 @@ class Publishing:
     def use_stages(self, stages: tuple[PublishStage, ...]) -> None:
         """Entries that arrive from now on, and new producers, meet these stages. Entries that are on their way keep
         those that admitted them."""
-        self._stages = stages
+        before, self._stages = self._stages, stages
+        for stage in before:
+            if stage not in stages:
+                stage.ended()
+
+    @property
+    def stages(self) -> tuple[PublishStage, ...]:
+        """What entries that arrive now meet."""
+        return self._stages
 
     # -- producers -----------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 At most one loop runs. `wake` starts it (new entries, permits, a writable socket, a redelivery, an unblocked consumer).
 It reads and distributes until there is nothing to read or no consumer that may get entries, and ends. Nothing runs
 while the subscription has no dispatcher. A read that fails is tried again with a back-off; on a Shared subscription the
-loop goes on without an entry that cannot be read.
+loop goes on without an entry that cannot be read. Where a rate allows nothing at the moment, a timer starts it again
+(`actors.rates`).
 
 Left to others: what to read and who gets it (dispatcher), who is attached (subscription).
 """
@@ -19,6 +20,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
+from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks
 from .message_counts import MessageCounts
 
@@ -59,6 +61,9 @@ class Pump:
         self._stopped = False
         self._retry: asyncio.TimerHandle | None = None
         self._recall: asyncio.TimerHandle | None = None
+        self._rates: tuple[DispatchLimit, ...] = ()
+        self._throttled = False
+        """Whether `_retry` is there because a rate allows nothing at the moment."""
         self._passed_over = 0
         self._backoff = Backoff(host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
         self._loop = asyncio.get_running_loop()
@@ -79,8 +84,14 @@ class Pump:
                 plan = dispatcher.next_read(self._host.ledger.last_confirmed)
                 if plan is None:
                     return
+                rates, reading, bytes_max = self._rates, plan, self._host.dispatch_bytes_max
+                if rates:
+                    if (wait_s := max([one.wait_s() for one in rates])) > 0:
+                        self._throttle(wait_s)
+                        return
+                    reading, bytes_max = self._allowed(dispatcher, plan)
                 try:
-                    entries = await self._read(plan)
+                    entries = await self._read(reading, bytes_max)
                 except UNREADABLE as error:
                     if dispatcher is self.dispatcher and not self._pass_over(dispatcher, plan, error):
                         raise
@@ -92,6 +103,8 @@ class Pump:
                     return  # nothing behind the read position after all; the next append wakes us
                 now_ms = self._host.env.clock.now_ms()
                 deliveries = dispatcher.distribute(plan, entries)
+                for one in rates:
+                    one.sent(deliveries)
                 ack_set_of = None if self.index_acks is None else self.index_acks.ack_set_of
                 for delivery in deliveries:
                     delivery.consumer.deliver(delivery, now_ms, ack_set_of)
@@ -106,8 +119,8 @@ class Pump:
         finally:
             self._running = False
 
-    async def _read(self, plan: ReadPlan) -> list[Entry]:
-        ledger, bytes_max = self._host.ledger, self._host.dispatch_bytes_max
+    async def _read(self, plan: ReadPlan, bytes_max: int) -> list[Entry]:
+        ledger = self._host.ledger
         if not plan.positions:
             active = None if self.dispatcher is None else self.dispatcher.active
             if active is not None and active.read_compacted:
@@ -140,6 +153,26 @@ class Pump:
         if self.dispatcher is not None:
             self.dispatcher.use_limits(limits)
             self.wake()
+
+    def use_rates(self, rates: tuple[DispatchLimit, ...]) -> None:
+        """Dispatch stays within these from now on."""
+        self._rates = rates
+        if self._throttled and self._retry is not None:
+            self._retry.cancel()
+            self._retry_now()
+
+    def _allowed(self, dispatcher: Dispatcher, plan: ReadPlan) -> tuple[ReadPlan, int]:
+        """What of a plan may be read now, and how many bytes, as far as can be told before it is read."""
+        allowances = [one.allowance() for one in self._rates]
+        entries_max = dispatcher.entries_for(min([messages for messages, _ in allowances]))
+        bytes_max = int(max(min(self._host.dispatch_bytes_max, *[size for _, size in allowances]), 1))
+        plan = plan._replace(entries_max=min(plan.entries_max, entries_max), positions=plan.positions[:entries_max])
+        return plan, bytes_max
+
+    def _throttle(self, delay_s: float) -> None:
+        if not self._stopped:
+            self._throttled = True
+            self._retry = self._loop.call_later(delay_s, self._retry_now)
 
     def _pass_over(self, dispatcher: Dispatcher, plan: ReadPlan, error: MagnetarError) -> bool:
         """The first entry of a plan cannot be read. A Shared subscription goes on with the others, and tries it again
@@ -174,6 +207,7 @@ class Pump:
 
     def _retry_now(self) -> None:
         self._retry = None
+        self._throttled = False
         self._passed_over = 0
         self.wake()
 

@@ -1,15 +1,41 @@
 """Which publish stages a topic has, in the order in which an entry passes them."""
 
+from collections.abc import Iterable
+
+from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
+from ..policies.rates import PublishRate
+from ..rates.publish import PublishThrottle
 from .encryption_required import EncryptionRequired
-from .publishing import PublishStage
+from .producer import Publish
+from .publishing import PublishStage, Refusal
 
 
-def publish_stages(policies: EffectivePolicies, name: TopicName) -> tuple[PublishStage, ...]:
+class PublishRateLimit(PublishStage):
+    """Counts what passes under the topic's rate. It stands last: what is refused does not count."""
+
+    def __init__(self, rate: PublishRate) -> None:
+        self.throttle = PublishThrottle(rate)
+
+    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
+        self.throttle.took(publish.producer.connection, publish.messages, publish.size_bytes)
+        return None
+
+    def ended(self) -> None:
+        self.throttle.end()
+
+
+def publish_stages(
+    policies: EffectivePolicies, name: TopicName, before: Iterable[PublishStage] = ()
+) -> tuple[PublishStage, ...]:
     """The stages of a topic; none for a plain one. They are made again when the topic is loaded, or its policies
-    change: what must outlive that belongs to the topic."""
+    change: what must outlive that belongs to the topic, or is taken over from the stages that it had `before`."""
     stages: list[PublishStage] = []
     if policies.encryption_required:
         stages.append(EncryptionRequired(name))
+    rate = policies.publish_rate
+    if rate.is_limit:
+        same = [stage for stage in before if isinstance(stage, PublishRateLimit) and stage.throttle.rate == rate]
+        stages.append(same[0] if same else PublishRateLimit(rate))
     return tuple(stages)

@@ -18,6 +18,7 @@ from ...storage.managed.managed_ledger import ManagedLedger
 from ..compaction.reading import CompactedCursor
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher, Limits
+from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks, PartOfBatch
 from .dispatchers import new_dispatcher
 from .message_counts import MessageCounts
@@ -85,6 +86,10 @@ class Subscription(SubscriptionMembers):
 
     def use_limits(self, limits: Limits) -> None:
         self._pump.use_limits(limits)
+
+    def use_rates(self, limits: tuple[DispatchLimit, ...]) -> None:
+        """Dispatch stays within these from now on."""
+        self._pump.use_rates(limits)
 
     # -- what consumers ask for ----------------------------------------------------------------------------------
 

@@ -15,6 +15,12 @@ def _default(name: str, doc: str) -> int:
     return setting(name, "pulsar", 0, text, minimum=0, maximum=1 << 31)
 
 
+def _rate(name: str, doc: str) -> int:
+    """A rate that is the default of a policy."""
+    text = f"{doc}; 0 = no limit. The default for namespaces without this policy."
+    return setting(name, "pulsar", 0, text, minimum=0, maximum=1 << 62)
+
+
 @dataclass(frozen=True)
 class ClientLimitSettings:
     """The settings that bound what clients may open and create. What exists when a bound is lowered stays."""
@@ -31,4 +37,24 @@ class ClientLimitSettings:
     consumers_max_per_subscription: int = _default("maxConsumersPerSubscription", "Consumers of a subscription")
     subscriptions_max_per_topic: int = _default(
         "maxSubscriptionsPerTopic", "Durable subscriptions of a topic or partition"
+    )
+    publish_rate_messages: int = _rate("maxPublishRatePerTopicInMessages", "Messages that a topic takes in a second")
+    publish_rate_bytes: int = _rate("maxPublishRatePerTopicInBytes", "Bytes that a topic takes in a second")
+    topic_dispatch_rate_messages: int = _rate(
+        "dispatchThrottlingRatePerTopicInMsg", "Messages that a topic gives to all its consumers in a second"
+    )
+    topic_dispatch_rate_bytes: int = _rate(
+        "dispatchThrottlingRatePerTopicInByte", "Bytes that a topic gives to all its consumers in a second"
+    )
+    subscription_dispatch_rate_messages: int = _rate(
+        "dispatchThrottlingRatePerSubscriptionInMsg", "Messages that a subscription gives to its consumers in a second"
+    )
+    subscription_dispatch_rate_bytes: int = _rate(
+        "dispatchThrottlingRatePerSubscriptionInByte", "Bytes that a subscription gives to its consumers in a second"
+    )
+    dispatch_rate_relative: bool = setting(
+        "dispatchThrottlingRateRelativeToPublishRate",
+        "pulsar",
+        False,
+        "Whether the settings of dispatch rates say how much more may be given out than is published at the time.",
     )

@@ -57,9 +57,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.dispatch": BASE,
     "actors.policies": BASE,
     "actors.compaction": BASE | {"storage.managed"},
+    "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
-    "actors.topics": BASE | {"actors.compaction", "actors.dispatch", "actors.policies", "storage.managed"},
-    "actors.connections": BASE | {"actors.topics", "actors.dispatch", "actors.members", "actors.schemas"},
+    "actors.topics": BASE
+    | {"actors.compaction", "actors.dispatch", "actors.policies", "actors.rates", "storage.managed"},
+    "actors.connections": BASE
+    | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE
     | {"actors.connections", "actors.topics", "actors.members", "actors.schemas"}
     | {"storage.managed", "storage.ledger", "storage.metadata"},

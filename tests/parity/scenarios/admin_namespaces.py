@@ -81,6 +81,27 @@ def policies_of_a_namespace_are_set_read_and_removed(stage: Stage) -> None:
 
 
 @scenario()
+def rates_of_a_namespace_and_a_topic_are_set_read_and_removed(stage: Stage) -> None:
+    """Paths of publish and dispatch rates: records with some fields, values below zero, wrong ones, none."""
+    topic = stage.found_topic().removeprefix("persistent://")
+    for name in ("publishRate", "dispatchRate", "subscriptionDispatchRate"):
+        field = "publishThrottlingRateInMsg" if name == "publishRate" else "dispatchThrottlingRateInMsg"
+        for level in ("/admin/v2/namespaces/{ns}", f"/admin/v2/persistent/{topic}"):
+            what = f"{name} of a {'namespace' if 'ns' in level else 'topic'}"
+            path = f"{level}/{name}"
+            stage.http(f"{what}: not set", "GET", path)
+            stage.http(f"{what}: applied", "GET", f"{path}?applied=true")
+            stage.http(f"{what}: without fields", "POST", path, {})
+            stage.http(f"{what}: get its defaults", "GET", path)
+            stage.http(f"{what}: set", "POST", path, {field: 20, "ratePeriodInSecond": -2})
+            stage.http(f"{what}: get", "GET", path)
+            stage.http(f"{what}: a text", "POST", path, {field: "many"})
+            stage.http(f"{what}: a list", "POST", path, [])
+            stage.http(f"{what}: remove", "DELETE", path)
+            stage.http(f"{what}: get then", "GET", path)
+
+
+@scenario()
 def a_policy_limits_the_clients_of_a_topic(stage: Stage) -> None:
     """One producer and one consumer at most, and the errors beyond that."""
     stage.admin("POST", "/admin/v2/namespaces/{ns}/maxProducersPerTopic", 1)

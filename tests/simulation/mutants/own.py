@@ -3,13 +3,11 @@
 Deduplication's ("pushed" is not set back to "persisted" after a failed publish) joins when deduplication does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.compaction import run as compaction_run
-from magnetar.actors.compaction.run import CompactionResult, CompactionRun
 from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.coordinator.topic_watchers import TopicWatchers
@@ -43,7 +41,6 @@ from magnetar.storage.ledger.recovery import LedgerRecovery
 from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed.acknowledged import EntryRanges
-from magnetar.storage.managed.compacted import ScanRange
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_changes import Whole
 from magnetar.storage.managed.cursor_state import CursorState
@@ -53,25 +50,6 @@ from magnetar.storage.metadata.ledger_ids import LedgerIds
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 from .mutant import Denying, Mutant, replace
-
-
-def _move_the_compaction_cursor_first(stack: ExitStack) -> None:
-    original = CompactionRun.run
-
-    async def run(self: CompactionRun) -> CompactionResult:
-        await self._move_cursor(self._ledger.last_confirmed)
-        return await original(self)
-
-    replace(stack, CompactionRun, "run", run)
-
-
-def _switch_before_the_end(stack: ExitStack) -> None:
-    original = compaction_run._ranges
-
-    def ranges(segments: list[ScanRange], kept: Iterator[tuple[int, frozenset[int]]], wanted: Any) -> Any:
-        return original(segments, iter(list(kept)[:-1]), wanted)
-
-    replace(stack, compaction_run, "_ranges", ranges)
 
 
 def _answer_before_the_sync(stack: ExitStack) -> None:
@@ -472,13 +450,5 @@ OWN = (
     Mutant("same epoch", "exclusive access is granted without a higher epoch", "I2", _keep_the_epoch, "cluster"),
     Mutant("deposed leader", "a producer that was deposed comes back", "I2", _let_deposed_leaders_in, "cluster"),
     Mutant("settled doubt", "a failed snapshot settles the doubt about a cursor's record", "I1", _forget_the_doubt),
-    Mutant(
-        "cursor first",
-        "the compaction cursor moves before the switch",
-        "I1",
-        _move_the_compaction_cursor_first,
-        "cluster",
-    ),
-    Mutant("half a copy", "the switch comes before the copy is complete", "I1", _switch_before_the_end, "cluster"),
     Mutant("forgotten epoch", "the topic epoch is not stored", "I2", _forget_the_epoch, "cluster"),
 )

@@ -39,6 +39,9 @@ NAMES = {
     "is_allow_auto_update_schema": "isAllowAutoUpdateSchema",
     "schema_validation_enforced": "schemaValidationEnforced",
     "retention": "retention",
+    "publish_rate": "publishRate",
+    "topic_dispatch_rate": "dispatchRate",
+    "subscription_dispatch_rate": "subscriptionDispatchRate",
 }
 
 
