@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import client_rate
+import compaction
 import consume_rate
 import entry_cost
 import failover
@@ -52,6 +53,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "client": lambda: client_rate.run(cluster, report),
         "consume": lambda: consume_rate.run(cluster, report),
         "types": lambda: subscription_types.run(cluster, report),
+        "compaction": lambda: compaction.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, report),
         "non-persistent": lambda: non_persistent.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),
@@ -63,7 +65,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
 def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = "idle publish cpu steady client consume types spark non-persistent topics failover lifecycle"
+    names = "idle publish cpu steady client consume types compaction spark non-persistent topics failover lifecycle"
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()

@@ -183,6 +183,7 @@ def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys
         assert '"max_producers_per_topic": 5' in type_in(OPERATIONS, "policies")
         run(OFFICIAL, "official-client", service_url)
         _keep(service_url, "letters", [b"one", b"two"])
+        assert '"status"' in type_in(OPERATIONS, "compaction")
         run(MIGRATION, "copy-topic", service_url)
         assert _contents(service_url, "letters-copy", "readers")[-2:] == [b"one", b"two"]
     finally:
