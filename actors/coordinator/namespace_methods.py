@@ -43,11 +43,11 @@ class NamespaceMethods:
         await self._namespaces.delete(namespace, self._registry.has_topics)
 
     async def rpc_tenants(self, connection: RpcConnection) -> list[str]:
-        return self._namespaces.tenants()
+        return self._namespaces.tenants.names()
 
     async def rpc_tenant(self, connection: RpcConnection, tenant: str) -> dict[str, object]:
         """Raises NoSuchKey."""
-        return self._namespaces.tenant(tenant)
+        return self._namespaces.tenants.get(tenant)
 
     async def rpc_put_tenant(
         self, connection: RpcConnection, tenant: str, record: dict[str, object], create: bool = True

@@ -15,7 +15,7 @@ be stored, or be stored later. The coordinator then reads the record again until
 - no record: a deletion happened, and is told. A namespace that was to be created is created.
 
 A namespace whose deletion is in doubt takes no topics. The doubt ends with this, with the next change whose outcome is
-known, or with the end of the office: the next coordinator reads everything.
+known, or with the end of the office: the next coordinator reads everything. It is the same for tenants (`tenants`).
 
 A schema may be stored for a topic that does not exist yet. The coordinator deletes such schemas after their namespace,
 and again before it creates a namespace of that name, since a crash may lie between.
@@ -26,10 +26,10 @@ Which topics a namespace has is not known here.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar
 
-from ...protocol.errors import KeyExists, MetadataError, NoSuchKey, NotAllowedError, OutcomeUnknown, TopicNotFound
-from ...protocol.topics import check_named_entity, parse_namespace
+from ...protocol.errors import KeyExists, MetadataError, NotAllowedError, OutcomeUnknown, TopicNotFound
+from ...protocol.topics import parse_namespace
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
@@ -38,9 +38,10 @@ from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.store import list_all, pack, unpack
+from ...storage.metadata.store import list_all
 from ..members.contracts_namespaces import NamespacePolicies
 from ..policies.record import NamespaceRecord
+from .tenants import Tenants
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Namespaces:
         self._store = store
         self._settings = settings
         self._on_policies = on_policies
-        self._tenants: dict[str, tuple[dict[str, object], int]] = {}
+        self.tenants = Tenants(env, store, self._doubt)
         self._namespaces: dict[str, tuple[NamespaceRecord, int]] = {}
         self._going: dict[str, None] = {}
         self._in_doubt: dict[str, NamespaceRecord | None] = {}
@@ -75,9 +76,7 @@ class Namespaces:
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable, MetadataError for a record that cannot be read."""
-        for key, record in await list_all(self._store, metadata_keys.TENANTS_PREFIX):
-            tenant = metadata_keys.decode_part(key.removeprefix(metadata_keys.TENANTS_PREFIX))
-            self._tenants[tenant] = (cast("dict[str, object]", unpack(record.value)), record.version)
+        await self.tenants.start()
         for key, record in await list_all(self._store, metadata_keys.NAMESPACES_PREFIX):
             name = key.removeprefix(metadata_keys.NAMESPACES_PREFIX)
             self._namespaces[name] = (_read(key, record.value), record.version)
@@ -99,8 +98,7 @@ class Namespaces:
 
     def names(self, tenant: str) -> list[str]:
         """Names of a tenant's namespaces. Raises NoSuchKey for a missing tenant."""
-        if tenant not in self._tenants:
-            raise NoSuchKey(f"the tenant {tenant} does not exist")
+        self.tenants.get(tenant)
         return sorted(name for name in self._namespaces if name.startswith(f"{tenant}/"))
 
     def policies(self, namespace: str) -> NamespacePolicies:
@@ -117,8 +115,7 @@ class Namespaces:
         tenant, _ = parse_namespace(name)
         record = NamespaceRecord.new(policies, self._env.clock.now_ms(), self._settings)
         async with self._changing:
-            if tenant not in self._tenants:
-                raise NoSuchKey(f"the tenant {tenant} does not exist")
+            self.tenants.check(tenant)
             if name in self._namespaces:
                 raise KeyExists(f"the namespace {name} already exists")
             await self._delete_schemas(name)
@@ -164,37 +161,17 @@ class Namespaces:
 
     # -- tenants -------------------------------------------------------------------------------------------------
 
-    def tenants(self) -> list[str]:
-        return sorted(self._tenants)
-
-    def tenant(self, name: str) -> dict[str, object]:
-        """The record of a tenant. Raises NoSuchKey."""
-        if name not in self._tenants:
-            raise NoSuchKey(f"the tenant {name} does not exist")
-        return self._tenants[name][0]
-
     async def put_tenant(self, name: str, record: dict[str, object], *, create: bool) -> None:
         """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
-        check_named_entity("tenant", name)
         async with self._changing:
-            known = self._tenants.get(name)
-            if create and known is not None:
-                raise KeyExists(f"the tenant {name} already exists")
-            if not create and known is None:
-                raise NoSuchKey(f"the tenant {name} does not exist")
-            value = {"created_ms": self._env.clock.now_ms(), **(known[0] if known else {}), **record}
-            version = await put_certain(
-                self._env, self._store, metadata_keys.tenant(name), pack(value), known[1] if known else None
-            )
-            self._tenants[name] = (value, version)
+            await self.tenants.put(name, record, create=create)
 
     async def delete_tenant(self, name: str) -> None:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
             if self.names(name) or any(one.startswith(f"{name}/") for one in self._in_doubt):
                 raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first", exists=True)
-            await delete_certain(self._env, self._store, metadata_keys.tenant(name))
-            del self._tenants[name]
+            await self.tenants.delete(name)
 
     # -- changes in doubt ----------------------------------------------------------------------------------------
 
@@ -206,19 +183,24 @@ class Namespaces:
             outcome = await change
         except (OutcomeUnknown, asyncio.CancelledError):
             self._in_doubt[namespace] = created
-            if not self._tasks.closed and (self._settler is None or self._settler.done()):
-                self._settler = self._tasks.spawn(self._settle(), "coordinator-namespaces-in-doubt")
+            self._doubt()
             raise
         self._in_doubt.pop(namespace, None)  # an older change in doubt names a version that is gone
         return outcome
+
+    def _doubt(self) -> None:
+        """A change is in doubt, perhaps the first."""
+        if not self._tasks.closed and (self._settler is None or self._settler.done()):
+            self._settler = self._tasks.spawn(self._settle(), "coordinator-namespaces-in-doubt")
 
     async def _settle(self) -> None:
         backoff = Backoff(self._env.random, SETTLE_INITIAL_S, SETTLE_MAX_S)
         await retry.forever(backoff, self._settle_all, retriable=retry.our_error, on_retry=self._log_retry)
 
     async def _settle_all(self) -> None:
-        while self._in_doubt and not self._store.superseded:
+        while (self._in_doubt or self.tenants.in_doubt) and not self._store.superseded:
             async with self._changing:
+                await self.tenants.settle()
                 for namespace, created in list(self._in_doubt.items()):
                     await self._settle_one(namespace, created)
                     self._in_doubt.pop(namespace)
@@ -238,8 +220,8 @@ class Namespaces:
             self._gone(namespace)
 
     def _log_retry(self, error: Exception, delay_s: float) -> None:
-        names = ", ".join(sorted(self._in_doubt))
-        logger.warning("whether the policies of %s are stored is asked again in %.1f s: %s", names, delay_s, error)
+        names = ", ".join(sorted([*self._in_doubt, *self.tenants.in_doubt]))
+        logger.warning("whether a change of %s is stored is asked again in %.1f s: %s", names, delay_s, error)
 
     # -- inside --------------------------------------------------------------------------------------------------
 

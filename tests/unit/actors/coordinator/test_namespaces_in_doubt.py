@@ -8,7 +8,7 @@ import pytest
 from magnetar.actors.coordinator import namespaces as namespaces_module
 from magnetar.actors.coordinator.namespaces import Namespaces
 from magnetar.actors.members.contracts_namespaces import NamespacePolicies
-from magnetar.protocol.errors import BadVersion, NotAllowedError, OutcomeUnknown
+from magnetar.protocol.errors import BadVersion, NoSuchKey, NotAllowedError, OutcomeUnknown
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import certain_writes
@@ -16,7 +16,7 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
 from magnetar.storage.metadata.memory import MemoryMetadataStore
-from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult
+from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, unpack
 from support.fakes.bookies import until
 from support.stores.silent_store import SilentStore
 
@@ -172,3 +172,68 @@ async def test_a_coordinator_that_ends_ends_its_doubts(bench: Bench, landed: boo
     assert settler is not None
     await bench.namespaces.close()
     assert settler.cancelled() and bench.told == []
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------
+
+ACME = metadata_keys.tenant("acme")
+
+
+async def tenant_settled(bench: Bench) -> None:
+    tenants = bench.namespaces.tenants
+    await until(lambda: not tenants.in_doubt)
+    stored = await MemoryMetadataStore(bench.store.records).get(ACME)
+    assert ("acme" in tenants.names()) is (stored is not None)
+    if stored is not None:
+        assert tenants._records["acme"] == (unpack(stored.value), stored.version)
+
+
+async def test_a_tenant_whose_creation_is_in_doubt_exists_in_the_end(bench: Bench, landed: bool) -> None:
+    bench.store.silent, bench.store.away = True, 3
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.put_tenant("acme", {"adminRoles": ["a"]}, create=True)
+    assert bench.namespaces.tenants.names() == ["public"]
+    bench.store.silent = False
+    await tenant_settled(bench)
+    assert bench.namespaces.tenants.get("acme")["adminRoles"] == ["a"]
+    await bench.namespaces.create("acme/n", {})
+
+
+async def test_a_change_of_a_tenant_in_doubt_is_found_out_and_cannot_come_later(bench: Bench, landed: bool) -> None:
+    await bench.namespaces.put_tenant("acme", {"adminRoles": ["a"]}, create=True)
+    before = await bench.store.get(ACME)
+    assert before is not None
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.put_tenant("acme", {"adminRoles": ["b"]}, create=False)
+    bench.store.silent = False
+    await tenant_settled(bench)
+    assert bench.namespaces.tenants.get("acme")["adminRoles"] == (["b"] if landed else ["a"])
+    with pytest.raises(BadVersion):
+        await bench.store.put(ACME, before.value, before.version)
+
+
+async def test_a_tenant_can_be_changed_again_after_an_answer_was_lost(bench: Bench, landed: bool) -> None:
+    await bench.namespaces.put_tenant("acme", {"adminRoles": ["a"]}, create=True)
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.put_tenant("acme", {"allowedClusters": ["b"]}, create=False)
+    bench.store.silent = False
+    await bench.namespaces.put_tenant("acme", {"adminRoles": ["c"]}, create=False)
+    found = bench.namespaces.tenants.get("acme")
+    assert found["adminRoles"] == ["c"] and ("allowedClusters" in found) is landed
+    await tenant_settled(bench)
+
+
+async def test_a_tenant_whose_deletion_is_in_doubt_takes_no_namespaces_until_then(bench: Bench, landed: bool) -> None:
+    await bench.namespaces.put_tenant("acme", {}, create=True)
+    bench.store.silent = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.namespaces.delete_tenant("acme")
+    with pytest.raises(NoSuchKey):
+        await bench.namespaces.create("acme/n", {})
+    bench.store.silent = False
+    await tenant_settled(bench)
+    assert ("acme" in bench.namespaces.tenants.names()) is not landed
+    if not landed:
+        await bench.namespaces.create("acme/n", {})
