@@ -157,6 +157,8 @@ class TopicFigures:
     last_publish_ms: int = 0
     compaction: CompactionFigures | None = None
     """None on a non-persistent topic."""
+    deduplication: str = "Disabled"
+    """How far deduplication is, in Pulsar's words."""
 
 
 @dataclass(frozen=True, slots=True)

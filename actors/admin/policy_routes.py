@@ -24,7 +24,6 @@ RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 UNSUPPORTED_DEFAULTS: Mapping[str, object] = {
     "subscription_auth_mode": "None",
-    "deduplicationEnabled": False,
     "offload_threshold": -1,
     "offload_threshold_in_seconds": -1,
     "deleted": False,

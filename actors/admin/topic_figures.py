@@ -130,6 +130,7 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "bytesOutCounter": sum(_bytes(parts) for parts in parts_of_each),
         "averageMsgSize": size / messages if messages else 0.0,
         "msgChunkPublished": any(topic.has_chunks for topic in topics),
+        "deduplicationStatus": next((topic.deduplication for topic in topics), "Disabled"),
         "storageSize": sum(topic.storage_bytes for topic in topics),
         "backlogSize": sum(topic.backlog_bytes for topic in topics),
         "nonContiguousDeletedMessagesRanges": sum(part.acknowledged_ranges for one in parts_of_each for part in one),

@@ -56,7 +56,10 @@ class ProducerCommands(CommandFamily):
         connection, producer_id = self._connection, command.producer_id
         existing = self.producers.get(producer_id)
         if existing is not None:
-            connection.write(_success(command, existing))
+            try:
+                connection.write(_success(command, existing))
+            except MagnetarError as error:
+                connection.error(command.request_id, error)
             return
         if producer_id in self._creating or producer_id in self._waiting:
             connection.error(
@@ -109,8 +112,9 @@ class ProducerCommands(CommandFamily):
             return None
         self._departed.pop(producer_id, None)
         if ready:
+            answer = self._attached(command, producer)
             self.producers[producer_id] = producer
-            return _success(command, producer)
+            return answer
         self._waiting[producer_id] = (producer, command)
         connection.write(_success(command, producer, ready=False))
         await topic.publishing.check_holder()
@@ -121,11 +125,23 @@ class ProducerCommands(CommandFamily):
         waited = self._waiting.pop(producer.producer_id, None)
         if waited is None:
             return
-        if error is not None:
-            self._connection.error(waited[1].request_id, error)
+        try:
+            if error is not None:
+                raise error
+            answer = self._attached(waited[1], producer)
+        except MagnetarError as refusal:
+            self._connection.error(waited[1].request_id, refusal)
         else:
             self.producers[producer.producer_id] = producer
-            self._connection.write(_success(waited[1], producer))
+            self._connection.write(answer)
+
+    def _attached(self, command: CommandProducer, producer: AttachedProducer) -> bytes:
+        """The answer for a producer that was admitted. It leaves again when the topic cannot tell its sequence id."""
+        try:
+            return _success(command, producer)
+        except MagnetarError:
+            producer.publishing.remove_producer(producer)
+            raise
 
     # -- SEND ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +226,7 @@ def _success(command: CommandProducer, producer: AttachedProducer, *, ready: boo
     answer = CommandProducerSuccess(
         request_id=command.request_id,
         producer_name=producer.name,
-        last_sequence_id=-1,
+        last_sequence_id=producer.publishing.last_sequence_id(producer.name) if ready else -1,
         schema_version=producer.schema_version,
         producer_ready=ready,
     )

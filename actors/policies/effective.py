@@ -144,6 +144,23 @@ class EffectivePolicies:
         by_cluster=True,
     )
 
+    deduplication_enabled: bool = policy(
+        Flag(),
+        lambda settings: settings.deduplication_enabled,
+        "whether each message of a producer name is stored once, however often it is sent",
+        "deduplication",
+        "deduplicationEnabled",
+        key="deduplicationEnabled",
+    )
+    deduplication_snapshot_interval_seconds: int = policy(
+        WholeNumber(),
+        lambda settings: settings.deduplication_snapshot_interval_s,
+        "how many seconds after an entry deduplication takes a snapshot of its sequence ids at the latest, 0 for never",
+        PolicyPath("deduplicationSnapshotInterval", "interval"),
+        PolicyPath("deduplicationSnapshotInterval", "interval"),
+        key="deduplicationSnapshotIntervalSeconds",
+    )
+
     @classmethod
     def resolve(cls, settings: Settings, *levels: PolicyValues) -> "EffectivePolicies":
         """What the settings and the levels say together. `levels` go from the widest to the narrowest.

@@ -7,6 +7,7 @@ from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...runtime.settings.declarations import Settings
+from ..dispatch.active_consumer import ActiveConsumerNews
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import CursorView, Dispatcher, Limits
 from ..dispatch.exclusive import ExclusiveDispatcher
@@ -14,7 +15,6 @@ from ..dispatch.failover import FailoverDispatcher, FailoverTopic, HeldTopics
 from ..dispatch.hash_ranges import HashRing, SplitRanges, StickyRanges
 from ..dispatch.key_shared import KeySharedDispatcher
 from ..dispatch.shared_chunks import ChunkedSharedDispatcher
-from .active_consumer import ActiveConsumerNews
 from .message_counts import MessageCounts
 
 

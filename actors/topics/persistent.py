@@ -18,7 +18,7 @@ from ...protocol.errors import (
     SubscriptionNotFound,
 )
 from ...protocol.message_id import Position, WireMessageId
-from ...protocol.names import COMPACTION_CURSOR
+from ...protocol.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR
 from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
@@ -36,6 +36,7 @@ from ..policies.effective import EffectivePolicies
 from ..rates.dispatch import DispatchRates
 from .client_bounds import check_new_consumer, check_new_subscription
 from .common_state import CommonState
+from .deduplication import Deduplication
 from .positions import first_published, resolve, start_position
 from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
@@ -74,25 +75,24 @@ class PersistentTopic(TopicLife):
         self.dispatch_limits = _dispatch_limits(settings, policies)
         self.dispatch_bytes_max = settings.dispatcher_read_bytes_max
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
-        stages = publish_stages(policies, name)
         epochs = ledger.topic_epoch
         self.last_publish = LastPublish(ledger)
-        self.publishing = Publishing(self, ledger, common.counts.remember, stages=stages, epochs=epochs)
+        self.publishing = Publishing(self, ledger, common.counts.remember, stages=(), epochs=epochs)
+        self.deduplication = Deduplication(self)
         self._rates = DispatchRates(policies, self.publishing.published)
         self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
-        self._use_storage_policies()
         self._on_terminal = on_terminal
         self._creating = asyncio.Lock()
         self._trimming = False
-        self._closing = False
-        self._closed = asyncio.Event()
+        self._closed: asyncio.Event | None = None
         for cursor_name, cursor in ledger.subscription_cursors.items():
             self._adopt(cursor_name, cursor, durable=True)
         ledger.on_appended.append(self._appended)
         ledger.on_fenced.append(self._ledger_fenced)
+        self._apply_policies()
 
     @property
     def in_use(self) -> bool:
@@ -133,8 +133,7 @@ class PersistentTopic(TopicLife):
         encrypt now, and does not, is refused with its next message.
         """
         self.policies = policies
-        self.publishing.use_stages(publish_stages(policies, self.name, self.publishing.stages))
-        self._use_storage_policies()
+        self._apply_policies()
         self.compaction.prepare()
         if self._rates.use(policies):
             for subscription in self.subscriptions.values():
@@ -145,9 +144,13 @@ class PersistentTopic(TopicLife):
             for subscription in self.subscriptions.values():
                 subscription.use_limits(limits)
 
-    def _use_storage_policies(self) -> None:
-        """Copies are for ledgers to come: as in Pulsar, the one that is written goes on as it is."""
-        copies = self.policies.persistence
+    def _apply_policies(self) -> None:
+        judged = self.deduplication.in_place
+        self.deduplication.use_policies()
+        self.publishing.use_stages(publish_stages(self.policies, self.name, self.publishing.stages, self.deduplication))
+        if self.deduplication.in_place and not judged:
+            self.publishing.disconnect_all()  # they come back, and learn where their sequence ids go on
+        copies = self.policies.persistence  # for ledgers to come; as in Pulsar, the one that is written stays as it is
         self.ledger.use_copies(copies.ensemble_size, copies.write_quorum, copies.ack_quorum)
         retention = self.policies.retention
         self.ledger.trimmer.use_retention(Retention.of(retention.time_minutes, retention.size_mb))
@@ -168,8 +171,8 @@ class PersistentTopic(TopicLife):
         Raises SubscriptionNotFound without `create`, ServiceUnitNotReady, and what writing the cursor raises.
         """
         self.check_open()
-        if name == COMPACTION_CURSOR:
-            raise NotAllowedError(f"{name} is the name of the compaction's cursor: choose another name")
+        if name in (COMPACTION_CURSOR, DEDUPLICATION_CURSOR):
+            raise NotAllowedError(f"{name} is the name of a cursor of the broker's own: choose another name")
         found = self.subscriptions.get((name, durable))
         if found is not None and not found.closed:
             return found
@@ -294,6 +297,7 @@ class PersistentTopic(TopicLife):
             backlog_bytes=max([one.backlog_bytes for one in self.ledger.subscription_cursors.values()], default=0),
             created_ms=self.ledger.created_ms,
             last_publish_ms=self.last_publish.at_ms,
+            deduplication=self.deduplication.state.value,
             producers=[producer.figures(now_s) for producer in publishing.producers.values()],
             subscriptions=[
                 *(one.figures(now_s) for _, one in sorted(self.subscriptions.items(), key=lambda pair: pair[0])),
@@ -342,10 +346,10 @@ class PersistentTopic(TopicLife):
     async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
         """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, write the
         cursors, close the ledger. Concurrent callers wait for the first one."""
-        if self.state is TopicState.CLOSED or self._closing:
+        if self._closed is not None:
             await self._closed.wait()
             return
-        self._closing = True
+        self._closed = asyncio.Event()
         if self.state is not TopicState.CLOSING:
             self._become(TopicState.CLOSING)
         try:
@@ -355,6 +359,7 @@ class PersistentTopic(TopicLife):
             except TimeoutError:
                 logger.warning("%s closes with %d publishes in flight", self.name.full, self.publishing.pending)
             self._send_clients_away()
+            self.deduplication.close()
             await self._tasks.close()
             try:
                 await self.ledger.close()

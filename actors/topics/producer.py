@@ -87,6 +87,8 @@ class PublishTarget(Protocol):
     ) -> None: ...
     def refuse(self, producer: "AttachedProducer", sequence_id: int, error: MagnetarError) -> None: ...
     def publish_completed(self, publish: "Publish", position: Position | None, error: BaseException | None) -> None: ...
+    def publish_repeated(self, publish: "Publish") -> None: ...
+    def last_sequence_id(self, name: str) -> int: ...
     def remove_producer(self, producer: "AttachedProducer") -> None: ...
 
 
@@ -128,6 +130,8 @@ class AttachedProducer:
         self.published = Meter(now_s)
         self.chunks = Meter(now_s)
         """Of what was published, the entries that are chunks of a larger message."""
+        self.last: Publish | None = None
+        """Of a topic with stages, the entry that was admitted last."""
         self._drained: asyncio.Event | None = None
 
     def may_replace(self, other: "AttachedProducer") -> bool:
@@ -193,7 +197,10 @@ class AttachedProducer:
 class Publish:
     """One entry on its way into the ledger. `completed` is the callback of the append."""
 
-    __slots__ = ("highest_sequence_id", "is_chunk", "messages", "producer", "sequence_id", "size_bytes")
+    __slots__ = ("highest_sequence_id", "is_chunk", "judged_id", "messages", "producer", "sequence_id", "size_bytes")
+
+    judged_id: int
+    """What deduplication goes by, −1 for an entry that it does not judge. Set by that stage."""
 
     def __init__(
         self, producer: AttachedProducer, sequence_id: int, highest_sequence_id: int, messages: int, size_bytes: int

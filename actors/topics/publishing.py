@@ -5,7 +5,7 @@ then to the producer. A plain topic has no stages. A stage sees each entry at tw
 
 - `admit`, before the append. The first stage that returns a Refusal ends it: nothing is appended, and `failed` is
   called on the stages before it. The producer's session ends with SEND_ERROR behind the receipts of the earlier
-  entries.
+  entries. The first that returns DUPLICATE ends it, too, but the producer gets a receipt in its turn.
 - `stored` or `failed`, exactly once for each entry that the stage admitted, in the order of appends, and before the
   producer is answered.
 
@@ -27,6 +27,8 @@ from ...protocol.errors import (
     LedgerFenced,
     MagnetarError,
     NoSuchEntry,
+    NotAllowedError,
+    ServiceUnitNotReady,
     StaleEpoch,
     server_error_code,
 )
@@ -52,13 +54,30 @@ class Refusal:
     error: MagnetarError
 
 
+class Duplicate:
+    """An entry is stored already: its producer gets a receipt without a place, behind those of earlier entries."""
+
+
+DUPLICATE = Duplicate()
+NO_POSITION: Position = (-1, -1)
+"""What the receipt of a duplicate names, as in Pulsar."""
+
+
 class PublishStage:
-    """One condition on what a topic stores. Nothing here may block, wait or raise, but for `check_producer`."""
+    """One condition on what a topic stores. Nothing here may block, wait or raise, but for `check_producer`, which may
+    raise, and `ready`, which may wait."""
+
+    async def ready(self) -> None:
+        """Wait until entries can be admitted. Producers attach behind it."""
+
+    def last_sequence_id(self, name: str) -> int | None:
+        """The highest sequence id that is known of a producer's name, −1 for none. None: it cannot be told now."""
+        return -1
 
     def check_producer(self, producer: AttachedProducer) -> None:
         """A producer wants to attach. Raises the MagnetarError that PRODUCER is answered with."""
 
-    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
+    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | Duplicate | None:
         """An entry arrived. None lets it pass."""
 
     def stored(self, publish: Publish, position: Position) -> None:
@@ -73,11 +92,13 @@ class PublishStage:
 
 
 class StagedPublish(Publish):
-    """An entry of a topic that has stages: they get the ledger's answer first."""
+    """An entry of a topic that has stages: they get the ledger's answer first. `behind` are the duplicates that came
+    after it, and have not had their receipts."""
 
-    __slots__ = ("stages",)
+    __slots__ = ("behind", "stages")
 
     stages: tuple[PublishStage, ...]
+    behind: "list[StagedPublish] | None"
 
     def completed(self, position: Position | None, error: BaseException | None) -> None:
         for stage in self.stages:
@@ -86,6 +107,9 @@ class StagedPublish(Publish):
             else:
                 stage.failed(self, error if error is not None else NoSuchEntry("an append without position"))
         super().completed(position, error)
+        if self.behind is not None:
+            for duplicate in self.behind:
+                self.producer.publishing.publish_repeated(duplicate)
 
 
 class EntryLog(Protocol):
@@ -151,6 +175,8 @@ class Publishing:
 
     async def add_producer(self, producer: AttachedProducer, turn: Turn) -> bool:
         """See `ProducerAdmission.add`."""
+        for stage in self._stages:
+            await stage.ready()
         return await self._admission.add(producer, turn)
 
     async def check_holder(self) -> None:
@@ -181,6 +207,17 @@ class Publishing:
         epoch = self._admission.access.epoch
         return None if epoch == NO_EPOCH else epoch
 
+    def last_sequence_id(self, name: str) -> int:
+        """What PRODUCER_SUCCESS says: the highest sequence id that is known of a producer's name, −1 for none. Raises
+        ServiceUnitNotReady when it cannot be told now."""
+        found = -1
+        for stage in self._stages:
+            known = stage.last_sequence_id(name)
+            if known is None:
+                raise ServiceUnitNotReady(f"messages of {name} are under way to {self._host.name.full}: try again")
+            found = max(found, known)
+        return found
+
     # -- entries -------------------------------------------------------------------------------------------------
 
     def publish(
@@ -202,9 +239,10 @@ class Publishing:
         size = len(entry)
         if self._stages:
             publish = StagedPublish(producer, sequence_id, highest_sequence_id, messages, size)
-            publish.stages = self._stages
+            publish.stages, publish.behind = self._stages, None
             if not self._admit(publish, metadata):
                 return
+            producer.last = publish
         else:
             publish = Publish(producer, sequence_id, highest_sequence_id, messages, size)
         if metadata.num_chunks_from_msg > 1:
@@ -219,13 +257,38 @@ class Publishing:
 
     def _admit(self, publish: StagedPublish, metadata: MessageMetadata) -> bool:
         for index, stage in enumerate(self._stages):
-            refusal = stage.admit(publish, metadata)
-            if refusal is not None:
-                for earlier in self._stages[:index]:
-                    earlier.failed(publish, refusal.error)
-                self.refuse(publish.producer, publish.sequence_id, refusal.error)
-                return False
+            answer = stage.admit(publish, metadata)
+            if answer is None:
+                continue
+            is_refused = isinstance(answer, Refusal)
+            error = answer.error if isinstance(answer, Refusal) else NotAllowedError("the message is stored already")
+            for earlier in self._stages[:index]:
+                earlier.failed(publish, error)
+            if is_refused:
+                self.refuse(publish.producer, publish.sequence_id, error)
+            else:
+                self._repeat(publish)
+            return False
         return True
+
+    def _repeat(self, publish: StagedPublish) -> None:
+        """Answer a duplicate, at once if no earlier entry of its producer is under way."""
+        producer = publish.producer
+        producer.connection.publish_began(publish.size_bytes)
+        producer.pending += 1
+        self.pending += 1
+        last = producer.last
+        if producer.pending > 1 and isinstance(last, StagedPublish):
+            if last.behind is None:
+                last.behind = []
+            last.behind.append(publish)
+        else:
+            self.publish_repeated(publish)
+
+    def publish_repeated(self, publish: Publish) -> None:
+        """It is the turn of a duplicate's receipt."""
+        self._send_receipt(publish, NO_POSITION)
+        self._ended(publish)
 
     def refuse(self, producer: AttachedProducer, sequence_id: int, error: MagnetarError) -> None:
         """Answer an entry that cannot be stored with SEND_ERROR, behind the receipts of those before it, and end the
@@ -247,7 +310,6 @@ class Publishing:
     def publish_completed(self, publish: Publish, position: Position | None, error: BaseException | None) -> None:
         """The ledger's answer to one append, in the order of appends."""
         producer = publish.producer
-        session = producer.state
         if position is None:
             self._not_stored(publish, error if error is not None else NoSuchEntry("an append without position"))
         else:
@@ -258,25 +320,36 @@ class Publishing:
                 self._remember(position, publish.messages)
             producer.published.add(publish.messages, publish.size_bytes)
             self.published.add(publish.messages, publish.size_bytes)
-            if session is PRODUCER_OPEN or session is PRODUCER_REFUSED:
-                producer.connection.write(
-                    send_receipt(
-                        producer.producer_id,
-                        publish.sequence_id,
-                        publish.highest_sequence_id,
-                        position[0],
-                        position[1],
-                        self._partition,
-                    )
+            self._send_receipt(publish, position)
+        self._ended(publish)
+
+    def _send_receipt(self, publish: Publish, position: Position) -> None:
+        producer = publish.producer
+        session = producer.state
+        if session is PRODUCER_OPEN or session is PRODUCER_REFUSED:
+            producer.connection.write(
+                send_receipt(
+                    producer.producer_id,
+                    publish.sequence_id,
+                    publish.highest_sequence_id,
+                    position[0],
+                    position[1],
+                    self._partition,
                 )
+            )
+
+    def _ended(self, publish: Publish) -> None:
+        """An entry has had its answer."""
+        producer = publish.producer
         producer.connection.publish_ended(publish.size_bytes)
         producer.publish_ended()
         if not producer.pending and producer.refusal is not None:
             self._finish_refusal(producer)
         self.pending -= 1
-        if self.pending == 0 and self._host.state is not OPEN:
+        if self.pending == 0:
             self._drained.set()
-            self._host.nothing_pending()
+            if self._host.state is not OPEN:
+                self._host.nothing_pending()
 
     def _not_stored(self, publish: Publish, error: BaseException) -> None:
         producer = publish.producer
@@ -289,7 +362,7 @@ class Publishing:
         self._host.publish_failed(error)
 
     async def drained(self) -> None:
-        """Wait until no publish is under way. The topic takes no more publishes."""
+        """Wait until no publish is under way."""
         if self.pending:
             self._drained.clear()
             await self._drained.wait()

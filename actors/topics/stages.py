@@ -7,6 +7,7 @@ from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
 from ..policies.rates import PublishRate
 from ..rates.publish import PublishThrottle
+from .deduplication import Deduplication
 from .encryption_required import EncryptionRequired
 from .producer import Publish
 from .publishing import PublishStage, Refusal
@@ -27,13 +28,19 @@ class PublishRateLimit(PublishStage):
 
 
 def publish_stages(
-    policies: EffectivePolicies, name: TopicName, before: Iterable[PublishStage] = ()
+    policies: EffectivePolicies,
+    name: TopicName,
+    before: Iterable[PublishStage] = (),
+    deduplication: Deduplication | None = None,
 ) -> tuple[PublishStage, ...]:
     """The stages of a topic; none for a plain one. They are made again when the topic is loaded, or its policies
-    change: what must outlive that belongs to the topic, or is taken over from the stages that it had `before`."""
+    change: what must outlive that belongs to the topic, or is taken over from the stages that it had `before`. What
+    passes deduplication is appended."""
     stages: list[PublishStage] = []
     if policies.encryption_required:
         stages.append(EncryptionRequired(name))
+    if deduplication is not None and deduplication.in_place:
+        stages.append(deduplication)
     rate = policies.publish_rate
     if rate.is_limit:
         same = [stage for stage in before if isinstance(stage, PublishRateLimit) and stage.throttle.rate == rate]

@@ -15,6 +15,7 @@ from . import text as setting_text
 from .bookie import BookieSettings
 from .broker import BrokerSettings
 from .compaction import CompactionSettings
+from .deduplication import DeduplicationSettings
 from .keeping import KeepingSettings
 from .limits import ClientLimitSettings
 from .managed_ledgers import ManagedLedgerSettings
@@ -28,6 +29,7 @@ ENVIRONMENT_PREFIX = "MAGNETAR_"
 
 @dataclass(frozen=True)
 class Settings(
+    DeduplicationSettings,
     KeepingSettings,
     TopicListSettings,
     RepairSettings,

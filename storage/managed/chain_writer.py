@@ -120,6 +120,7 @@ class ChainWriter:
         self._direct: LedgerWriter | None = None
         """Where `append` sends entries at once; None when they have to wait or are refused."""
         self._waiting: deque[tuple[bytes, AddCallback]] = deque()
+        self._starting: asyncio.Task[None]
         self._ended: MagnetarError | None = None
         self._tasks = Tasks()
         self._backoff = Backoff(env.random, START_DELAY_INITIAL_S, START_DELAY_MAX_S)
@@ -173,10 +174,18 @@ class ChainWriter:
             size = len(body)
             raise MessageTooBig(f"an entry of {size} bytes is too large: raise nettyMaxFrameSizeBytes", size_bytes=size)
         self._waiting.append((body, callback))
+        self.start()
+
+    def start(self) -> asyncio.Task[None] | None:
+        """Begin the next ledger where none is written. Once it is, it is known what was stored of failed appends.
+
+        Returns the start that is under way, if there is one.
+        """
         if self.state in (ChainWriterState.IDLE, ChainWriterState.FAILED):
             recover = self.state is ChainWriterState.FAILED
             self._become(ChainWriterState.STARTING)
-            self._tasks.spawn(self._start(recover=recover), f"start-ledger {self._owned.name}")
+            self._starting = self._tasks.spawn(self._start(recover=recover), f"start-ledger {self._owned.name}")
+        return self._starting if self.state is ChainWriterState.STARTING else None
 
     async def close(self) -> None:
         """Stop; pending entries get LedgerClosed or AlreadyClosed. Closes the current ledger.
@@ -253,7 +262,8 @@ class ChainWriter:
         if failed is not None:
             await failed.abandon()
         async with self._record_lock, self._settling:
-            open_ids = [info.ledger_id for info in self._owned.record.ledgers if not self._known_closed(info)]
+            closed = {info.ledger_id: info.closed for info in self._chain.infos}
+            open_ids = [info.ledger_id for info in self._owned.record.ledgers if not closed.get(info.ledger_id)]
             for record in await self._ledgers.records.get_many(open_ids):
                 metadata = await self._ledgers.recover(record.metadata.ledger_id, record)
                 info = self._chain.get(metadata.ledger_id)
@@ -261,10 +271,6 @@ class ChainWriter:
                     info = LedgerInfo(metadata.ledger_id, self._env.clock.now_ms())
                     self._chain.add_recovered(info, metadata.last_entry)
                 self._closed_as(info, metadata)
-
-    def _known_closed(self, stored: LedgerInfo) -> bool:
-        info = self._chain.get(stored.ledger_id)
-        return info is not None and info.closed
 
     async def _create_next(self) -> tuple[LedgerWriter, LedgerInfo]:
         """A new ledger, stored as the last of the chain. It is not yet in the chain in memory."""

@@ -108,9 +108,12 @@ class Cursor:
         if self._state.acknowledge_cumulative(position):
             self._writer.moved()
 
-    def put_property(self, name: str, value: str) -> None:
-        """Set a property; it is written with the state."""
-        self._state.put_property(name, value)
+    def take_snapshot(self, position: Position, properties: Mapping[str, str]) -> None:
+        """Acknowledge everything up to and including an entry, with properties that replace all others.
+
+        What is stored has both or neither.
+        """
+        self._state.take_snapshot(position, properties)
         self._writer.moved()
 
     async def reset(self, position: Position) -> None:

@@ -169,10 +169,13 @@ class CursorState:
         """What was taken was perhaps not written: the whole is due."""
         self._changes.lose()
 
-    def put_property(self, name: str, value: str) -> None:
-        """Set a property."""
-        self.properties[name] = value
+    def take_snapshot(self, position: Position, properties: Mapping[str, str]) -> None:
+        """Acknowledge everything up to `position`, and have these properties and no others: one change, never a part
+        of it."""
+        self.properties.clear()
+        self.properties.update(properties)
         self._changes.properties()
+        self.acknowledge_cumulative(position)
 
     @staticmethod
     def unpack(value: bytes, chain: LedgerChain, deltas: Sequence[bytes] = ()) -> "CursorState":

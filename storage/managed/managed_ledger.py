@@ -171,6 +171,15 @@ class ManagedLedger:
         """
         self._writer.append(body, callback)
 
+    async def settle(self) -> None:
+        """After failed appends: wait until it is known which of them were stored. Those are readable then.
+
+        Raises what has ended the topic here.
+        """
+        while (start := self._writer.start()) is not None:
+            await asyncio.wait([start])
+        self._life.check()
+
     @property
     def pending_entries(self) -> int:
         """Appends whose outcome is not known."""

@@ -24,7 +24,6 @@ def _left_out(reason: str, *fields: str) -> list[Difference]:
 DIFFERENCES: tuple[Difference, ...] = (
     *_left_out("Magnetar has no transactions yet", "(aborted|committed|ongoing)TxnCount"),
     *_left_out("Magnetar has no backlog quotas yet", "backlogQuotaLimit(Size|Time)"),
-    *_left_out("Magnetar has no deduplication yet", "deduplicationStatus"),
     *_left_out("Magnetar has no delayed delivery yet", "(msgDelayed|delayedMessageIndexSizeInBytes)"),
     *_left_out("Magnetar has no message expiry yet", "(msgExpired|totalMsgExpired|lastExpireTimestamp|msgRateExpired)"),
     *_left_out("Magnetar has no replication yet", "(replication|replicated|isReplicated)"),

@@ -47,8 +47,8 @@ async def test_a_bound_is_set_shown_and_taken_away_with_pulsars_answers(http: Ht
     for value in (3, 0):
         assert await http("POST", path, value) == (204, "")
         assert await http("GET", path) == (200, value)
-        assert await http("GET", NAMESPACE) == (200, {**fresh, name: value})
-    assert await http("POST", path, -1) == (412, {"reason": f"{POLICIES[name].namespace.path} must be 0 or more"})
+        assert await http("GET", NAMESPACE) == (200, {**fresh, POLICIES[name].key: value})
+    assert await http("POST", path, -1) == (412, {"reason": f"{POLICIES[name].namespace.word} must be 0 or more"})
     for wrong in ('"x"', "true", "1.5", "{}", "[]", "null", "", "2147483648", "-2147483649"):
         assert (await http("POST", path, text=wrong))[0] == 400, wrong
     assert await http("GET", path) == (200, 0)

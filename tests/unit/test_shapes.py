@@ -30,7 +30,7 @@ METHODS: dict[str, int] = {
     "storage/bookie/entry_store.py:EntryStore": 31,
     "storage/ledger/writer.py:LedgerWriter": 26,
     "storage/managed/chain_writer.py:ChainWriter": 28,
-    "storage/managed/managed_ledger.py:ManagedLedger": 35,
+    "storage/managed/managed_ledger.py:ManagedLedger": 36,
 }
 ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 22,
@@ -43,7 +43,7 @@ ATTRIBUTES: dict[str, int] = {
     "runtime/rpc/connection.py:RpcConnection": 24,
     "storage/bookie/entry_store.py:EntryStore": 26,
     "storage/bookie/journal.py:Journal": 28,
-    "storage/managed/chain_writer.py:ChainWriter": 29,
+    "storage/managed/chain_writer.py:ChainWriter": 30,
 }
 PARAMETERS: dict[str, int] = {
     "actors/bookie/service.py:__init__": 12,

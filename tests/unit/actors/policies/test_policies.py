@@ -42,6 +42,8 @@ NAMES = {
     "publish_rate": "publishRate",
     "topic_dispatch_rate": "dispatchRate",
     "subscription_dispatch_rate": "subscriptionDispatchRate",
+    "deduplication_enabled": "deduplication",
+    "deduplication_snapshot_interval_seconds": "deduplicationSnapshotInterval",
 }
 
 

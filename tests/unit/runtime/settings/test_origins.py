@@ -5,6 +5,11 @@ import dataclasses
 from magnetar.runtime.settings.declarations import Settings
 
 PULSAR = {
+    "brokerDeduplicationEnabled": "false",
+    "brokerDeduplicationEntriesInterval": "1000",
+    "brokerDeduplicationMaxNumberOfProducers": "10000",
+    "brokerDeduplicationProducerInactivityTimeoutMinutes": "360",
+    "brokerDeduplicationSnapshotIntervalSeconds": "120",
     "brokerMaxConnections": "0",
     "brokerMaxConnectionsPerIp": "0",
     "maxTopicsPerNamespace": "0",

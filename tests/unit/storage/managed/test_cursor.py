@@ -97,7 +97,7 @@ async def test_creating_again_after_an_unknown_outcome_starts_where_it_is_asked_
             await managed.open_cursor("s", "earliest")
     assert "s" not in managed.cursors and await record_of(cluster) is not None
     cursor = await managed.open_cursor("s", "latest", {"colour": "red"})
-    cursor.put_property("size", "1")
+    cursor.take_snapshot(cursor.mark_delete_position, {**cursor.properties, "size": "1"})
     await cursor.flush()
     await managed.close()
     again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())

@@ -148,7 +148,7 @@ def test_changes_in_order_make_the_state_that_they_were_taken_from(seed, entries
                 place = (random.choice((3, 6)), random.randrange(entries))
                 state.acknowledge_batch_index(place, [random.getrandbits(5)], 5)
             case 2:
-                state.put_property("n", str(step))
+                state.take_snapshot(state.mark_delete, {"n": str(step)})
             case 3 if random.random() < 0.2:
                 state.reset((random.choice((3, 6)), random.randrange(entries)))
             case _:

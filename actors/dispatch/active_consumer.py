@@ -7,7 +7,7 @@ One that has left meanwhile gets none.
 import asyncio
 from collections.abc import Callable
 
-from ..dispatch.failover import FailoverDispatcher
+from .failover import FailoverDispatcher
 
 
 class ActiveConsumerNews:
