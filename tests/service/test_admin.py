@@ -168,6 +168,9 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
         "encryption_required": False,
         "schema_compatibility_strategy": "UNDEFINED",
         "schema_validation_enforced": False,
+        "publishMaxMessageRate": {},
+        "topicDispatchRate": {},
+        "subscriptionDispatchRate": {},
     }
     assert await http("GET", "/admin/v2/namespaces/acme/orders") == (200, shown)
     assert (await http("DELETE", "/admin/v2/tenants/acme"))[0] == 409
