@@ -56,6 +56,31 @@ if TYPE_CHECKING:
     from .client.crypto.keys import CryptoKeyReader as CryptoKeyReader
     from .client.crypto.keys import EncryptionKeyInfo as EncryptionKeyInfo
     from .client.crypto.keys import ProducerCryptoFailureAction as ProducerCryptoFailureAction
+    from .client.schemas.automatic import AutoConsumeSchema as AutoConsumeSchema
+    from .client.schemas.automatic import AutoProduceBytesSchema as AutoProduceBytesSchema
+    from .client.schemas.avro_schema import AvroSchema as AvroSchema
+    from .client.schemas.json_schema import JsonSchema as JsonSchema
+    from .client.schemas.key_value import KeyValue as KeyValue
+    from .client.schemas.key_value import KeyValueEncodingType as KeyValueEncodingType
+    from .client.schemas.key_value import KeyValueSchema as KeyValueSchema
+    from .client.schemas.primitives import BooleanSchema as BooleanSchema
+    from .client.schemas.primitives import BytesSchema as BytesSchema
+    from .client.schemas.primitives import DateSchema as DateSchema
+    from .client.schemas.primitives import DoubleSchema as DoubleSchema
+    from .client.schemas.primitives import FloatSchema as FloatSchema
+    from .client.schemas.primitives import InstantSchema as InstantSchema
+    from .client.schemas.primitives import Int8Schema as Int8Schema
+    from .client.schemas.primitives import Int16Schema as Int16Schema
+    from .client.schemas.primitives import Int32Schema as Int32Schema
+    from .client.schemas.primitives import Int64Schema as Int64Schema
+    from .client.schemas.primitives import LocalDateSchema as LocalDateSchema
+    from .client.schemas.primitives import LocalDateTimeSchema as LocalDateTimeSchema
+    from .client.schemas.primitives import LocalTimeSchema as LocalTimeSchema
+    from .client.schemas.primitives import StringSchema as StringSchema
+    from .client.schemas.primitives import TimeSchema as TimeSchema
+    from .client.schemas.primitives import TimestampSchema as TimestampSchema
+    from .client.schemas.protobuf_schema import ProtobufNativeSchema as ProtobufNativeSchema
+    from .client.schemas.schema import Schema as Schema
     from .client.statistics.figures import ConsumerStats as ConsumerStats
     from .client.statistics.figures import ProducerStats as ProducerStats
     from .cluster.handle import Cluster as Cluster
@@ -101,6 +126,7 @@ if TYPE_CHECKING:
     from .protocol.errors import ProducerNotInitialized as ProducerNotInitialized
     from .protocol.errors import ProducerQueueIsFull as ProducerQueueIsFull
     from .protocol.errors import ReadError as ReadError
+    from .protocol.errors import SchemaSerializationError as SchemaSerializationError
     from .protocol.errors import ServiceUnitNotReady as ServiceUnitNotReady
     from .protocol.errors import SettingError as SettingError
     from .protocol.errors import SparkUnavailable as SparkUnavailable
@@ -153,6 +179,30 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.core.message_id": ("MessageId", "TopicMessageId"),
     "client.aio.reader": ("AsyncReader",),
     "client.core.results": ("Result",),
+    "client.schemas.automatic": ("AutoConsumeSchema", "AutoProduceBytesSchema"),
+    "client.schemas.avro_schema": ("AvroSchema",),
+    "client.schemas.json_schema": ("JsonSchema",),
+    "client.schemas.key_value": ("KeyValue", "KeyValueEncodingType", "KeyValueSchema"),
+    "client.schemas.primitives": (
+        "BooleanSchema",
+        "BytesSchema",
+        "DateSchema",
+        "DoubleSchema",
+        "FloatSchema",
+        "InstantSchema",
+        "Int8Schema",
+        "Int16Schema",
+        "Int32Schema",
+        "Int64Schema",
+        "LocalDateSchema",
+        "LocalDateTimeSchema",
+        "LocalTimeSchema",
+        "StringSchema",
+        "TimeSchema",
+        "TimestampSchema",
+    ),
+    "client.schemas.protobuf_schema": ("ProtobufNativeSchema",),
+    "client.schemas.schema": ("Schema",),
     "client.statistics.figures": ("ConsumerStats", "ProducerStats"),
     "cluster.handle": ("Cluster",),
     "cluster.starting": ("connect", "start"),
@@ -196,6 +246,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ProducerNotInitialized",
         "ProducerQueueIsFull",
         "ReadError",
+        "SchemaSerializationError",
         "ServiceUnitNotReady",
         "SettingError",
         "SparkUnavailable",

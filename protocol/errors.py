@@ -139,6 +139,13 @@ class InvalidMessage(MagnetarError):
     server_error = 22
 
 
+class SchemaSerializationError(InvalidMessage):
+    """A value does not fit the schema, or a payload cannot be decoded with it. A producer has sent nothing.
+
+    What to do: Correct the field that the message names. For a received message: `data()` has the payload.
+    """
+
+
 class CryptoError(MagnetarError):
     """The message cannot be encrypted or decrypted.
 

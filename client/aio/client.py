@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from ...protocol.errors import AlreadyClosed, OperationNotSupported
 from ...protocol.topics import TopicName
@@ -23,23 +22,22 @@ from ..core.configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
     RegexSubscriptionMode,
-    WantedTopics,
 )
 from ..core.context import Core
 from ..core.discovery import service_url_source
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
-from ..core.options import refuse
+from ..core.options import WantedTopics
 from ..core.outgoing_message import OutgoingMessage
 from ..core.threading_bridge import SameThread
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import AsyncConsumer
-from .intercepted_producer import InterceptedAsyncProducer
 from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
 from .receipt_consumer import AsyncReceiptConsumer
+from .schema_producer import producer_face
 from .table_view import AsyncTableView
 
 
@@ -164,7 +162,7 @@ class AsyncClient:
         Args:
             topic: Any form of a topic's name.
             producer_name: By default the broker chooses a name.
-            schema: Not supported. Leave it out.
+            schema: How values are encoded, such as `JsonSchema(Order)`; without one they are bytes.
             initial_sequence_id: The first message gets the next sequence id.
             send_timeout_millis: Milliseconds until a send fails with Timeout; 0 = never.
             compression_type: How batches are compressed.
@@ -205,8 +203,7 @@ class AsyncClient:
         core = self._running_core()
         producer = TopicProducer(core, configuration)
         await producer.open()
-        kind = InterceptedAsyncProducer if configuration.interceptors else AsyncProducer
-        return kind(core, producer)
+        return producer_face(configuration)(core, producer)
 
     async def subscribe(
         self,
@@ -243,7 +240,7 @@ class AsyncClient:
             topic: A topic's name in any form, a list of names, or a compiled pattern.
             subscription_name: The subscription, which is created if it does not exist.
             consumer_type: How the consumers of the subscription share its messages.
-            schema: Not supported. Leave it out.
+            schema: How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.
             receiver_queue_size: Approximate number of messages that wait in the client; 0 = none.
             max_total_receiver_queue_size_across_partitions: The same for all partitions together.
             consumer_name: Shown in the topic's statistics.
@@ -308,7 +305,7 @@ class AsyncClient:
         Args:
             topic: A topic's name in any form, or a list of names.
             start_message_id: The reader starts behind this message.
-            schema: Not supported. Leave it out.
+            schema: How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.
             receiver_queue_size: Approximate number of messages that wait in the client.
             reader_name: Shown in the topic's statistics.
             subscription_role_prefix: Prefix of the name of the reader's subscription.
@@ -345,7 +342,7 @@ class AsyncClient:
         Args:
             topic: Any form of a topic's name.
             subscription_name: The name of its subscription; by default a random one.
-            schema: Not supported. Leave it out.
+            schema: How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.
 
         Returns:
             The table view, up to date with what is published now.
@@ -356,12 +353,12 @@ class AsyncClient:
             ConnectError: If no broker can be reached.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        refuse("create_table_view", schema=schema)
         reader = await self.create_reader(
             topic,
             MessageId.earliest,
             is_read_compacted=TopicName.parse(topic).persistent,
             subscription_name=subscription_name,
+            schema=schema,
         )
         return await AsyncTableView.create(self._running_core(), reader)
 
@@ -419,5 +416,5 @@ async def topic_partitions(core: Core, topic: str) -> list[str]:
     return [name.partition_name(index) for index in range(count)] if count else [name.full]
 
 
-def _client(options: dict[str, Any]) -> AsyncClient:
-    return AsyncClient(**options)
+def _client(options: dict[str, object]) -> AsyncClient:
+    return AsyncClient(**options)  # pyright: ignore[reportArgumentType] (it checks them)

@@ -255,10 +255,14 @@ class AsyncConsumer(ConsumerFacts):
         await self._consumer.close()
 
     async def _prepare(self) -> None:
-        """Have a thread decode the large entry that is next; one at a time for all waiting callers."""
+        """Fetch the schema of the next entry, have a thread decode a large one; one at a time for all callers."""
         async with self._preparing:
             entry = self._receive_queue.unprepared()
-            if entry is not None:
+            if entry is None:
+                return
+            if entry.reading is not None and entry.reading.lacks(entry):
+                await entry.reading.load(entry)
+            if entry.is_large:
                 size_max = self._core.configuration.decompressed_size_max_bytes
                 await self._core.environment.offload.run(entry.prepare, size_max)
 

@@ -9,7 +9,7 @@ from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
 from ..producing.interception import InterceptedCallback, Interception
 from ..producing.outbox import SendCallback
-from ..producing.topic_producer import TopicProducer
+from ..producing.topic_producer import TopicProducer, payload_of
 from .producer import AsyncProducer
 
 
@@ -22,7 +22,7 @@ class InterceptedAsyncProducer(AsyncProducer):
 
     async def send(
         self,
-        content: bytes | None,
+        content: object,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -34,7 +34,7 @@ class InterceptedAsyncProducer(AsyncProducer):
         deliver_after: timedelta | None = None,
     ) -> MessageId:
         """As in AsyncProducer."""
-        given = OutgoingMessage(content, properties, partition_key, ordering_key, event_timestamp)
+        given = OutgoingMessage(payload_of(content), properties, partition_key, ordering_key, event_timestamp)
         message = self._interception.before_send(given)
         try:
             message_id = await super().send(
@@ -53,7 +53,7 @@ class InterceptedAsyncProducer(AsyncProducer):
 
     def send_async(
         self,
-        content: bytes | None,
+        content: object,
         callback: SendCallback | None = None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
@@ -66,7 +66,7 @@ class InterceptedAsyncProducer(AsyncProducer):
         deliver_after: timedelta | None = None,
     ) -> None:
         """As in AsyncProducer. Without a callback, only the interceptors hear that the queue is full."""
-        given = OutgoingMessage(content, properties, partition_key, ordering_key, event_timestamp)
+        given = OutgoingMessage(payload_of(content), properties, partition_key, ordering_key, event_timestamp)
         message = self._interception.before_send(given)
         super().send_async(
             callback=InterceptedCallback(self._interception, message, callback),
@@ -78,7 +78,7 @@ class InterceptedAsyncProducer(AsyncProducer):
             **message.fields(),  # type: ignore[arg-type]
         )
 
-    async def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
+    async def send_many(self, payloads: Sequence[object], callback: SendCallback | None = None) -> list[MessageId]:
         """As in AsyncProducer, at the cost of single messages."""
         if callback is None:
             return [await self.send(payload) for payload in payloads]

@@ -13,7 +13,7 @@ from ..core.threading_bridge import LoopSignal
 from ..producing.outbox import Outbox, SendCallback, ignore
 from ..producing.partition_producer import Failing
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms
+from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms, payload_of
 from .facts import ProducerFacts
 
 
@@ -29,7 +29,7 @@ class AsyncProducer(ProducerFacts):
 
     async def send(
         self,
-        content: bytes | None,
+        content: object,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -45,7 +45,7 @@ class AsyncProducer(ProducerFacts):
         It does not wait for the batching delay. Messages that tasks send at the same moment share a batch.
 
         Args:
-            content: The payload; None is a null value.
+            content: The payload as bytes, or a value of the producer's schema; None is a null value.
             properties: Properties of the message.
             partition_key: Key that chooses the partition.
             ordering_key: Key for KeyShared consumers, instead of `partition_key`.
@@ -85,7 +85,7 @@ class AsyncProducer(ProducerFacts):
 
     def send_async(
         self,
-        content: bytes | None,
+        content: object,
         callback: SendCallback | None = None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
@@ -102,7 +102,7 @@ class AsyncProducer(ProducerFacts):
         The client calls `callback` on the loop. It passes Result.ProducerQueueIsFull if the queue is full.
 
         Args:
-            content: The payload; None is a null value.
+            content: The payload as bytes, or a value of the producer's schema; None is a null value.
             callback: Called as `callback(result, message_id)`.
             properties: Properties of the message.
             partition_key: Key that chooses the partition.
@@ -128,13 +128,13 @@ class AsyncProducer(ProducerFacts):
         if outbox is not None:
             report(callback, self._producer.refusal(outbox))
 
-    async def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
+    async def send_many(self, payloads: Sequence[object], callback: SendCallback | None = None) -> list[MessageId]:
         """Publish many plain messages at the cost of a few list operations.
 
         This waits for space in the queue. All messages of a batch go to the partition whose turn it is.
 
         Args:
-            payloads: Payloads of messages without key and properties.
+            payloads: Payloads, or values of the schema, of messages without key and properties.
             callback: Called for each message as by `send_async`; None waits until all are stored.
 
         Returns:
@@ -148,13 +148,13 @@ class AsyncProducer(ProducerFacts):
         """
         if self._closed:
             raise AlreadyClosed("the producer is closed: create a new one")
-        payloads = [as_bytes(payload) for payload in payloads]
-        if not payloads:
+        contents = [as_bytes(payload) for payload in payloads]
+        if not contents:
             return []
-        outcome, future = self._outcome(len(payloads))
+        outcome, future = self._outcome(len(contents))
         start = 0
-        while start < len(payloads):
-            accepted, outbox = self._producer.extend(payloads, start, callback or outcome)
+        while start < len(contents):
+            accepted, outbox = self._producer.extend(contents, start, callback or outcome)
             start += accepted
             if not accepted:
                 await self._space(outbox, wait=True)
@@ -211,7 +211,7 @@ class AsyncProducer(ProducerFacts):
 
     def _enqueue(
         self,
-        content: bytes | None,
+        content: object,
         callback: SendCallback,
         properties: Mapping[str, str] | None,
         partition_key: str | None,
@@ -221,11 +221,12 @@ class AsyncProducer(ProducerFacts):
         deliver_at_ms: int | None,
     ) -> Outbox | None:
         """None if the message was accepted, else the outbox that has no space for it."""
-        data = b"" if content is None else as_bytes(content)
+        payload = payload_of(content)
         attributes = check_attributes(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
         )
-        outbox = self._outbox(content, properties, partition_key, ordering_key, event_timestamp)
+        data = payload or b""
+        outbox = self._outbox(payload, properties, partition_key, ordering_key, event_timestamp)
         accepted = outbox.add(data, callback) if attributes is None else outbox.add_with(data, attributes, callback)
         return None if accepted else outbox
 

@@ -39,6 +39,7 @@ class TopicReader:
                 is_read_compacted=configuration.is_read_compacted,
                 initial_position=InitialPosition.Latest if start == MessageId.latest else InitialPosition.Earliest,
                 start_message_id_inclusive=configuration.start_message_id_inclusive,
+                schema=configuration.schema,
                 crypto_key_reader=configuration.crypto_key_reader,
                 crypto_failure_action=configuration.crypto_failure_action,
                 max_pending_chunked_message=configuration.max_pending_chunked_message,

@@ -8,6 +8,7 @@ from ...protocol.errors import AlreadyClosed, MagnetarError
 from ..consuming.table_state import TableState
 from ..core.context import Core
 from ..core.threading_bridge import NoLock
+from ..schemas.schema import DecodedValue
 from .reader import AsyncReader
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class AsyncTableView:
                 continue
             self._state.apply(message)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> DecodedValue:
         """Return the value of a key.
 
         Args:
@@ -67,7 +68,7 @@ class AsyncTableView:
         """
         return self._state.get(key)
 
-    def for_each(self, callback: Callable[[str, bytes], object]) -> None:
+    def for_each(self, callback: Callable[[str, DecodedValue], object]) -> None:
         """Call a function for each key.
 
         Args:
@@ -75,11 +76,12 @@ class AsyncTableView:
         """
         self._state.for_each(callback)
 
-    def for_each_and_listen(self, callback: Callable[[str, bytes], object]) -> None:
+    def for_each_and_listen(self, callback: Callable[[str, DecodedValue], object]) -> None:
         """Call a function for each key, and again for each change that comes.
 
         Args:
-            callback: Called as `callback(key, value)`; the value is empty when the key was deleted.
+            callback: Called as `callback(key, value)`; when the key was deleted, the value is
+                empty, or None with a schema.
         """
         self._state.for_each(callback, then_listen=True)
 

@@ -27,22 +27,21 @@ from ..core.configuration import (
     ProducerConfiguration,
     ReaderConfiguration,
     RegexSubscriptionMode,
-    WantedTopics,
 )
 from ..core.context import Closeable
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
-from ..core.options import refuse
+from ..core.options import WantedTopics
 from ..core.outgoing_message import OutgoingMessage
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..letters.handling import open_consumer
 from ..producing.topic_producer import TopicProducer
 from .consumer import Consumer
-from .intercepted_producer import InterceptedProducer
 from .loop import Running, obtain
 from .producer import Producer
 from .reader import Reader
 from .receipt_consumer import ReceiptConsumer
+from .schema_producer import producer_face
 from .table_view import TableView
 
 
@@ -161,7 +160,7 @@ class Client:
         Args:
             topic: Any form of a topic's name.
             producer_name: By default the broker chooses a name.
-            schema: Not supported. Leave it out.
+            schema: How values are encoded, such as `JsonSchema(Order)`; without one they are bytes.
             initial_sequence_id: The first message gets the next sequence id.
             send_timeout_millis: Milliseconds until a send fails with Timeout; 0 = never.
             compression_type: How batches are compressed.
@@ -199,8 +198,7 @@ class Client:
             ProducerFenced: If another producer has exclusive access, or had it since.
         """
         configuration = ProducerConfiguration.of({**locals(), **options})
-        kind = InterceptedProducer if configuration.interceptors else Producer
-        return kind(self, self.open_producer(configuration))
+        return producer_face(configuration)(self, self.open_producer(configuration))
 
     def subscribe(
         self,
@@ -240,7 +238,7 @@ class Client:
             topic: A topic's name in any form, a list of names, or a compiled pattern.
             subscription_name: The subscription, which is created if it does not exist.
             consumer_type: How the consumers of the subscription share its messages.
-            schema: Not supported. Leave it out.
+            schema: How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.
             message_listener: Called as `listener(consumer, message)`, for one message at a time.
             receiver_queue_size: Approximate number of messages that wait in the client; 0 = none.
             max_total_receiver_queue_size_across_partitions: The same for all partitions together.
@@ -306,7 +304,7 @@ class Client:
         Args:
             topic: A topic's name in any form, or a list of names.
             start_message_id: The reader starts behind this message.
-            schema: Not supported. Leave it out.
+            schema: How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.
             reader_listener: Called as `listener(reader, message)`, for one message at a time.
             receiver_queue_size: Approximate number of messages that wait in the client.
             reader_name: Shown in the topic's statistics.
@@ -341,7 +339,7 @@ class Client:
         Args:
             topic: Any form of a topic's name.
             subscription_name: The name of its subscription; by default a random one.
-            schema: Not supported. Leave it out.
+            schema: How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.
 
         Returns:
             The table view, up to date with what is published now.
@@ -352,13 +350,13 @@ class Client:
             ConnectError: If no broker can be reached.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        refuse("create_table_view", schema=schema)
         return TableView(
             self.create_reader(
                 topic,
                 MessageId.earliest,
                 is_read_compacted=TopicName.parse(topic).persistent,
                 subscription_name=subscription_name,
+                schema=schema,
             )
         )
 

@@ -9,7 +9,7 @@ from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
 from ..producing.interception import InterceptedCallback, Interception
 from ..producing.outbox import SendCallback
-from ..producing.topic_producer import TopicProducer
+from ..producing.topic_producer import TopicProducer, payload_of
 from .pickling import Opener
 from .producer import Producer
 
@@ -29,7 +29,7 @@ class InterceptedProducer(Producer):
 
     def send(
         self,
-        content: bytes | None,
+        content: object,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -41,7 +41,7 @@ class InterceptedProducer(Producer):
         deliver_after: timedelta | None = None,
     ) -> MessageId:
         """As in Producer."""
-        given = OutgoingMessage(content, properties, partition_key, ordering_key, event_timestamp)
+        given = OutgoingMessage(payload_of(content), properties, partition_key, ordering_key, event_timestamp)
         message = self._interception.before_send(given)
         try:
             message_id = super().send(
@@ -60,7 +60,7 @@ class InterceptedProducer(Producer):
 
     def send_async(
         self,
-        content: bytes | None,
+        content: object,
         callback: SendCallback | None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
@@ -73,7 +73,7 @@ class InterceptedProducer(Producer):
         deliver_after: timedelta | None = None,
     ) -> None:
         """As in Producer. Without a callback, only the interceptors hear that the queue is full."""
-        given = OutgoingMessage(content, properties, partition_key, ordering_key, event_timestamp)
+        given = OutgoingMessage(payload_of(content), properties, partition_key, ordering_key, event_timestamp)
         message = self._interception.before_send(given)
         super().send_async(
             callback=InterceptedCallback(self._interception, message, callback),
@@ -85,7 +85,7 @@ class InterceptedProducer(Producer):
             **message.fields(),  # type: ignore[arg-type]
         )
 
-    def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
+    def send_many(self, payloads: Sequence[object], callback: SendCallback | None = None) -> list[MessageId]:
         """As in Producer, at the cost of single messages."""
         if callback is None:
             return [self.send(payload) for payload in payloads]

@@ -7,6 +7,7 @@ it lives as long as the process.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TypeVar
 
@@ -41,6 +42,25 @@ class TwoThreads:
 
     def inherited(self, error: MagnetarError) -> None:
         self._error = error
+
+    def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
+        if self._error is not None or threading.get_ident() == self._loop_thread:
+            coroutine.close()
+            raise self._error or OperationNotSupported(
+                "a callback runs on the client's loop and cannot wait for it: make the call in another thread"
+            )
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise AlreadyClosed("the client is closed: create a new one") from None
+        try:
+            return future.result()
+        except CancelledError:
+            raise AlreadyClosed("the client is closed: create a new one") from None
+        except BaseException:
+            future.cancel()  # without effect unless this thread was interrupted
+            raise
 
     def wake(self, function: Callable[..., object], *arguments: object) -> None:
         if self._error is not None:

@@ -16,7 +16,7 @@ from ..core.message_id import MessageId
 from ..core.options import refuse
 from ..producing.outbox import Attributes, Outbox, SendCallback, ignore
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms
+from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms, payload_of
 from .pickling import Opener, OpensLater
 
 
@@ -50,7 +50,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
 
     def send(
         self,
-        content: bytes | None,
+        content: object,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -66,7 +66,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         It sends the open batch at once.
 
         Args:
-            content: The payload; None is a null value.
+            content: The payload as bytes, or a value of the producer's schema; None is a null value.
             properties: Properties of the message.
             partition_key: Key that chooses the partition.
             ordering_key: Key for KeyShared consumers, instead of `partition_key`.
@@ -92,7 +92,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         self._refuse_on_loop()
         if replication_clusters or disable_replication:
             refuse("send", replication_clusters=replication_clusters, disable_replication=disable_replication)
-        data = b"" if content is None else as_bytes(content)
+        payload = payload_of(content)
+        data = payload or b""
         deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
         attributes = check_attributes(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
@@ -100,7 +101,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         done = _Gate()
         outcome = SendOutcome(1, done.open)
         while True:
-            outbox = self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
+            outbox = self._producer.choose(payload, properties, partition_key, ordering_key, event_timestamp)
             if attributes is None:
                 accepted = outbox.add(data, outcome)
             else:
@@ -116,7 +117,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
 
     def send_async(
         self,
-        content: bytes | None,
+        content: object,
         callback: SendCallback | None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
@@ -134,7 +135,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         full queue this waits (`block_if_queue_full`) or passes Result.ProducerQueueIsFull to the callback.
 
         Args:
-            content: The payload; None is a null value.
+            content: The payload as bytes, or a value of the producer's schema; None is a null value.
             callback: Called as `callback(result, message_id)`.
             properties: Properties of the message.
             partition_key: Key that chooses the partition.
@@ -168,7 +169,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             elif router.current >= 0:
                 outbox = self._outboxes[router.current]
             else:
-                outbox = self._producer.choose(content, None, None, None, None)
+                outbox = self._producer.choose(content, None, None, None, None)  # pyright: ignore[reportArgumentType] - checked above
             if outbox.add(content, callback or ignore):  # pyright: ignore[reportArgumentType] - checked above
                 return
         if replication_clusters or disable_replication:
@@ -177,10 +178,10 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         attributes = check_attributes(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
         )
-        self._send_async_with(content, callback or ignore, attributes)
+        self._send_async_with(payload_of(content), callback or ignore, attributes)
 
     def _send_async_with(self, content: bytes | None, callback: SendCallback, attributes: Attributes | None) -> None:
-        data = b"" if content is None else as_bytes(content)
+        data = content or b""
         while True:
             if attributes is None:
                 outbox = self._producer.choose(content, None, None, None, None)
@@ -204,13 +205,13 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
     def _delivery_time_ms(self, deliver_at: object, deliver_after: object) -> int | None:
         return delivery_time_ms(deliver_at, deliver_after, self._running.core.environment.clock.now_ms())
 
-    def send_many(self, payloads: Sequence[bytes], callback: SendCallback | None = None) -> list[MessageId]:
+    def send_many(self, payloads: Sequence[object], callback: SendCallback | None = None) -> list[MessageId]:
         """Publish many plain messages at the cost of a few list operations.
 
         This waits for space in the queue. All messages of a batch go to the partition whose turn it is.
 
         Args:
-            payloads: Payloads of messages without key and properties.
+            payloads: Payloads, or values of the schema, of messages without key and properties.
             callback: Called for each message as by `send_async`; None waits until all are stored.
 
         Returns:
@@ -232,7 +233,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         outcome = SendOutcome(count, done.open)
         start = 0
         while start < count:
-            accepted, outbox = self._producer.extend(payloads, start, callback or outcome)
+            accepted, outbox = self._producer.extend(payloads, start, callback or outcome)  # pyright: ignore[reportArgumentType] - checked above
             start += accepted
             if not accepted:
                 self._wait_for_space(outbox, True)

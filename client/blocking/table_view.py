@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 from ..consuming.table_state import TableState
+from ..schemas.schema import DecodedValue
 from .reader import Reader, listen
 
 
@@ -21,7 +22,7 @@ class TableView:
             raise
         self._listener = listen(reader, self._state.apply)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> DecodedValue:
         """Return the value of a key.
 
         Args:
@@ -32,7 +33,7 @@ class TableView:
         """
         return self._state.get(key)
 
-    def for_each(self, callback: Callable[[str, bytes], object]) -> None:
+    def for_each(self, callback: Callable[[str, DecodedValue], object]) -> None:
         """Call a function for each key.
 
         Args:
@@ -40,11 +41,12 @@ class TableView:
         """
         self._state.for_each(callback)
 
-    def for_each_and_listen(self, callback: Callable[[str, bytes], object]) -> None:
+    def for_each_and_listen(self, callback: Callable[[str, DecodedValue], object]) -> None:
         """Call a function for each key, and again for each change that comes, on the table view's thread.
 
         Args:
-            callback: Called as `callback(key, value)`; the value is empty when the key was deleted.
+            callback: Called as `callback(key, value)`; when the key was deleted, the value is
+                empty, or None with a schema.
         """
         self._state.for_each(callback, then_listen=True)
 

@@ -33,7 +33,8 @@ from ..core.configuration import ConsumerConfiguration
 from ..core.connection import ClientConnection
 from ..core.context import Core
 from ..core.message_id import MessageId
-from .message import Message, Opened, ReceivedEntry, Run, run_at
+from .message import Message, Opened, ReceivedEntry, Run
+from .messages import run_at
 
 logger = logging.getLogger(__name__)
 

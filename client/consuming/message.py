@@ -10,9 +10,7 @@ message is a tuple underneath: all those of a batch are made, taken apart and co
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import ClassVar, NamedTuple, cast, overload
-
-from google.protobuf.unknown_fields import UnknownFieldSet
+from typing import ClassVar, NamedTuple, Protocol, overload
 
 from ...protocol.ack_sets import open_messages
 from ...protocol.batches import decode_batch, decode_uniform
@@ -24,7 +22,8 @@ from ..core.message_id import ChunkedMessageId, MessageId, TopicMessageId, posit
 from ..crypto.context import EncryptionContext
 from ..crypto.decryption import MessageDecryptor
 from ..crypto.keys import ConsumerCryptoFailureAction
-from .undelivered import encrypted, lone_chunk, too_large, unknown_compression
+from ..schemas.schema import DecodedValue
+from .undelivered import encrypted, lone_chunk, refuse_unknown_compression, too_large
 
 LARGE_BYTES = 256 * 1024
 """Decompressed size from which on coroutines leave opening to a thread. Measured for this size: ZLIB takes 0.4 ms and
@@ -60,6 +59,8 @@ class ReceivedEntry:
     """What opens encrypted messages."""
     names_topic = False
     """Whether ids of its messages name the topic."""
+    reading: ClassVar["ValueReader | None"] = None
+    """What decodes values by a schema; None: values are payloads."""
 
     def __init__(
         self,
@@ -108,6 +109,8 @@ class ReceivedEntry:
     @property
     def is_large(self) -> bool:
         """Whether opening it takes so long that an event loop should not do it, and no thread has prepared it."""
+        if self.reading is not None and self.reading.lacks(self):
+            return True  # asking the broker for the writer's schema takes long
         if self.opened is not None or self.failure is not None:
             return False
         return (
@@ -150,7 +153,7 @@ class ReceivedEntry:
                 raise too_large(metadata.uncompressed_size, decompressed_size_max)
             payload = decompress(metadata.compression, payload, metadata.uncompressed_size, decompressed_size_max)
         elif metadata.uncompressed_size:
-            _refuse_unknown_compression(metadata)
+            refuse_unknown_compression(metadata)
         if not self.batched:
             return [Message((self, -1, bytes(payload), metadata))]
         data = payload if isinstance(payload, bytes) else bytes(payload)
@@ -195,18 +198,6 @@ class ReceivedEntry:
         return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
 
 
-def _refuse_unknown_compression(metadata: MessageMetadata) -> None:
-    """Refuse an entry whose compression this client does not know.
-
-    Protobuf takes a value that an enumeration lacks for an unknown field. Such an entry looks uncompressed, and its
-    payload would be handed over as it is. A producer that compresses states the size before, so only entries with that
-    size are looked at.
-    """
-    for field in UnknownFieldSet(metadata):
-        if field.field_number == MessageMetadata.COMPRESSION_FIELD_NUMBER:
-            raise unknown_compression(field.data)
-
-
 class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMetadata | None]):
     """A received message. Names and meanings are those of the official client's Message.
 
@@ -223,13 +214,18 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
         """
         return self[2]
 
-    def value(self) -> bytes:
-        """Return the payload. Schemas are not supported yet.
+    def value(self) -> DecodedValue:
+        """Return the value, decoded by the consumer's schema with the definition that it was written with.
 
         Returns:
-            The bytes; empty for a null value.
+            The value, None for a null value. Without a schema: the payload, empty for a null value.
+
+        Raises:
+            SchemaSerializationError: If the payload does not fit the schema.
+            MagnetarError: Why the definition that it was written with cannot be fetched.
         """
-        return self[2]
+        reading = self[0].reading
+        return self[2] if reading is None else reading.value(self)
 
     def properties(self) -> dict[str, str]:
         """Return the properties of the message.
@@ -384,21 +380,29 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
         state = (
             (entry.topic, entry.partition, entry.ledger_id, entry.entry_id),
             entry.metadata.SerializeToString(),
-            entry.redelivery_count,
-            self[1],
+            (entry.redelivery_count, self[1]),
             self[2],
             None if single is None or single is entry.metadata else single.SerializeToString(),
             positions_of(self.message_id()) if entry.chunks else (),
             entry.undecrypted,
+            None if entry.reading is None else entry.reading.of_pickle(entry),
         )
         return (_restore, state)
 
 
 entry_of: Callable[[Message], ReceivedEntry] = itemgetter(0)
-_index_of: Callable[[Message], int] = itemgetter(1)
 
-_INDEXES = tuple(range(1_000))
+INDEXES = tuple(range(1_000))
 """Shared by the messages of all batches of usual size: the same objects are quickly found to be equal."""
+
+
+class ValueReader(Protocol):
+    """Decodes the values of one consumer's messages; see `entry_kinds`."""
+
+    def lacks(self, entry: ReceivedEntry) -> bool: ...
+    async def load(self, entry: ReceivedEntry) -> None: ...
+    def value(self, message: Message) -> object: ...
+    def of_pickle(self, entry: ReceivedEntry) -> "ValueReader": ...
 
 
 class Opened(Sequence[Message]):
@@ -415,7 +419,7 @@ class Opened(Sequence[Message]):
         return len(self.payloads)
 
     def __iter__(self) -> Iterator[Message]:
-        indexes = _INDEXES if self.end <= len(_INDEXES) else range(self.end)
+        indexes = INDEXES if self.end <= len(INDEXES) else range(self.end)
         return map(Message, zip(repeat(self.entry), indexes[self.first :], self.payloads, repeat(None)))
 
     @overload
@@ -452,45 +456,20 @@ class Run(NamedTuple):
     end: int
 
 
-def run_at(messages: Sequence[object], start: int) -> Run | None:
-    """The run of batched messages that begins at a place of a list of whatever; None if there is none.
-
-    Where a whole batch, or what is left of it, lies there in its order, nothing is done message by message.
-    """
-    first = messages[start]
-    if type(first) is not Message or first[1] < 0:
-        return None
-    entry, index = first[0], first[1]
-    stop = min(start + entry.count - index, len(messages))
-    length = stop - start
-    last = messages[stop - 1]
-    if type(last) is Message and last[0] is entry and last[1] == index + length - 1:  # else it is no use to look
-        found = cast("Sequence[Message]", messages[start:stop])  # which the next line makes sure of, in C
-        if [*map(type, found)].count(Message) == length and [*map(entry_of, found)].count(entry) == length:
-            indexes = _INDEXES if entry.count <= len(_INDEXES) else range(entry.count)
-            if (*map(_index_of, found),) == (*indexes[index : index + length],):
-                return Run(entry, index, index + length)
-    end = index + 1
-    for place in range(start + 1, stop):
-        other = messages[place]
-        if type(other) is not Message or other[0] is not entry or other[1] != end:
-            break
-        end += 1
-    return Run(entry, index, end)
-
-
 def _restore(
     place: tuple[str, int, int, int],
     metadata: bytes,
-    redeliveries: int,
-    index: int,
+    numbers: tuple[int, int],
     data: bytes,
     single: bytes | None,
     chunks: tuple[tuple[int, int], ...] = (),
     undecrypted: bool = False,
+    reading: ValueReader | None = None,
 ) -> Message:
     parsed = MessageMetadata.FromString(metadata)
-    entry = ReceivedEntry(*place, parsed, b"", redelivery_count=redeliveries)
+    redeliveries, index = numbers
+    kind = ReceivedEntry if reading is None else type("RestoredEntry", (ReceivedEntry,), {"reading": reading})
+    entry = kind(*place, parsed, b"", redelivery_count=redeliveries)
     entry.undecrypted = undecrypted
     if undecrypted:
         entry.batched = False

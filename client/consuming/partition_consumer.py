@@ -96,7 +96,7 @@ class PartitionConsumer:
         self._configuration = configuration
         self._receive_queue = queue
         self._queue_size = queue_size
-        self._entry_of = entry_kind(configuration)
+        self._entry_of = entry_kind(core, configuration)
         self._durable = start is None
         self.active_changed: Callable[[bool], None] | None = None
         if queue.events is not None:
@@ -227,6 +227,8 @@ class PartitionConsumer:
             command.force_topic_creation = False  # a topic that was deleted must not come back by this
         if self.name:
             command.consumer_name = self.name
+        if configuration.schema is not None and configuration.schema.info is not None:
+            command.schema.CopyFrom(configuration.schema.info.to_wire())
         if configuration.priority_level:
             command.priority_level = configuration.priority_level
         if configuration.is_read_compacted:

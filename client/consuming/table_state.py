@@ -8,12 +8,14 @@ misses nothing: both happen under one lock.
 import logging
 from collections.abc import Callable
 
+from ...protocol.errors import MagnetarError
 from ..core.threading_bridge import ThreadLock
+from ..schemas.schema import DecodedValue
 from .message import Message
 
 logger = logging.getLogger(__name__)
 
-TableListener = Callable[[str, bytes], object]
+TableListener = Callable[[str, DecodedValue], object]
 
 
 class TableState:
@@ -22,29 +24,34 @@ class TableState:
     def __init__(self, lock: ThreadLock) -> None:
         """`lock` may be taken again by the thread that has it: a listener may look up other keys."""
         self._lock = lock
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, object] = {}
         self._listeners: list[TableListener] = []
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._values)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> object:
         """The value of a key."""
         with self._lock:
             return self._values.get(key)
 
     def apply(self, message: Message) -> None:
         """A message came."""
-        key, value = message.partition_key(), message.data()
+        key = message.partition_key()
         if not key:
             return
+        deleted = not message.data() or message.has_null_value()
+        try:
+            value = (None if message.entry.reading else b"") if deleted else message.value()
+        except MagnetarError as error:
+            logger.error("a table view leaves out a value of %r that it cannot decode: %s", key, error)
+            return
         with self._lock:
-            if value and not message.has_null_value():
-                self._values[key] = value
-            else:
+            if deleted:
                 self._values.pop(key, None)
-                value = b""
+            else:
+                self._values[key] = value
             for listener in self._listeners:
                 try:
                     listener(key, value)

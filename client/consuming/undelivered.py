@@ -9,6 +9,8 @@ it is negatively acknowledged, each time with a longer delay. All others would l
 with the next subscription, or when the application asks for redelivery.
 """
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from ...protocol.errors import (
     ChecksumError,
     CryptoError,
@@ -17,6 +19,7 @@ from ...protocol.errors import (
     MessageTooBig,
     OperationNotSupported,
 )
+from ...protocol.pulsar_pb2 import MessageMetadata
 from ..core.message_id import MessageId
 
 
@@ -64,3 +67,15 @@ def not_delivered(topic: str, message_id: MessageId, why: MagnetarError, durable
     else:
         text += " The next read continues behind it"
     return type(why)(text, **why.details, topic=topic, partition=partition, ledger_id=ledger_id, entry_id=entry_id)
+
+
+def refuse_unknown_compression(metadata: MessageMetadata) -> None:
+    """Refuse an entry whose compression this client does not know.
+
+    Protobuf takes a value that an enumeration lacks for an unknown field. Such an entry looks uncompressed, and its
+    payload would be handed over as it is. A producer that compresses states the size before, so only entries with that
+    size are looked at.
+    """
+    for field in UnknownFieldSet(metadata):
+        if field.field_number == MessageMetadata.COMPRESSION_FIELD_NUMBER:
+            raise unknown_compression(field.data)

@@ -8,17 +8,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
+from ..schemas.given import as_schema
+from ..schemas.schema import Schema
 from .failover_events import ConsumerEventListener
 from .interceptors import ConsumerInterceptor, ProducerInterceptor
 from .key_ranges import checked_ranges
 from .key_shared_policy import ConsumerKeySharedPolicy
 from .message_id import MessageId
-from .options import Options, option
+from .options import Options, WantedTopics, checked_topics, compiled_pattern, option
 from .outgoing_message import OutgoingMessage
 from .redelivery_backoff import RedeliveryBackoff, check_backoff
 
@@ -53,10 +55,6 @@ class RegexSubscriptionMode(IntEnum):
     PersistentOnly = 0
     NonPersistentOnly = 1
     AllTopics = 2
-
-
-WantedTopics: TypeAlias = str | Sequence[str] | re.Pattern[str]
-"""What a consumer may be told to take: one topic, several by name, or all that match a pattern."""
 
 
 @dataclass(frozen=True)
@@ -200,10 +198,9 @@ class ProducerConfiguration(Options):
     """One producer."""
 
     CALL = "create_producer"
-    UNSUPPORTED = ("schema",)
-
     topic: str = option(doc="Any form of a topic's name.", text=True)
     producer_name: str | None = option(None, "By default the broker chooses a name.", text=True)
+    schema: Schema | None = option(None, "How values are encoded; without one they are bytes.")
     initial_sequence_id: int | None = option(None, "The first message gets the next sequence id.", minimum=-1)
     send_timeout_millis: int = option(30_000, "Milliseconds until a send fails with Timeout; 0 = never.", minimum=0)
     compression_type: CompressionType = option(
@@ -253,6 +250,7 @@ class ProducerConfiguration(Options):
     )
 
     def check(self) -> None:
+        object.__setattr__(self, "schema", as_schema(self.schema))
         if self.encryption_keys and self.crypto_key_reader is None:
             raise InvalidConfiguration("encryption_key is set, but crypto_key_reader is not: pass both")
         _check_reader(self.crypto_key_reader)
@@ -281,7 +279,7 @@ class ConsumerConfiguration(Options):
     """One consumer."""
 
     CALL = "subscribe"
-    UNSUPPORTED = ("schema", "replicate_subscription_state_enabled")
+    UNSUPPORTED = ("replicate_subscription_state_enabled",)
     WITHOUT_EFFECT = ("broker_consumer_stats_cache_time_ms",)
 
     topic: WantedTopics = option(doc="A topic's name in any form, a list of names, or a compiled pattern.")
@@ -289,6 +287,7 @@ class ConsumerConfiguration(Options):
     consumer_type: ConsumerType = option(
         ConsumerType.Exclusive, "How the consumers of the subscription share its messages.", choice=ConsumerType
     )
+    schema: Schema | None = option(None, "How values are decoded; without one they are bytes.")
     message_listener: Callable[..., object] | None = option(
         None, "Called as `listener(consumer, message)`, for one message at a time."
     )
@@ -376,6 +375,7 @@ class ConsumerConfiguration(Options):
     )
 
     def check(self) -> None:
+        object.__setattr__(self, "schema", as_schema(self.schema))
         _check_reader(self.crypto_key_reader)
         for name in ("ack_timeout_redelivery_backoff", "negative_ack_redelivery_backoff"):
             check_backoff(name, getattr(self, name))
@@ -420,10 +420,9 @@ class ReaderConfiguration(Options):
     """One reader."""
 
     CALL = "create_reader"
-    UNSUPPORTED = ("schema",)
-
     topic: str | Sequence[str] = option(doc="A topic's name in any form, or a list of names.")
     start_message_id: MessageId = option(doc="The reader starts behind this message.")
+    schema: Schema | None = option(None, "How values are decoded; without one they are bytes.")
     reader_listener: Callable[..., object] | None = option(
         None, "Called as `listener(reader, message)`, for one message at a time."
     )
@@ -455,6 +454,7 @@ class ReaderConfiguration(Options):
     )
 
     def check(self) -> None:
+        object.__setattr__(self, "schema", as_schema(self.schema))
         _check_reader(self.crypto_key_reader)
         topics = checked_topics(self.topic)
         if isinstance(topics, re.Pattern):
@@ -469,32 +469,3 @@ class ReaderConfiguration(Options):
 def _check_reader(reader: object) -> None:
     if reader is not None and not isinstance(reader, CryptoKeyReader):
         raise InvalidConfiguration(f"crypto_key_reader must be a CryptoKeyReader, not {reader!r}")
-
-
-def compiled_pattern(text: str) -> re.Pattern[str]:
-    """The pattern that `text` says. Raises InvalidConfiguration."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise InvalidConfiguration(f"{text!r} is not a regular expression: {error}") from None
-
-
-def checked_topics(topics: object) -> str | tuple[str, ...] | re.Pattern[str]:
-    """What a consumer or reader is told to take. Raises InvalidConfiguration for what is none of the three forms."""
-    if isinstance(topics, re.Pattern):
-        pattern = cast("re.Pattern[str]", topics)
-        if not isinstance(pattern.pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
-            raise InvalidConfiguration("a pattern of topics must be of text, not of bytes")
-        return pattern
-    if isinstance(topics, str) and topics:
-        return topics
-    names: list[str] = []
-    for name in cast("Sequence[object]", topics) if isinstance(topics, list | tuple) else ():
-        if not isinstance(name, str) or not name:
-            raise InvalidConfiguration(f"topic must name topics by non-empty strings, not {name!r}")
-        names.append(name)
-    if not names:
-        raise InvalidConfiguration(
-            f"topic must be a non-empty string, a list of them, or a compiled pattern, not {topics!r}"
-        )
-    return tuple(names)

@@ -8,6 +8,7 @@ from typing import Protocol
 from ...protocol.errors import AlreadyClosed, ConsumerBusy, MagnetarError, ProducerBusy, is_retriable
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
+from ..schemas.versions import SchemaVersions
 from .configuration import ClientConfiguration
 from .forking import inherited_error, release_sockets, watch
 from .lookup import ConnectionPool, Lookup
@@ -58,6 +59,7 @@ class Core:
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(configuration)
         self.lookup = Lookup(environment, configuration, self.pool, discover)
+        self.schemas = SchemaVersions(self.lookup.schema)
         self.tasks = Tasks()
         limit_bytes = configuration.memory_limit_bytes
         self.memory = MemoryLimit(handover, limit_bytes) if limit_bytes else None

@@ -23,6 +23,10 @@ from ...protocol.errors import (
 )
 from ...protocol.errors import LookupError as TopicLookupError
 from ...protocol.pulsar_pb2 import (
+    CommandGetOrCreateSchema,
+    CommandGetOrCreateSchemaResponse,
+    CommandGetSchema,
+    CommandGetSchemaResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
@@ -31,6 +35,7 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ..schemas.schema import SchemaInfo
 from .configuration import ClientConfiguration
 from .connection import Answer, ClientConnection, connect
 from .service_url import Address, parse_service_url
@@ -145,6 +150,38 @@ class Lookup:
                 return await ask(await self._any_broker())
 
         return await self.retry(what, once)
+
+    async def schema(self, topic: str, version: bytes) -> SchemaInfo:
+        """A topic's schema of that version, its latest for an empty one. Raises TopicNotFound if there is none."""
+
+        async def ask(connection: ClientConnection) -> SchemaInfo:
+            request_id = connection.next_request_id()
+            command = CommandGetSchema(request_id=request_id, topic=topic)
+            if version:
+                command.schema_version = version
+            answer = await self.ask(connection, command, request_id, CommandGetSchemaResponse)
+            if answer.HasField("error_code"):
+                raise exception_for_server_error(answer.error_code, answer.error_message)
+            return SchemaInfo.of_wire(answer.schema)
+
+        return await self.at_any_broker(f"fetching the schema of {topic}", ask)
+
+    async def version_of_schema(self, topic: str, schema: SchemaInfo) -> bytes:
+        """The version of a schema in a topic that exists. The broker adds the schema if it is new and may be added.
+
+        Raises IncompatibleSchema, TopicNotFound, what else the broker says, or Timeout.
+        """
+
+        async def ask() -> bytes:
+            connection = await self.connection(topic)
+            request_id = connection.next_request_id()
+            command = CommandGetOrCreateSchema(topic=topic, request_id=request_id, schema=schema.to_wire())
+            answer = await self.ask(connection, command, request_id, CommandGetOrCreateSchemaResponse)
+            if answer.HasField("error_code"):
+                raise exception_for_server_error(answer.error_code, answer.error_message)
+            return answer.schema_version
+
+        return await self.retry(f"asking for the version of a schema of {topic}", ask)
 
     async def connection(self, topic: str) -> ClientConnection:
         """A connection to the broker that owns `topic`; one try.

@@ -7,14 +7,18 @@ WITHOUT_EFFECT ones are taken and ignored. A test compares declarations and sign
 """
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from enum import IntEnum
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, overload
 
 from ...protocol.errors import InvalidConfiguration, OperationNotSupported
 
 T = TypeVar("T")
+
+WantedTopics: TypeAlias = str | Sequence[str] | re.Pattern[str]
+"""What a consumer may be told to take: one topic, several by name, or all that match a pattern."""
 
 
 @overload
@@ -143,3 +147,32 @@ def _is_off(value: object) -> bool:
         return int(value) == 0  # type: ignore[call-overload]
     except (TypeError, ValueError):
         return not value
+
+
+def compiled_pattern(text: str) -> re.Pattern[str]:
+    """The pattern that `text` says. Raises InvalidConfiguration."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidConfiguration(f"{text!r} is not a regular expression: {error}") from None
+
+
+def checked_topics(topics: object) -> str | tuple[str, ...] | re.Pattern[str]:
+    """What a consumer or reader is told to take. Raises InvalidConfiguration for what is none of the three forms."""
+    if isinstance(topics, re.Pattern):
+        pattern = cast("re.Pattern[str]", topics)
+        if not isinstance(pattern.pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise InvalidConfiguration("a pattern of topics must be of text, not of bytes")
+        return pattern
+    if isinstance(topics, str) and topics:
+        return topics
+    names: list[str] = []
+    for name in cast("Sequence[object]", topics) if isinstance(topics, list | tuple) else ():
+        if not isinstance(name, str) or not name:
+            raise InvalidConfiguration(f"topic must name topics by non-empty strings, not {name!r}")
+        names.append(name)
+    if not names:
+        raise InvalidConfiguration(
+            f"topic must be a non-empty string, a list of them, or a compiled pattern, not {topics!r}"
+        )
+    return tuple(names)

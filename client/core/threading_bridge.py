@@ -7,11 +7,13 @@ lives with the blocking face (`blocking/loop.py`); this one is for callers on th
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from ...protocol.errors import MagnetarError
+from ...protocol.errors import MagnetarError, OperationNotSupported
+
+T = TypeVar("T")
 
 
 class ThreadLock(Protocol):
@@ -40,6 +42,10 @@ class Handover(Protocol):
 
     def wake(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the loop call `function` soon. Between threads a system call: once per batch, never per message."""
+        ...
+
+    def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
+        """What a coroutine on the loop returns. Raises OperationNotSupported on the loop's own thread."""
         ...
 
 
@@ -98,3 +104,7 @@ class SameThread:
         if self._error is not None:
             raise self._error
         self._loop.call_soon(function, *arguments)
+
+    def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
+        coroutine.close()
+        raise OperationNotSupported("the event loop cannot wait for itself: await the message before its value")

@@ -7,12 +7,14 @@ from ...protocol.errors import MessageTooBig
 from ...protocol.pulsar_pb2 import KeyValue, MessageMetadata
 from ..core.connection import MESSAGE_SIZE_DEFAULT_BYTES
 from ..crypto.encryption import MessageEncryptor
+from ..schemas.schema import EncodedKey
 from .chunking import cut
 from .outbox import Attributes, Batch
 
 _COMPRESSION = b"\x40"
 _UNCOMPRESSED_SIZE = b"\x48"
 _BATCH_COUNT = b"\x58"
+_SCHEMA_VERSION = b"\x82\x01"
 _HIGHEST_SEQUENCE_ID = b"\xc0\x01"
 
 
@@ -29,11 +31,13 @@ class EntryEncoder:
         self._name = b""
         self.size_max_bytes = MESSAGE_SIZE_DEFAULT_BYTES
 
-    def producer_name(self, name: str) -> None:
-        """The name that entries carry from now on."""
+    def registered_as(self, name: str, schema_version: bytes) -> None:
+        """The producer's name and the version of its schema (empty without one): entries carry them from now on."""
         self._producer = name
         encoded = name.encode()
         self._name = b"\x0a" + varint(len(encoded)) + encoded
+        if schema_version:
+            self._name += _SCHEMA_VERSION + varint(len(schema_version)) + schema_version
 
     def encode(self, batch: Batch, now_ms: int) -> list[bytes]:
         """The entry of `batch`, published at `now_ms`; several if it has to be cut into chunks.
@@ -76,6 +80,8 @@ def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:
     metadata = MessageMetadata()
     if attributes.partition_key is not None:
         metadata.partition_key = attributes.partition_key
+        if type(attributes.partition_key) is EncodedKey:
+            metadata.partition_key_b64_encoded = True
     if attributes.ordering_key is not None:
         metadata.ordering_key = attributes.ordering_key.encode("utf-8", "surrogateescape")
     if batched:

@@ -27,6 +27,7 @@ from ..core.message_id import MessageId
 from ..core.pending_pool import PendingPool
 from ..core.results import Result
 from ..core.threading_bridge import Handover
+from ..schemas.schema import EncodedKey
 
 SendCallback = Callable[[Result, MessageId], object]
 
@@ -75,6 +76,8 @@ class Attributes:
         metadata = b"\x18" + varint(len(content))
         if self.partition_key is not None:
             metadata += _text(b"\x12", self.partition_key)
+            if type(self.partition_key) is EncodedKey:
+                metadata += b"\x30\x01"
         if self.properties:
             for key, value in self.properties.items():
                 pair = _text(b"\x0a", key) + _text(b"\x12", value)

@@ -222,6 +222,8 @@ class PartitionProducer:
             command.producer_name = self.name
         if self._topic_epoch is not None:
             command.topic_epoch = self._topic_epoch
+        if configuration.schema is not None and configuration.schema.info is not None:
+            command.schema.CopyFrom(configuration.schema.info.to_wire())
         if configuration.initial_subscription_name is not None:
             command.initial_subscription_name = configuration.initial_subscription_name
         return command
@@ -233,7 +235,9 @@ class PartitionProducer:
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
         self.name = answer.producer_name
-        self._encoder.producer_name(answer.producer_name)
+        schema = self._configuration.schema
+        version = answer.schema_version if schema is not None and schema.info is not None else b""
+        self._encoder.registered_as(answer.producer_name, version)
         self._encoder.size_max_bytes = connection.message_size_max_bytes
         self.outbox.limit_bytes(connection.message_size_max_bytes - BATCH_MARGIN_BYTES)
         if not self._registered:

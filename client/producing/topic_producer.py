@@ -7,6 +7,7 @@ share the bound on pending messages (`pending_pool`).
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -20,6 +21,7 @@ from ..core.outgoing_message import OutgoingMessage
 from ..core.pending_pool import PendingPool
 from ..crypto.encryption import MessageEncryptor
 from ..crypto.keys import ProducerCryptoFailureAction
+from ..schemas.automatic import AutoProduceBytesSchema, ProducedBytes
 from .key_renewal import KeyRenewal
 from .metered_outbox import outbox_type
 from .outbox import Attributes, Outbox, SendCallback
@@ -62,7 +64,11 @@ class TopicProducer:
 
     async def open(self) -> None:
         """Find the partitions and register with their brokers. Raises the first refusal; nothing is left open then."""
-        core, configuration, topic = self._core, self.configuration, self.topic
+        core, topic = self._core, self.topic
+        if isinstance(self.configuration.schema, AutoProduceBytesSchema):
+            learnt = ProducedBytes(await core.schemas.latest(topic.full))
+            self.configuration = replace(self.configuration, schema=learnt)
+        configuration = self.configuration
         if self._keys is not None:
             required = configuration.crypto_failure_action is ProducerCryptoFailureAction.FAIL
             await self._keys.load(required=required)
@@ -271,6 +277,11 @@ def as_bytes(content: object) -> bytes:
     if isinstance(content, memoryview):
         return content.tobytes()
     raise InvalidMessage(f"a payload must be bytes, not {type(content).__name__}")
+
+
+def payload_of(content: object) -> bytes | None:
+    """A payload as bytes, None for a null value. Raises InvalidMessage."""
+    return None if content is None else as_bytes(content)
 
 
 def delivery_time_ms(deliver_at: object, deliver_after: object, now_ms: int) -> int | None:

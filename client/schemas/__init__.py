@@ -1,4 +1,5 @@
-"""Schemas in the client: what brokers are asked about them.
+"""Schemas of the client: how values become payloads and back, and the definition that is registered with the broker.
 
-Left to others: connections and lookups (`client.core`).
+Nothing here talks to a broker. `client/core` fetches definitions, `client/producing` registers them, and
+`client/consuming` decodes by the writer's version.
 """

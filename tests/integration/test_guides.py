@@ -27,6 +27,7 @@ ACKNOWLEDGEMENT = "docs/guides/acknowledgement.md"
 TYPES = "docs/guides/subscription-types.md"
 OFFICIAL = "docs/guides/official-clients.md"
 CHUNKS = "docs/guides/chunks-and-encryption.md"
+SCHEMAS = "docs/guides/schemas.md"
 SPARK = "docs/guides/spark.md"
 MIGRATION = "docs/guides/migration.md"
 OPERATIONS = "docs/guides/operations.md"
@@ -69,6 +70,20 @@ def test_the_examples_for_consumers_print_what_they_should(
     cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: str
 ) -> None:
     run(CONSUMERS, name)
+    assert printed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("schema-json", "Order(item='pen', count=3, note=None)"),
+        ("schema-change", "Trip(city='Rome', days=1) version 0"),
+    ],
+)
+def test_the_examples_for_schemas_print_what_they_should(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: str
+) -> None:
+    run(SCHEMAS, name)
     assert printed in capsys.readouterr().out
 
 

@@ -5,16 +5,15 @@ import json
 import pytest
 
 import magnetar
-from magnetar.client.schemas.broker_calls import fetch_schema, version_of_schema
-from magnetar.protocol.pulsar_pb2 import Schema
+from magnetar.client.schemas.schema import SchemaInfo, SchemaKind
 
 TOPIC = "persistent://public/default/asked"
 
 
-def avro(*fields: str) -> Schema:
+def avro(*fields: str) -> SchemaInfo:
     listed = [{"name": one, "type": "int"} for one in fields]
     data = json.dumps({"type": "record", "name": "R", "fields": listed}).encode()
-    return Schema(name="R", schema_data=data, type=Schema.Avro)
+    return SchemaInfo("R", SchemaKind.AVRO, data)
 
 
 def test_a_client_learns_versions_and_fetches_schemas(cluster):
@@ -24,15 +23,17 @@ def test_a_client_learns_versions_and_fetches_schemas(cluster):
             assert client._core is not None
             lookup = client._core.lookup
             with pytest.raises(magnetar.TopicNotFound):
-                await version_of_schema(lookup, TOPIC, avro("a"))
-            assert await fetch_schema(lookup, TOPIC) is None
+                await lookup.version_of_schema(TOPIC, avro("a"))
+            with pytest.raises(magnetar.TopicNotFound):
+                await lookup.schema(TOPIC, b"")
             await client.create_producer(TOPIC)
-            assert await version_of_schema(lookup, TOPIC, avro("a")) == bytes(8)
-            found = await fetch_schema(lookup, TOPIC)
-            assert found is not None and (found.schema.schema_data, found.version) == (avro("a").schema_data, bytes(8))
-            assert await fetch_schema(lookup, TOPIC, bytes(8)) == found
-            assert await fetch_schema(lookup, TOPIC, (7).to_bytes(8, "big")) is None
+            assert await lookup.version_of_schema(TOPIC, avro("a")) == bytes(8)
+            found = await lookup.schema(TOPIC, b"")
+            assert found.definition == avro("a").definition
+            assert await lookup.schema(TOPIC, bytes(8)) == found
+            with pytest.raises(magnetar.TopicNotFound):
+                await lookup.schema(TOPIC, (7).to_bytes(8, "big"))
             with pytest.raises(magnetar.IncompatibleSchema, match="lacks field b of R"):
-                await version_of_schema(lookup, TOPIC, avro("a", "b"))
+                await lookup.version_of_schema(TOPIC, avro("a", "b"))
 
     cluster.run(run())

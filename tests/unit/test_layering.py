@@ -20,12 +20,12 @@ CLIENT = {
     "client",
     "client.core",
     "client.crypto",
+    "client.schemas",
     "client.statistics",
     "client.producing",
     "client.acknowledging",
     "client.consuming",
     "client.letters",
-    "client.schemas",
     "client.aio",
     "client.blocking",
 }
@@ -41,17 +41,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage.managed": BASE | {"storage.ledger", "storage.metadata"},
     "client": set(),
     "client.crypto": BASE,
-    "client.core": BASE | {"client.crypto"},
+    "client.schemas": BASE,
+    "client.core": BASE | {"client.crypto", "client.schemas"},
     "client.statistics": BASE,
-    "client.schemas": BASE | {"client.core"},
-    "client.producing": BASE | {"client.core", "client.crypto", "client.statistics"},
+    "client.producing": BASE | {"client.core", "client.crypto", "client.schemas", "client.statistics"},
     "client.acknowledging": BASE | {"client.core"},
-    "client.consuming": BASE | {"client.acknowledging", "client.core", "client.crypto", "client.statistics"},
+    "client.consuming": BASE
+    | {"client.acknowledging", "client.core", "client.crypto", "client.schemas", "client.statistics"},
     "client.letters": BASE | {"client.core", "client.producing", "client.consuming", "client.statistics"},
     "client.aio": BASE
-    | {"client.core", "client.crypto", "client.producing", "client.consuming", "client.letters", "client.statistics"},
+    | {"client.core", "client.crypto", "client.producing", "client.consuming", "client.letters", "client.statistics"}
+    | {"client.schemas"},
     "client.blocking": BASE
-    | {"client.core", "client.crypto", "client.producing", "client.consuming", "client.letters", "client.aio"},
+    | {"client.core", "client.crypto", "client.producing", "client.consuming", "client.letters", "client.aio"}
+    | {"client.schemas"},
     "actors": set(),
     "actors.members": BASE | {"storage.ledger", "storage.metadata"},
     "actors.dispatch": BASE,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.client.consuming.message import Message, Opened, ReceivedEntry, run_at
-from magnetar.client.consuming.messages import Messages
+from magnetar.client.consuming.message import Message, Opened, ReceivedEntry
+from magnetar.client.consuming.messages import Messages, run_at
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.pulsar_pb2 import MessageMetadata

@@ -21,7 +21,7 @@ LIMIT = 1 << 20
 
 def encoder(compression: CompressionType = CompressionType.NONE) -> EntryEncoder:
     made = EntryEncoder(compression)
-    made.producer_name("the-producer")
+    made.registered_as("the-producer", b"")
     return made
 
 
