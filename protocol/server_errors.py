@@ -102,16 +102,17 @@ class ServiceUnitNotReady(MagnetarError):
 class ProducerBlockedQuotaExceededError(MagnetarError):
     """The backlog quota is used up, and the broker holds the producer's messages back.
 
-    What to do: Nothing here raises it yet. Another Pulsar: consume the backlog or raise its quota.
+    What to do: Consume the backlog, or raise the quota. Clients try again by themselves until their time-out.
     """
 
     server_error = 7
+    retriable = True
 
 
 class ProducerBlockedQuotaExceededException(MagnetarError):
     """The backlog quota is used up, and the broker refused the producer.
 
-    What to do: Nothing here raises it yet. Another Pulsar: consume the backlog or raise its quota.
+    What to do: Consume the backlog, or raise the quota, then create the producer again.
     """
 
     server_error = 8

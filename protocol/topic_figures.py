@@ -103,6 +103,10 @@ class SubscriptionFigures:
     last_flow_ms: int = 0
     last_mark_delete_ms: int = 0
     """When everything up to a later place was acknowledged for the last time."""
+    expired_entries: int = 0
+    """Since the topic was loaded."""
+    expire_rate: float = 0.0
+    last_expire_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,10 @@ class TopicFigures:
     persistent: bool = True
     broker: str = ""
     """`host:port` of the broker that owns it."""
+    backlog_age_s: int = -1
+    """Of the oldest message that is not acknowledged, −1 while that is not known."""
+    backlog_quota_bytes: int = -1
+    backlog_quota_s: int = -1
     created_ms: int = 0
     last_publish_ms: int = 0
     compaction: CompactionFigures | None = None

@@ -18,7 +18,7 @@ from ...runtime.settings.declarations import Settings
 from ..policies.effective import POLICIES, EffectivePolicies
 from ..policies.kinds import WholeNumber
 from ..policies.policy import Policy, PolicyPath, PolicyValues
-from .requests import Owners, json_answer, json_body, namespace_of, no_content, topic_of
+from .requests import Owners, json_answer, json_body, namespace_of, no_content, topic_of, whole_number
 
 RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -63,13 +63,14 @@ class PolicyRoutes:
     def _routes_of_topic(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[web.RouteDef]:
         path = f"/admin/v2/{{domain:persistent|non-persistent}}/{{tenant}}/{{namespace}}/{{topic}}/{level.path}"
         yield web.get(path, self._topic_getter(name, policy, level))
-        yield (web.put if level.put else web.post)(path, self._topic_setter(name, policy, level))
+        if level.settable:
+            yield (web.put if level.put else web.post)(path, self._topic_setter(name, policy, level))
         if level.removable:
             yield web.delete(path, self._topic_remover(name, policy))
 
     def _topic_getter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
         async def get(request: web.Request) -> web.Response:
-            topic = self._topic(request)
+            topic = topic_with_policies(request, self._settings)
             found = (await self._ask.topic_policies(topic=topic.full)).policies or {}
             if request.query.get("applied", "").lower() == "true" and not level.no_content:
                 wide = (await self._ask.namespace(namespace=topic.namespace)).policies or {}
@@ -86,40 +87,34 @@ class PolicyRoutes:
 
     def _topic_setter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
         async def set_policy(request: web.Request) -> web.Response:
-            topic, value = self._topic(request), await json_body(request)
+            topic = topic_with_policies(request, self._settings)
+            value: object = _parameter(request, level) if level.parameter else await json_body(request)
             if value is not None or not level.empty_removes:
                 _check(policy, value, level)
             await self._ask.set_topic_policy(topic=topic.full, policy=name, value=value)
             return no_content()
 
-        set_policy.__doc__ = f"Set {policy.doc}, for one topic. Body: {policy.kind.text}."
+        where = f"The value stands in the query, as `{level.parameter}`" if level.parameter else "Body"
+        set_policy.__doc__ = f"Set {policy.doc}, for one topic. {where}: {policy.kind.text}."
         return set_policy
 
     def _topic_remover(self, name: str, policy: Policy[object]) -> RouteHandler:
         async def remove(request: web.Request) -> web.Response:
-            await self._ask.set_topic_policy(topic=self._topic(request).full, policy=name, value=None)
+            await self._ask.set_topic_policy(
+                topic=topic_with_policies(request, self._settings).full, policy=name, value=None
+            )
             return no_content()
 
         remove.__doc__ = f"Let the namespace say {policy.doc}."
         return remove
-
-    def _topic(self, request: web.Request) -> TopicName:
-        """Raises HTTP 405, as Pulsar does, where topics have no policies of their own, and 412 for a partition."""
-        topic = topic_of(request)
-        if not self._settings.topic_level_policies_enabled:
-            raise web.HTTPMethodNotAllowed(
-                request.method, [], text="topics have no policies of their own: set topicLevelPoliciesEnabled=true"
-            )
-        if topic.partition >= 0:
-            raise web.HTTPPreconditionFailed(text="Not allowed to set/get topic policy for a partition")
-        return topic
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     def _routes_of(self, name: str, policy: Policy[object]) -> Iterator[web.RouteDef]:
         path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{policy.namespace.path}"
         yield web.get(path, self._getter(name, policy))
-        yield (web.put if policy.namespace.put else web.post)(path, self._setter(name, policy))
+        if policy.namespace.settable:
+            yield (web.put if policy.namespace.put else web.post)(path, self._setter(name, policy))
         if policy.namespace.removable:
             yield web.delete(path, self._remover(name, policy))
 
@@ -151,6 +146,18 @@ class PolicyRoutes:
 
         remove.__doc__ = f"Let the broker's setting say {policy.doc}."
         return remove
+
+
+def topic_with_policies(request: web.Request, settings: Settings) -> TopicName:
+    """Raises HTTP 405, as Pulsar does, where topics have no policies of their own, and 412 for a partition."""
+    topic = topic_of(request)
+    if not settings.topic_level_policies_enabled:
+        raise web.HTTPMethodNotAllowed(
+            request.method, [], text="topics have no policies of their own: set topicLevelPoliciesEnabled=true"
+        )
+    if topic.partition >= 0:
+        raise web.HTTPPreconditionFailed(text="Not allowed to set/get topic policy for a partition")
+    return topic
 
 
 def shown(policies: PolicyValues, cluster: str) -> dict[str, object]:
@@ -210,6 +217,15 @@ def _check(policy: Policy[object], value: object, level: PolicyPath) -> None:
             policy.check(value, level)
         except InvalidConfiguration as error:
             raise web.HTTPBadRequest(text=str(error)) from None
+
+
+def _parameter(request: web.Request, level: PolicyPath) -> int | None:
+    """The value in the query, None without one. Raises HTTP 400 for anything but a whole number."""
+    given = request.query.get(level.parameter)
+    if given is None:
+        return None
+    number = whole_number(given.removeprefix("-"), level.parameter)
+    return -number if given.startswith("-") else number
 
 
 def _check_unset(name: str, value: object, cluster: str) -> None:

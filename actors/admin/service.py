@@ -48,6 +48,7 @@ from .cluster_routes import ClusterRoutes
 from .compaction_routes import CompactionRoutes
 from .guard import RequestGuard
 from .policy_routes import PolicyRoutes
+from .quota_routes import QuotaRoutes
 from .requests import Owners
 from .schema_routes import SchemaRoutes
 from .topic_routes import TopicRoutes
@@ -114,6 +115,7 @@ class AdminService:
             CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
             PolicyRoutes(settings, owners),
+            QuotaRoutes(settings, owners),
             SchemaRoutes(owners),
         ]
         self._runner: web.AppRunner | None = None

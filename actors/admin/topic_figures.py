@@ -33,6 +33,9 @@ def topic_json(topic: TopicFigures) -> JsonObject:
         "ownerBroker": topic.broker,
         "topicCreationTimeStamp": topic.created_ms,
         "lastPublishTimeStamp": topic.last_publish_ms,
+        "backlogQuotaLimitSize": topic.backlog_quota_bytes,
+        "backlogQuotaLimitTime": topic.backlog_quota_s,
+        "oldestBacklogMessageAgeSeconds": topic.backlog_age_s,
     }
     if topic.topic_epoch is not None:  # as in Pulsar, there is none before the first grant
         own["topicEpoch"] = topic.topic_epoch
@@ -167,6 +170,10 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
         "durable": parts[0].durable,
         "isDurable": parts[0].durable,
         **_times_json(parts, consumers),
+        "msgRateExpired": sum(part.expire_rate for part in parts),
+        "msgExpired": sum(part.expired_entries for part in parts),
+        "totalMsgExpired": sum(part.expired_entries for part in parts),
+        "lastExpireTimestamp": max(part.last_expire_ms for part in parts),
         "subscriptionProperties": properties,
         **_draining_json([consumer.key_shared for consumer in consumers]),
         "consumers": [_consumer_json(consumer) for consumer in consumers],

@@ -56,6 +56,8 @@ class TopicRoutes:
             web.post(subscription + "/resetcursor", self.reset_cursor),
             web.post(subscription + "/resetcursor/{timestamp}", self.reset_cursor),
             web.post(subscription + "/skip_all", self.skip_all),
+            web.post(subscription + "/expireMessages/{seconds}", self.expire_messages),
+            web.post(topic + "/all_subscription/expireMessages/{seconds}", self.expire_messages),
             web.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self.lookup),
         ]
 
@@ -243,6 +245,18 @@ class TopicRoutes:
         await self._owners.ask_members(
             topic_of(request), lambda broker, name: broker.skip_all(topic=name, subscription=subscription)
         )
+        return no_content()
+
+    async def expire_messages(self, request: web.Request) -> web.Response:
+        """Count messages published more than so many seconds ago as acknowledged, at one subscription or at all."""
+        age_s = whole_number(request.match_info["seconds"], "an age in seconds")
+        subscription = request.match_info.get("subscription", "")
+        expired = await self._owners.ask_members(
+            topic_of(request),
+            lambda broker, name: broker.expire_messages(topic=name, age_s=age_s, subscription=subscription),
+        )
+        if not any(expired.values()):
+            raise web.HTTPConflict(text="no message of a backlog is that old, so nothing has expired")
         return no_content()
 
     # -- lookup --------------------------------------------------------------------------------------------------

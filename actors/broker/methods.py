@@ -86,6 +86,21 @@ class OwnerMethods:
         owner = await self._topic(topic)
         await self._seek(_find(owner, subscription), "latest")
 
+    async def rpc_expire_messages(
+        self, connection: RpcConnection, topic: str, age_s: int, subscription: str = ""
+    ) -> int:
+        """Count messages that were published longer ago as acknowledged. Returns how many entries that were.
+
+        Raises SubscriptionNotFound; InvalidConfiguration for a negative age.
+        """
+        if age_s < 0:
+            raise InvalidConfiguration(f"messages cannot be {age_s} s old: give 0 or more")
+        owner = await self._persistent(topic)
+        names = [subscription] if subscription else [name for name, durable in owner.subscriptions if durable]
+        for name in names:
+            _find(owner, name)
+        return sum([await owner.keeping.expire(owner.subscriptions[name, True], age_s) for name in names])
+
     # -- topics --------------------------------------------------------------------------------------------------
 
     async def rpc_unload(self, connection: RpcConnection, topic: str, unused: bool = False) -> None:

@@ -95,6 +95,12 @@ class BrokerContract(SchemaContract):
         """Acknowledge the whole backlog. Raises SubscriptionNotFound."""
         ...
 
+    @method(ADMIN)
+    async def expire_messages(self, *, topic: str, age_s: int, subscription: str = "") -> int:
+        """Count messages that were published longer ago as acknowledged, at one durable subscription or (without a
+        name) at all. Returns how many entries that were. Raises SubscriptionNotFound."""
+        ...
+
     # -- topics --------------------------------------------------------------------------------------------------
 
     @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)

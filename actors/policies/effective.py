@@ -4,10 +4,12 @@ Each field of `EffectivePolicies` is one policy. Its name is the one in records.
 declaration: what a namespace or a topic may set, the broker's default, the admin's paths and their reference.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...runtime.settings.declarations import Settings
-from .kinds import Demand, Flag, RecordOf, WholeNumber
+from .backlog_quota import BacklogQuota, QuotaType, default_quotas, within_retention
+from .kinds import Demand, Flag, MapOf, RecordOf, WholeNumber
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
 from .rates import (
@@ -142,6 +144,22 @@ class EffectivePolicies:
         "subscriptionDispatchRate",
         key="subscriptionDispatchRate",
         by_cluster=True,
+    )
+    message_ttl: int = policy(
+        WholeNumber(),
+        lambda settings: settings.message_ttl_s,
+        "how many seconds a message may wait for its acknowledgement",
+        "messageTTL",
+        PolicyPath("messageTTL", empty_removes=True, parameter="messageTTL"),
+        key="message_ttl_in_seconds",
+    )
+    backlog_quota_map: Mapping[QuotaType, BacklogQuota] = policy(
+        MapOf(QuotaType, RecordOf(BacklogQuota)),
+        default_quotas,
+        "how far behind the subscriptions of a topic may be",
+        PolicyPath("backlogQuotaMap", empty={}, removable=False, settable=False),
+        PolicyPath("backlogQuotaMap", empty={}, removable=False, settable=False),
+        accepts=within_retention,
     )
 
     deduplication_enabled: bool = policy(

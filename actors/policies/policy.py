@@ -30,7 +30,8 @@ class PolicyPath:
     while nothing is set; None is an empty body. Without `removable` there is no DELETE. `bad_request` says that a wrong
     value is answered with status 400; else it is 412. `empty_removes` says that a POST without a body takes the value
     away; else it is refused. `no_content` says that GET answers 204 while nothing is set, and knows no `applied`. `put`
-    says that PUT sets the value; else it is POST.
+    says that PUT sets the value; else it is POST. Without `settable` it is set and removed by a path of its own.
+    `parameter` is the name in the query that has the value, a whole number; then there is no body.
     """
 
     path: str
@@ -41,6 +42,8 @@ class PolicyPath:
     empty_removes: bool = False
     no_content: bool = False
     put: bool = False
+    settable: bool = True
+    parameter: str = ""
 
     @property
     def word(self) -> str:

@@ -26,6 +26,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..compaction.topic_compaction import open_compaction_cursor
+from ..keeping.rounds import KeepingRounds
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
 from .common_state import CommonState
@@ -78,6 +79,9 @@ class Topics:
         self._released: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}  # topics that clients came for, not owned yet
         self._closed = False
+        self._rounds = KeepingRounds(
+            settings, lambda: [topic for topic in self.loaded.values() if isinstance(topic, PersistentTopic)]
+        )
         self._compaction_timer: asyncio.TimerHandle | None = None
 
     # -- ownership -----------------------------------------------------------------------------------------------
@@ -247,6 +251,7 @@ class Topics:
             except TimeoutError:
                 raise ServiceUnitNotReady(f"{full_name} could not be loaded in time") from None
             self._watch_compactions()
+            self._rounds.start()
             self.loaded[full_name] = topic  # in the step in which its policies were read; see `PolicyWatch`
             if not future.done():
                 future.set_result(topic)

@@ -32,6 +32,8 @@ from ..compaction.topic_compaction import DECOMPRESSED_SIZE_MAX, TopicCompaction
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
 from ..dispatch.failover import FailoverTopic, HeldTopics
+from ..keeping.topic_keeping import TopicKeeping
+from ..policies.backlog_quota import QuotaType
 from ..policies.effective import EffectivePolicies
 from ..rates.dispatch import DispatchRates
 from .client_bounds import check_new_consumer, check_new_subscription
@@ -84,9 +86,10 @@ class PersistentTopic(TopicLife):
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
+        self.keeping = TopicKeeping(self)
+        self.publishing.obstacles.append(self.keeping.check_producer)
         self._on_terminal = on_terminal
         self._creating = asyncio.Lock()
-        self._trimming = False
         self._closed: asyncio.Event | None = None
         for cursor_name, cursor in ledger.subscription_cursors.items():
             self._adopt(cursor_name, cursor, durable=True)
@@ -248,9 +251,7 @@ class PersistentTopic(TopicLife):
 
     def cursor_moved(self) -> None:
         """A cursor left a ledger: perhaps something can be trimmed."""
-        if not self._trimming and self.state is TopicState.OPEN:
-            self._trimming = True
-            self.spawn(self._trim(), "trim")
+        self.keeping.trim_soon()
 
     def check(self) -> None:
         """Called now and then; see Subscription.check."""
@@ -281,7 +282,7 @@ class PersistentTopic(TopicLife):
     def describe(self) -> TopicFigures:
         """Rates, backlogs, producers and subscriptions."""
         now_s = asyncio.get_running_loop().time()
-        publishing = self.publishing
+        publishing, quotas = self.publishing, self.policies.backlog_quota_map
         return TopicFigures(
             state=self.state.value,
             epoch=self.epoch,
@@ -295,6 +296,9 @@ class PersistentTopic(TopicLife):
             has_chunks=self.publishing.has_chunks,
             storage_bytes=self.ledger.size_bytes,
             backlog_bytes=max([one.backlog_bytes for one in self.ledger.subscription_cursors.values()], default=0),
+            backlog_age_s=self.keeping.age_s(),
+            backlog_quota_bytes=quotas[QuotaType.DESTINATION_STORAGE].size_bytes,
+            backlog_quota_s=quotas[QuotaType.MESSAGE_AGE].time_s,
             created_ms=self.ledger.created_ms,
             last_publish_ms=self.last_publish.at_ms,
             deduplication=self.deduplication.state.value,
@@ -390,14 +394,6 @@ class PersistentTopic(TopicLife):
         self.last_publish.appended(self.env.clock.now_ms())
         for subscription in self.subscriptions.values():
             subscription.wake()
-
-    async def _trim(self) -> None:
-        try:
-            await self.ledger.trim()
-        except MagnetarError as error:
-            logger.warning("%s could not be trimmed and is tried again: %s", self.name.full, error)
-        finally:
-            self._trimming = False
 
 
 def _dispatch_limits(settings: Settings, policies: EffectivePolicies) -> Limits:

@@ -150,6 +150,8 @@ class Publishing:
         """Whether a chunk of a larger message was published since the topic was loaded."""
         self._remember = remember
         self._stages = stages
+        self.obstacles: list[Callable[[], None]] = []
+        """What else may keep producers away: called for each that comes, and raises what it is refused with."""
         self._partition = host.name.partition
         self._drained = asyncio.Event()
 
@@ -172,6 +174,8 @@ class Publishing:
         """Raise what a stage has against a producer."""
         for stage in self._stages:
             stage.check_producer(producer)
+        for check in self.obstacles:
+            check()
 
     async def add_producer(self, producer: AttachedProducer, turn: Turn) -> bool:
         """See `ProducerAdmission.add`."""

@@ -13,6 +13,7 @@ from ...protocol.errors import (
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...protocol.topic_figures import SubscriptionFigures
+from ...runtime.meter import Meter
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..compaction.reading import CompactedCursor
@@ -58,6 +59,9 @@ class Subscription(SubscriptionMembers):
         self._ledger_id = cursor.first_unacknowledged[0]
         self._mark_delete = cursor.mark_delete_position
         self._last_mark_delete_ms = 0
+        self.expired = Meter(self._loop.time())
+        self.last_expire_ms = 0
+        """When messages were found to have expired for the last time."""
 
     # -- dispatch ------------------------------------------------------------------------------------------------
 
@@ -146,7 +150,11 @@ class Subscription(SubscriptionMembers):
 
     def _note_acknowledged(self, consumer: AttachedConsumer, entries: int) -> None:
         consumer.acknowledged.add(entries, 0)
-        now_ms = consumer.times.last_acknowledged_ms = self.host.env.clock.now_ms()
+        consumer.times.last_acknowledged_ms = self._note_moved()
+
+    def _note_moved(self) -> int:
+        """The cursor may have moved. Returns the time."""
+        now_ms = self.host.env.clock.now_ms()
         mark_delete = self.cursor.mark_delete_position
         if mark_delete != self._mark_delete:
             self._mark_delete = mark_delete
@@ -155,6 +163,22 @@ class Subscription(SubscriptionMembers):
         if ledger_id != self._ledger_id:
             self._ledger_id = ledger_id
             self.host.cursor_moved()
+        return now_ms
+
+    def pass_over(self, place: Position, *, expired: bool) -> int:
+        """Count all in front of a place as acknowledged: it is too old, or the backlog is too large. Returns how many
+        entries that were. Consumers keep what they hold until they acknowledge it, or leave."""
+        ledger = self.host.ledger
+        before = self.cursor.backlog_entries
+        self.cursor.acknowledge_cumulative(min((place[0], place[1] - 1), ledger.last_confirmed))
+        passed = before - self.cursor.backlog_entries
+        if expired:
+            self.expired.add(passed, 0)
+            self.last_expire_ms = self.host.env.clock.now_ms()
+        if passed:
+            self._note_moved()
+            self.wake()
+        return passed
 
     # -- moving and ending ---------------------------------------------------------------------------------------
 
@@ -221,6 +245,9 @@ class Subscription(SubscriptionMembers):
             acknowledged_ranges=self.cursor.acknowledged_ranges,
             last_flow_ms=self.last_flow_ms,
             last_mark_delete_ms=self._last_mark_delete_ms,
+            expired_entries=self.expired.messages,
+            expire_rate=self.expired.message_rate(now_s),
+            last_expire_ms=self.last_expire_ms,
         )
 
 

@@ -26,3 +26,66 @@ class KeepingSettings:
         minimum=-1,
         maximum=(1 << 63) - 1,
     )
+    message_ttl_s: int = setting(
+        "ttlDurationDefaultInSeconds",
+        "pulsar",
+        0,
+        "Messages that were published longer ago count as acknowledged; 0 = never. The default for namespaces without "
+        "the policy message_ttl_in_seconds.",
+        minimum=0,
+        maximum=(1 << 31) - 1,
+    )
+    message_expiry_check_interval_minutes: float = setting(
+        "messageExpiryCheckIntervalInMinutes",
+        "pulsar",
+        5,
+        "The broker looks for messages that have expired this often.",
+        minimum=0.0001,
+        maximum=1 << 20,
+    )
+    backlog_quota_check_enabled: bool = setting(
+        "backlogQuotaCheckEnabled",
+        "pulsar",
+        True,
+        "Look for topics whose backlog exceeds a quota. Without it, producers that come are refused all the same.",
+    )
+    backlog_quota_check_interval_s: float = setting(
+        "backlogQuotaCheckIntervalInSeconds",
+        "pulsar",
+        60,
+        "The broker looks for topics whose backlog exceeds a quota this often.",
+        minimum=0.01,
+        maximum=1 << 20,
+    )
+    backlog_quota_bytes: int = setting(
+        "backlogQuotaDefaultLimitBytes",
+        "pulsar",
+        -1,
+        "Bytes that the slowest subscription of a topic may be behind; below 0 = no bound. The default for namespaces "
+        "without a backlog quota.",
+        minimum=-1,
+        maximum=(1 << 63) - 1,
+    )
+    backlog_quota_gb: float = setting(
+        "backlogQuotaDefaultLimitGB",
+        "pulsar",
+        -1,
+        "The same in GB; counts before backlogQuotaDefaultLimitBytes if it is above 0.",
+        minimum=-1,
+        maximum=1 << 32,
+    )
+    backlog_quota_time_s: int = setting(
+        "backlogQuotaDefaultLimitSecond",
+        "pulsar",
+        -1,
+        "Seconds that the oldest message that is not acknowledged may be old; 0 or less = no bound.",
+        minimum=-1,
+        maximum=(1 << 31) - 1,
+    )
+    backlog_quota_policy: str = setting(
+        "backlogQuotaDefaultRetentionPolicy",
+        "pulsar",
+        "producer_request_hold",
+        "What the broker does where these defaults are exceeded.",
+        choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    )

@@ -250,9 +250,10 @@ class ManagedLedger:
         """See `ChainReads.read`."""
         return await self._reads.read(first, entries_max, bytes_max, upto)
 
-    async def find_by_publish_time(self, publish_time_ms: int) -> Position:
-        """The first entry published at that time or later, else the place of the next one to come."""
-        return await publish_times.find_by_publish_time(self._chain, self._reads, publish_time_ms)
+    async def find_by_publish_time(self, publish_time_ms: int, start: Position = (-1, -1)) -> Position:
+        """The first entry at or behind `start` published at that time or later, else the place of the next one to
+        come."""
+        return await publish_times.find_by_publish_time(self._chain, self._reads, publish_time_ms, start)
 
     # -- cursors -----------------------------------------------------------------------------------------------------
 

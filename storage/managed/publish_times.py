@@ -17,18 +17,22 @@ from .chain_reader import ChainReads
 logger = logging.getLogger(__name__)
 
 
-async def find_by_publish_time(chain: LedgerChain, reads: ChainReads, publish_time_ms: int) -> Position:
+async def find_by_publish_time(
+    chain: LedgerChain, reads: ChainReads, publish_time_ms: int, start: Position = (-1, -1)
+) -> Position:
     """The first entry whose publish time is `publish_time_ms` or later; the place behind the last one if there is none.
+
+    Only entries at or behind `start` are looked at.
 
     Raises what reading raises, ProtocolError for an entry without message metadata.
     """
     end = chain.last_confirmed
-    low = chain.ceiling((-1, -1))
+    low = chain.ceiling(start)
     if low is None:
         return chain.next_position(end)
     behind = 0
-    ahead = chain.count_between((-1, -1), end)
     first = low
+    ahead = chain.count_between((first[0], first[1] - 1), end)
     while behind < ahead:
         middle = (behind + ahead) // 2
         position = _at(chain, first, middle)
@@ -47,6 +51,7 @@ async def find_by_publish_time(chain: LedgerChain, reads: ChainReads, publish_ti
 
 def _at(chain: LedgerChain, first: Position, index: int) -> Position | None:
     """The entry number `index`, counted from `first`, also while ledgers before it are trimmed."""
+    index += first[1] if chain.get(first[0]) is not None else 0
     for info in chain.infos:
         if info.ledger_id < first[0]:
             continue

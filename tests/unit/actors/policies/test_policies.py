@@ -44,6 +44,8 @@ NAMES = {
     "subscription_dispatch_rate": "subscriptionDispatchRate",
     "deduplication_enabled": "deduplication",
     "deduplication_snapshot_interval_seconds": "deduplicationSnapshotInterval",
+    "message_ttl": "messageTTL",
+    "backlog_quota_map": "backlogQuotaMap",
 }
 
 

@@ -72,6 +72,14 @@ PULSAR = {
     "topicCompactionRetainNullKey": "false",
     "defaultRetentionTimeInMinutes": "0",
     "defaultRetentionSizeInMB": "0",
+    "ttlDurationDefaultInSeconds": "0",
+    "messageExpiryCheckIntervalInMinutes": "5",
+    "backlogQuotaCheckEnabled": "true",
+    "backlogQuotaCheckIntervalInSeconds": "60",
+    "backlogQuotaDefaultLimitBytes": "-1",
+    "backlogQuotaDefaultLimitGB": "-1",
+    "backlogQuotaDefaultLimitSecond": "-1",
+    "backlogQuotaDefaultRetentionPolicy": "producer_request_hold",
 }
 """From the class ServiceConfiguration."""
 BOOKKEEPER = {

@@ -1,0 +1,229 @@
+"""What one topic gives up by itself: expired messages, and what exceeds its backlog quotas.
+
+Time to live: `message_ttl` seconds after it was published a message counts as acknowledged at every subscription, also
+a delayed one. The search reads the oldest entry of a subscription, and then a logarithm of the backlog. Publish times
+are the producers'; where they do not ascend the end of the search lies between older and newer messages. A cursor
+never goes back. What is found holds also after another move of the cursor, since time only passes.
+
+Backlog quotas count the durable subscription that is furthest behind, and nothing while no subscription has a backlog.
+`destination_storage` bounds bytes, `message_age` the age of the oldest message that is not acknowledged. What a quota
+that is used up does:
+
+- `producer_request_hold` and `producer_exception`: the next check sends the producers away. When they come back they
+  are refused, with ProducerBlockedQuotaExceededError or …Exception, until the backlog has fallen. Clients try again by
+  themselves after the first. The refusal measures at once, so it ends as soon as the backlog has fallen.
+- `consumer_backlog_eviction`: the next check takes the oldest messages away from the subscriptions that are too far
+  behind, down to `EVICTION_SHARE` of the size, or to the age.
+
+Nothing here is told to the storage in another way than an acknowledgement: a crash loses at most a move that the next
+check repeats.
+"""
+
+import logging
+from collections.abc import Coroutine, Mapping
+from math import floor
+from typing import Protocol
+
+from ...protocol.entries import parse_metadata
+from ...protocol.errors import (
+    MagnetarError,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+)
+from ...protocol.message_id import Position
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ...storage.managed.cursor import Cursor
+from ...storage.managed.managed_ledger import ManagedLedger
+from ..policies.backlog_quota import BacklogQuota, QuotaPolicy, QuotaType
+from ..policies.effective import EffectivePolicies
+from .backlog import measure, place_with_bytes_behind
+
+logger = logging.getLogger(__name__)
+
+EVICTION_SHARE = 0.9
+"""Pulsar's: a backlog that is too large is reduced to this share of its quota."""
+
+
+class KeptSubscription(Protocol):
+    """A subscription, as far as keeping concerns it."""
+
+    name: str
+    durable: bool
+    cursor: Cursor
+
+    @property
+    def closed(self) -> bool: ...
+    def pass_over(self, place: Position, *, expired: bool) -> int: ...
+
+
+class ProducersOf(Protocol):
+    """The publishing of a topic."""
+
+    def disconnect_all(self) -> None: ...
+    @property
+    def in_use(self) -> bool: ...
+
+
+class KeepingHost(Protocol):
+    """What keeping needs of its topic."""
+
+    env: Environment
+    name: TopicName
+    policies: EffectivePolicies
+    ledger: ManagedLedger
+
+    @property
+    def subscriptions(self) -> Mapping[tuple[str, bool], KeptSubscription]: ...
+    @property
+    def publishing(self) -> ProducersOf: ...
+    @property
+    def is_open(self) -> bool: ...
+    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
+
+
+class TopicKeeping:
+    """See the module. Made by its topic; `expire_old` and `check_quotas` are called now and then."""
+
+    def __init__(self, host: KeepingHost) -> None:
+        self._host = host
+        self._trimming = False
+        self._times: dict[Position, int] = {}
+        """Publish times of the oldest entries of subscriptions, as long as they are the oldest."""
+
+    def wants(self, *, expiry: bool) -> bool:
+        """Whether a check of expiry, or of quotas, has anything to do. Cheap."""
+        policies = self._host.policies
+        if expiry:
+            return policies.message_ttl > 0
+        return any(
+            quota.size_limited if kind is QuotaType.DESTINATION_STORAGE else quota.time_limited
+            for kind, quota in policies.backlog_quota_map.items()
+        )
+
+    # -- trimming ----------------------------------------------------------------------------------------------------
+
+    def trim_soon(self) -> None:
+        """Delete the ledgers that nothing needs, if there are some."""
+        if not self._trimming and self._host.is_open:
+            self._trimming = True
+            self._host.spawn(self._trim(), "trim")
+
+    async def _trim(self) -> None:
+        try:
+            await self._host.ledger.trim()
+        except MagnetarError as error:
+            logger.warning("%s could not be trimmed and is tried again: %s", self._host.name.full, error)
+        finally:
+            self._trimming = False
+
+    # -- time to live ------------------------------------------------------------------------------------------------
+
+    async def expire_old(self) -> None:
+        """Expire what is older than the policy says. Raises what reading raises."""
+        ttl_s = self._host.policies.message_ttl
+        if ttl_s:
+            for subscription in list(self._host.subscriptions.values()):
+                await self.expire(subscription, ttl_s)
+
+    async def expire(self, subscription: KeptSubscription, age_s: float) -> int:
+        """Count what was published longer ago as acknowledged. Returns how many entries that were.
+
+        Raises what reading raises.
+        """
+        before_ms = self._host.env.clock.now_ms() - round(age_s * 1000)
+        first = subscription.cursor.first_unacknowledged
+        published_ms = await self._published_ms(first)
+        if published_ms is None or published_ms >= before_ms:
+            return 0
+        place = await self._host.ledger.find_by_publish_time(before_ms, first)
+        if subscription.closed or not self._host.is_open:
+            return 0
+        return subscription.pass_over(place, expired=True)
+
+    async def _published_ms(self, place: Position) -> int | None:
+        """When the entry there was published; None if there is none yet."""
+        ledger = self._host.ledger
+        if place > ledger.last_confirmed:
+            return None
+        found = self._times.get(place)
+        if found is None:
+            entries = await ledger.read(place, 1, 1, upto=place)
+            if not entries:
+                return None
+            found = int(parse_metadata(entries[0][1]).publish_time)
+            oldest = {one.cursor.first_unacknowledged for one in self._host.subscriptions.values()}
+            self._times = {one: time for one, time in self._times.items() if one in oldest}
+            self._times[place] = found
+        return found
+
+    # -- backlog quotas ----------------------------------------------------------------------------------------------
+
+    def check_producer(self) -> None:
+        """Raise the error with which a producer is refused while a quota is used up."""
+        for kind, quota in self._host.policies.backlog_quota_map.items():
+            if quota.policy is QuotaPolicy.EVICTION or not self._is_exceeded(kind, quota):
+                continue
+            hold = quota.policy is QuotaPolicy.HOLD
+            error = ProducerBlockedQuotaExceededError if hold else ProducerBlockedQuotaExceededException
+            raise error(
+                f"Cannot create producer on {self._host.name.full}: its backlog exceeds the quota {kind.value}. "
+                "Consume the backlog, or raise the quota"
+            )
+
+    async def check_quotas(self) -> None:
+        """Enforce the quotas that are used up. Raises what reading raises."""
+        for kind, quota in self._host.policies.backlog_quota_map.items():
+            if kind is QuotaType.MESSAGE_AGE and quota.time_limited:
+                backlog = measure(self._durable_cursors())
+                if backlog.first is not None:
+                    await self._published_ms(backlog.first)  # for `_is_exceeded`, which cannot wait
+            if not self._host.is_open or not self._is_exceeded(kind, quota):
+                continue
+            if quota.policy is QuotaPolicy.EVICTION:
+                await self._evict(kind, quota)
+            elif self._host.publishing.in_use:
+                logger.warning(
+                    "%s exceeds its backlog quota %s: its producers are sent away", self._host.name.full, kind.value
+                )
+                self._host.publishing.disconnect_all()
+
+    def age_s(self) -> int:
+        """Of the oldest message that is not acknowledged, as far as the last check knows; −1 for none."""
+        first = measure(self._durable_cursors()).first
+        published_ms = None if first is None else self._times.get(first)
+        return -1 if published_ms is None else max(self._host.env.clock.now_ms() - published_ms, 0) // 1000
+
+    def _is_exceeded(self, kind: QuotaType, quota: BacklogQuota) -> bool:
+        if kind is QuotaType.DESTINATION_STORAGE:
+            if not quota.size_limited:
+                return False
+            backlog = measure(self._durable_cursors())
+            return backlog.first is not None and backlog.size_bytes >= quota.size_bytes
+        if not quota.time_limited:
+            return False
+        first = measure(self._durable_cursors()).first
+        published_ms = None if first is None else self._times.get(first)
+        return published_ms is not None and self._host.env.clock.now_ms() - published_ms > quota.time_s * 1000
+
+    async def _evict(self, kind: QuotaType, quota: BacklogQuota) -> None:
+        durable = [one for one in self._host.subscriptions.values() if one.durable]
+        if kind is QuotaType.MESSAGE_AGE:
+            for subscription in durable:
+                await self.expire(subscription, quota.time_s)
+            return
+        place = place_with_bytes_behind(self._host.ledger.ledger_infos, floor(quota.size_bytes * EVICTION_SHARE))
+        if place is None:
+            return
+        for subscription in durable:
+            passed = subscription.pass_over(place, expired=False)
+            if passed:
+                logger.warning(
+                    "%s exceeds its backlog quota: subscription %s loses its %d oldest entries",
+                    self._host.name.full,
+                    subscription.name,
+                    passed,
+                )
+
+    def _durable_cursors(self) -> list[Cursor]:
+        return [one.cursor for one in self._host.subscriptions.values() if one.durable]
