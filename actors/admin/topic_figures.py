@@ -133,7 +133,7 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "bytesOutCounter": sum(_bytes(parts) for parts in parts_of_each),
         "averageMsgSize": size / messages if messages else 0.0,
         "msgChunkPublished": any(topic.has_chunks for topic in topics),
-        "deduplicationStatus": next((topic.deduplication for topic in topics), "Disabled"),
+        **_deduplication(topics),
         "storageSize": sum(topic.storage_bytes for topic in topics),
         "backlogSize": sum(topic.backlog_bytes for topic in topics),
         "nonContiguousDeletedMessagesRanges": sum(part.acknowledged_ranges for one in parts_of_each for part in one),
@@ -142,6 +142,12 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "subscriptions": {name: _subscription_json(parts) for name, parts in subscriptions.items()},
         "pendingPublishes": sum(topic.pending_publishes for topic in topics),
     }
+
+
+def _deduplication(topics: Sequence[TopicFigures]) -> JsonObject:
+    """As in Pulsar, only topics that store messages say it."""
+    stored = [topic.deduplication for topic in topics if topic.persistent]
+    return {"deduplicationStatus": stored[0]} if stored else {}
 
 
 def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:

@@ -7,8 +7,9 @@ A message's payload is unique: `producer:key:number`. A place is (partition topi
 - I3: a CLOSED ledger never changes where it ends, and ends behind every entry of it that its writer acknowledged.
 - I4: each producer's messages stand in the log in the order of sending, counted by their first occurrence; a reader is
   given them so, none left out and none twice.
-- I5 (with deduplication exactly once) is *not* checked, for there is no deduplication yet. In its place: what stands in
-  the log more than once was sent more than once, by the client, on connections of its own; nothing else doubles.
+- I5: with deduplication each message stands in the log once, and one whose receipt says that it is a duplicate stands
+  there, too. Without it, what stands there more than once was sent more than once, by the client, on connections of its
+  own; nothing else doubles.
 - I7: what a subscription's consumers did not acknowledge is delivered again; a cumulative acknowledgement covers only
   what was delivered before; nothing is acknowledged that was not delivered; what was acknowledged and flushed by a
   broker that closed in order does not come again.
@@ -90,6 +91,10 @@ class History:
         self.passing: dict[AttachedConsumer, None] = {}
         """Consumers of non-persistent topics, which `passing_watch` looks at."""
         self.duplicates = 0
+        self.deduplicates = False
+        """Whether all topics do."""
+        self.repeated: dict[bytes, str] = {}
+        """Messages that were acknowledged as duplicates, and where they were sent to."""
         self.counts: dict[str, int] = defaultdict(int)
         self._closed: dict[int, tuple[int, int]] = {}
         self._leaders: dict[tuple[str, int], str] = {}
@@ -105,8 +110,14 @@ class History:
 
     def was_acknowledged(self, topic: str, payload: bytes, message_id: MessageId) -> None:
         place = place_of(topic, message_id)
-        if payload in self.acknowledged:
+        if payload in self.acknowledged or payload in self.repeated:
             self.violated(f"I4: {show(payload)} was acknowledged twice")
+        if place[1] < 0:
+            self.repeated[payload] = topic
+            self.counts["duplicates refused"] += 1
+            if not self.deduplicates:
+                self.violated(f"I5: {show(payload)} was called a duplicate without deduplication")
+            return
         self.acknowledged[payload] = place
         self._saw(place, payload, "a receipt")
         self.entry_acknowledged(place[1], place[2])
@@ -232,6 +243,12 @@ class History:
                 highest[producer] = int(number)
             found[payload].append(place)
         self.duplicates += len(log) - len(found)
+        for payload, places in found.items():
+            if self.deduplicates and len(places) > 1:
+                self.violated(f"I5: {show(payload)} stands in {topic} at {places}")
+        for payload, where in self.repeated.items():
+            if where == topic and payload not in found:
+                self.violated(f"I5: {show(payload)}, called a duplicate, is not in {topic}")
         for frame, entries in copies.items():
             if len(entries) > self.frames[frame]:
                 self.violated(f"I5: {frame} was sent {self.frames[frame]} times and stands at {list(entries)}")

@@ -354,6 +354,7 @@ def simulate(
 
     def prepare(loop: SimLoop, random: Random, stack: ExitStack) -> Prepared:
         settings = draw_settings(random)
+        history.deduplicates = settings.deduplication_enabled
         cluster = SimCluster(loop, random, settings, random.choice((3, 4)), 2)
         cluster.deletion_delay_max_s = random.choice((0.0, 0.0, DELETION_DELAY_MAX_S))
         stack.enter_context(patch.object(topics, "RELEASE_HOLD_S", random.choice((0.2, topics.RELEASE_HOLD_S))))
