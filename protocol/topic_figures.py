@@ -107,6 +107,10 @@ class SubscriptionFigures:
     """Since the topic was loaded."""
     expire_rate: float = 0.0
     last_expire_ms: int = 0
+    delayed_entries: int = 0
+    """Entries that wait for their delivery time. One that was acknowledged counts until then."""
+    delayed_index_bytes: int = 0
+    """The memory that this takes."""
 
 
 @dataclass(frozen=True, slots=True)

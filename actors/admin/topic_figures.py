@@ -137,6 +137,7 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "storageSize": sum(topic.storage_bytes for topic in topics),
         "backlogSize": sum(topic.backlog_bytes for topic in topics),
         "nonContiguousDeletedMessagesRanges": sum(part.acknowledged_ranges for one in parts_of_each for part in one),
+        "delayedMessageIndexSizeInBytes": sum(part.delayed_index_bytes for one in parts_of_each for part in one),
         "waitingPublishers": sum(topic.waiting_producers for topic in topics),
         "publishers": [_producer_json(producer) for topic in topics for producer in topic.producers],
         "subscriptions": {name: _subscription_json(parts) for name, parts in subscriptions.items()},
@@ -154,6 +155,7 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
     """One subscription, in as many partitions as it is in."""
     consumers = [consumer for part in parts for consumer in part.consumers]
     backlog = sum(part.backlog_entries for part in parts)
+    delayed = sum(part.delayed_entries for part in parts)
     properties: dict[str, str] = {}
     for part in parts:
         properties.update(part.properties)
@@ -166,7 +168,9 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
         "messageAckRate": sum(consumer.acknowledge_rate for consumer in consumers),
         "chunkedMessageRate": sum(consumer.chunk_rate for consumer in consumers),
         "msgBacklog": backlog,
-        "msgBacklogNoDelayed": backlog,
+        "msgBacklogNoDelayed": max(backlog - delayed, 0),
+        "msgDelayed": delayed,
+        "delayedMessageIndexSizeInBytes": sum(part.delayed_index_bytes for part in parts),
         "backlogSize": sum(part.backlog_bytes for part in parts),
         "nonContiguousDeletedMessagesRanges": sum(part.acknowledged_ranges for part in parts),
         "msgInReplay": sum(part.replay_entries for part in parts),

@@ -29,6 +29,7 @@ from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topic_figures import KeySharedFigures
 from .consumer import AttachedConsumer, Delivery
+from .entry_gate import EntryGate
 
 Entry = tuple[Position, bytes]
 
@@ -89,6 +90,8 @@ class Dispatcher:
         self.consumers: list[AttachedConsumer] = []
         self.active: AttachedConsumer | None = None
         """The consumer that gets everything, where one does. A method that changes it rewinds, too."""
+        self.gate: EntryGate | None = None
+        """What holds entries back, where something does."""
         self.generation = 0
         self.blocked = False
         """Whether too much is unacknowledged; see the module. Kept by `next_read`."""

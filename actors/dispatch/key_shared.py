@@ -19,7 +19,7 @@ Invariants:
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe, MessageMetadata
@@ -28,6 +28,7 @@ from ...protocol.topic_figures import DrainingFigures, KeySharedFigures
 from .consumer import AttachedConsumer, Delivered, Delivery, KeySharedOptions
 from .dispatcher import CursorView, Entry, Limits, ReadPlan
 from .draining import SlotHoldings
+from .entry_gate import EntryGate
 from .hash_ranges import HashRanges
 from .shared import SharedDispatcher
 from .waiting import WaitingEntries, WaitingPlace
@@ -107,6 +108,8 @@ class KeySharedDispatcher(SharedDispatcher):
     # -- reading and sending -------------------------------------------------------------------------------------
 
     def next_read(self, tail: Position) -> ReadPlan | None:
+        if self.gate is not None and self.gate.holds:
+            self._release_due(self.gate)
         waiting = len(self._waiting)
         if not waiting and self.read_position > tail:
             return None
@@ -140,7 +143,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if plan.positions:
             self._send_waiting(sending, entries)
         else:
-            taken = self._send_unread(sending, entries)
+            taken = self._send_unread(sending, entries, self._hidden(plan, entries))
             self._move_on(entries, taken)
             if taken and not sending.entries and not len(self._waiting):
                 self.read_position = self._cursor.next_unacknowledged(self.read_position)
@@ -150,9 +153,18 @@ class KeySharedDispatcher(SharedDispatcher):
     def receiver(self, metadata: MessageMetadata) -> AttachedConsumer | None:
         return self._ranges.select(self._ranges.slot_of(key_hash(metadata)))
 
-    def _send_unread(self, sending: "_Sending", entries: list[Entry]) -> int:
+    def _release_due(self, gate: EntryGate) -> None:
+        """Entries whose time has come wait for the consumers of their slots, as far as that many may wait."""
+        room = min(self._limits.read_entries_max, self._look_ahead_max() - len(self._waiting))
+        if room > 0:
+            for position, slot in gate.due(room):
+                self._waiting.add(position, slot)
+
+    def _send_unread(
+        self, sending: "_Sending", entries: list[Entry], hidden: Mapping[Position, int] | None = None
+    ) -> int:
         """Send entries that were read for the first time, or have them wait. Returns how many; then no consumer is able
-        to get more."""
+        to get more. Entries that are hidden block no other of their slot."""
         is_acknowledged, waiting, holdings = self._cursor.is_acknowledged, self._waiting, self._holdings
         slot_of, select, has_slot, slots = self._ranges.slot_of, self._ranges.select, waiting.has_slot, self._slots
         for index, (position, body) in enumerate(entries):
@@ -161,6 +173,9 @@ class KeySharedDispatcher(SharedDispatcher):
             if is_acknowledged(position):
                 continue
             slot = slot_of(sticky_hash(body))
+            if hidden and position in hidden:
+                self._hold(position, hidden[position], slot)
+                continue
             consumer = select(slot)
             if (
                 consumer is None

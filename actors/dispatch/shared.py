@@ -3,14 +3,15 @@
 State of an entry, from here: *unread* (behind `read_position`) → *pending* at one consumer → *acknowledged* (gone), or
 back through the *replay* set (negative acknowledgement, a consumer that left) → pending at some consumer. Replays go
 before unread entries, in order of position. An entry that cannot be read is *set aside*, so that the others go on, and
-comes back into the replay set later. Invariant: an entry in front of `read_position` that is not acknowledged is
-pending at exactly one consumer, in the replay set, or set aside.
+comes back into the replay set later. An entry whose delivery time has not come is *held* by the gate, and goes into the
+replay set when it has. Invariant: an entry in front of `read_position` that is not acknowledged is pending at exactly
+one consumer, in the replay set, set aside, or held.
 
 Consumers of the smallest `priority_level` value go first; others get something only while none of those is able.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe, MessageMetadata
 from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
+from .entry_gate import EntryGate
 
 SET_ASIDE_MAX = 1000
 
@@ -67,11 +69,15 @@ class SharedDispatcher(Dispatcher):
             self._replay.clear()
             self._aside.clear()
             self._redeliveries.clear()
+            if self.gate is not None:
+                self.gate.clear()
             self.rewind()
 
     # -- reading and sending -------------------------------------------------------------------------------------
 
     def next_read(self, tail: Position) -> ReadPlan | None:
+        if self.gate is not None and self.gate.holds:
+            self._release_due(self.gate)
         if not self._replay and self.read_position > tail:
             return None
         permits = 0
@@ -86,9 +92,24 @@ class SharedDispatcher(Dispatcher):
             return ReadPlan(self.generation, positions[0], entries_max, positions)
         return ReadPlan(self.generation, self.read_position, entries_max)
 
+    def _release_due(self, gate: EntryGate) -> None:
+        """Entries whose time has come go into the replay set, as far as it has room for a read."""
+        room = self._limits.read_entries_max - len(self._replay)
+        if room > 0:
+            self._replay.update([position for position, _ in gate.due(room)])
+
+    def _hidden(self, plan: ReadPlan, entries: list[Entry]) -> Mapping[Position, int] | None:
+        """Those of the entries that the gate holds back. What comes again has passed it already."""
+        return None if self.gate is None or plan.positions else self.gate.hidden(entries)
+
+    def _hold(self, position: Position, from_ms: int, slot: int = 0) -> None:
+        if self.gate is not None:
+            self.gate.hold(position, from_ms, slot)
+
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
         if plan.generation != self.generation:
             return []
+        hidden = self._hidden(plan, entries)
         is_acknowledged, count_of, redeliveries = self._cursor.is_acknowledged, self._count_of, self._redeliveries
         deliveries: list[Delivery] = []
         bound = self._limits.subscription_unacked_max
@@ -107,6 +128,9 @@ class SharedDispatcher(Dispatcher):
                 position, body = entries[index]
                 index += 1
                 if is_acknowledged(position) or (plan.positions and position not in self._replay):
+                    continue
+                if hidden and position in hidden:
+                    self._hold(position, hidden[position])
                     continue
                 count = count_of(position, body)
                 left -= count

@@ -55,6 +55,7 @@ class ChunkedSharedDispatcher(SharedDispatcher):
         chunks = self._table.chunks_among(entries)
         if not chunks:
             return super().distribute(plan, entries)
+        hidden = self._hidden(plan, entries)
         out: dict[AttachedConsumer, list[Delivered]] = {}
         bound = self._limits.subscription_unacked_max
         room = bound - self._unacked_messages() if bound else sys.maxsize
@@ -62,6 +63,10 @@ class ChunkedSharedDispatcher(SharedDispatcher):
         left = taken = sent = 0
         for position, body in entries:
             if self._cursor.is_acknowledged(position) or (plan.positions and position not in self._replay):
+                taken += 1
+                continue
+            if hidden and position in hidden:
+                self._hold(position, hidden[position])
                 taken += 1
                 continue
             chunk = chunks.get(position)

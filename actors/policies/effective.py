@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ...runtime.settings.declarations import Settings
 from .backlog_quota import BacklogQuota, QuotaType, default_quotas, within_retention
+from .delayed_delivery import DelayedDelivery, default_delayed_delivery
 from .kinds import Demand, Flag, MapOf, RecordOf, WholeNumber
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
@@ -161,7 +162,14 @@ class EffectivePolicies:
         PolicyPath("backlogQuotaMap", empty={}, removable=False, settable=False),
         accepts=within_retention,
     )
-
+    delayed_delivery: DelayedDelivery = policy(
+        RecordOf(DelayedDelivery),
+        default_delayed_delivery,
+        "whether and how exactly messages are held back until their delivery time",
+        PolicyPath("delayedDelivery", bad_request=True, empty_removes=True),
+        PolicyPath("delayedDelivery", bad_request=True, empty_removes=True),
+        key="delayed_delivery_policies",
+    )
     deduplication_enabled: bool = policy(
         Flag(),
         lambda settings: settings.deduplication_enabled,

@@ -6,21 +6,26 @@ from typing import Protocol
 from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
+from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..dispatch.active_consumer import ActiveConsumerNews
 from ..dispatch.consumer import AttachedConsumer
+from ..dispatch.delay_gate import Delays
 from ..dispatch.dispatcher import CursorView, Dispatcher, Limits
 from ..dispatch.exclusive import ExclusiveDispatcher
 from ..dispatch.failover import FailoverDispatcher, FailoverTopic, HeldTopics
 from ..dispatch.hash_ranges import HashRing, SplitRanges, StickyRanges
 from ..dispatch.key_shared import KeySharedDispatcher
 from ..dispatch.shared_chunks import ChunkedSharedDispatcher
+from ..policies.effective import EffectivePolicies
 from .message_counts import MessageCounts
 
 
 class DispatcherHost(Protocol):
     """What dispatch needs of a topic."""
 
+    env: Environment
+    policies: EffectivePolicies
     settings: Settings
     dispatch_limits: Limits
     failover_topic: FailoverTopic
@@ -43,7 +48,9 @@ def new_dispatcher(
     if subscription_type == CommandSubscribe.Exclusive:
         return ExclusiveDispatcher(cursor, limits, count_of)
     if subscription_type == CommandSubscribe.Shared:
-        return ChunkedSharedDispatcher(cursor, limits, count_of, host.counts)
+        shared = ChunkedSharedDispatcher(cursor, limits, count_of, host.counts)
+        shared.gate = Delays(host, cursor, wake)
+        return shared
     if subscription_type == CommandSubscribe.Key_Shared:
         options = consumer.key_shared
         if options.sticky:
@@ -52,7 +59,9 @@ def new_dispatcher(
             ranges = HashRing(settings.key_shared_ring_points)
         else:
             ranges = SplitRanges()
-        return KeySharedDispatcher(cursor, limits, count_of, options=options, ranges=ranges)
+        shared = KeySharedDispatcher(cursor, limits, count_of, options=options, ranges=ranges)
+        shared.gate = Delays(host, cursor, wake)
+        return shared
     news = ActiveConsumerNews(settings.active_consumer_failover_delay_ms / 1000, wake)
     news.dispatcher = FailoverDispatcher(
         cursor,

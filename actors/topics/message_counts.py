@@ -1,8 +1,10 @@
 """How many messages recent entries hold, so that dispatch need not parse what the publish path has parsed already.
 
-Of entries that are chunks of a larger message it is also known which message that is. The publish path leaves these
-out, so that they are parsed here when they are first dispatched.
+Of entries that are chunks of a larger message it is also known which message that is, and of entries with a delivery
+time when it is. The publish path leaves these out, so that they are parsed here when they are first dispatched.
 """
+
+from collections.abc import Mapping, Sequence
 
 from ...protocol.entries import message_count, parse_metadata
 from ...protocol.errors import ProtocolError
@@ -11,6 +13,7 @@ from ..dispatch.chunk_owners import ChunkPlace
 from ..dispatch.dispatcher import Entry
 
 GENERATION_ENTRIES_MAX = 16_384
+NO_TIMES: Mapping[Position, int] = {}
 
 
 class MessageCounts:
@@ -24,6 +27,8 @@ class MessageCounts:
         self._old: dict[Position, int] = {}
         self._young_chunks: dict[Position, ChunkPlace] = {}
         self._old_chunks: dict[Position, ChunkPlace] = {}
+        self._young_times: dict[Position, int] = {}
+        self._old_times: dict[Position, int] = {}
         self._generation_entries_max = generation_entries_max
 
     @property
@@ -37,14 +42,25 @@ class MessageCounts:
 
     def chunks_among(self, entries: list[Entry]) -> dict[Position, ChunkPlace]:
         """Those of the entries that are chunks. Parses what is not known."""
-        young, old = self._young, self._old
-        for position, body in entries:
-            if position not in young and position not in old:
-                self.of(position, body)
+        self._parse_unknown(entries)
         if not self.has_chunks:
             return {}
         found = [(position, self._chunk_at(position)) for position, _ in entries]
         return {position: chunk for position, chunk in found if chunk is not None}
+
+    def delivery_times(self, entries: Sequence[Entry]) -> Mapping[Position, int]:
+        """Those of the entries that have a delivery time, in ms since the epoch. Parses what is not known."""
+        self._parse_unknown(entries)
+        young, old = self._young_times, self._old_times
+        if not young and not old:
+            return NO_TIMES
+        found = [(position, young.get(position) or old.get(position)) for position, _ in entries]
+        return {position: at_ms for position, at_ms in found if at_ms is not None}
+
+    def _parse_unknown(self, entries: Sequence[Entry]) -> None:
+        for position, body in entries:
+            if position not in self._young and position not in self._old:
+                self.of(position, body)
 
     def _chunk_at(self, position: Position) -> ChunkPlace | None:
         return self._young_chunks.get(position) or self._old_chunks.get(position)
@@ -54,6 +70,7 @@ class MessageCounts:
         if len(self._young) >= self._generation_entries_max:
             self._old, self._young = self._young, {}
             self._old_chunks, self._young_chunks = self._young_chunks, {}
+            self._old_times, self._young_times = self._young_times, {}
         self._young[position] = messages
 
     def known(self, position: Position) -> int | None:
@@ -66,9 +83,11 @@ class MessageCounts:
         messages = self._young.get(position) or self._old.get(position)
         if messages is None:
             chunk: ChunkPlace | None = None
+            at_ms = 0
             try:
                 metadata = parse_metadata(body)
                 messages = max(message_count(metadata), 1)
+                at_ms = metadata.deliver_at_time
                 if metadata.num_chunks_from_msg > 1 and metadata.uuid:
                     chunk = ChunkPlace(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
             except ProtocolError:
@@ -76,4 +95,6 @@ class MessageCounts:
             self.remember(position, messages)
             if chunk is not None:
                 self._young_chunks[position] = chunk
+            if at_ms > 0:
+                self._young_times[position] = at_ms
         return messages

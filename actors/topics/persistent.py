@@ -135,6 +135,7 @@ class PersistentTopic(TopicLife):
         """These hold from now on. As in Pulsar, clients that a lower bound would not admit stay. A producer that must
         encrypt now, and does not, is refused with its next message.
         """
+        delays_changed = policies.delayed_delivery != self.policies.delayed_delivery
         self.policies = policies
         self._apply_policies()
         self.compaction.prepare()
@@ -142,6 +143,9 @@ class PersistentTopic(TopicLife):
             for subscription in self.subscriptions.values():
                 subscription.use_rates(self._rates.limits())
         limits = _dispatch_limits(self.settings, policies)
+        if delays_changed:
+            for subscription in self.subscriptions.values():
+                subscription.wake()
         if limits != self.dispatch_limits:
             self.dispatch_limits = limits
             for subscription in self.subscriptions.values():

@@ -197,7 +197,16 @@ class AttachedProducer:
 class Publish:
     """One entry on its way into the ledger. `completed` is the callback of the append."""
 
-    __slots__ = ("highest_sequence_id", "is_chunk", "judged_id", "messages", "producer", "sequence_id", "size_bytes")
+    __slots__ = (
+        "highest_sequence_id",
+        "is_chunk",
+        "is_delayed",
+        "judged_id",
+        "messages",
+        "producer",
+        "sequence_id",
+        "size_bytes",
+    )
 
     judged_id: int
     """What deduplication goes by, −1 for an entry that it does not judge. Set by that stage."""
@@ -211,6 +220,7 @@ class Publish:
         self.messages = messages
         self.size_bytes = size_bytes
         self.is_chunk = False
+        self.is_delayed = False
 
     def completed(self, position: Position | None, error: BaseException | None) -> None:
         """The ledger's answer."""

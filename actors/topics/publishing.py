@@ -251,6 +251,8 @@ class Publishing:
             publish = Publish(producer, sequence_id, highest_sequence_id, messages, size)
         if metadata.num_chunks_from_msg > 1:
             publish.is_chunk = True
+        elif metadata.deliver_at_time:
+            publish.is_delayed = True
         producer.pending += 1
         self.pending += 1
         producer.connection.publish_began(size)
@@ -320,7 +322,7 @@ class Publishing:
             if publish.is_chunk:
                 producer.chunks.add(1, publish.size_bytes)
                 self.has_chunks = True
-            else:
+            elif not publish.is_delayed:  # dispatch parses those, and so knows their times
                 self._remember(position, publish.messages)
             producer.published.add(publish.messages, publish.size_bytes)
             self.published.add(publish.messages, publish.size_bytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ...protocol.errors import NotAllowedError
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
@@ -27,6 +28,22 @@ class PublishRateLimit(PublishStage):
         self.throttle.end()
 
 
+class DeliveryDelayBound(PublishStage):
+    """Refuses messages whose delivery time is further away than the policy allows.
+
+    As in Pulsar, the delay counts from the publish time that the producer wrote, and the answer is NotAllowedError.
+    """
+
+    def __init__(self, max_delay_ms: int) -> None:
+        self._max_delay_ms = max_delay_ms
+
+    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
+        if metadata.deliver_at_time and metadata.deliver_at_time - metadata.publish_time > self._max_delay_ms:
+            text = f"Exceeds max allowed delivery delay of {self._max_delay_ms} milliseconds"
+            return Refusal(NotAllowedError(text))
+        return None
+
+
 def publish_stages(
     policies: EffectivePolicies,
     name: TopicName,
@@ -39,6 +56,9 @@ def publish_stages(
     stages: list[PublishStage] = []
     if policies.encryption_required:
         stages.append(EncryptionRequired(name))
+    delays = policies.delayed_delivery
+    if delays.active and delays.max_delay_ms > 0 and name.persistent:
+        stages.append(DeliveryDelayBound(delays.max_delay_ms))
     if deduplication is not None and deduplication.in_place:
         stages.append(deduplication)
     rate = policies.publish_rate

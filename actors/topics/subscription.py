@@ -226,6 +226,7 @@ class Subscription(SubscriptionMembers):
     def figures(self, now_s: float) -> SubscriptionFigures:
         members = self.consumers
         dispatcher = self._pump.dispatcher
+        gate = dispatcher.gate if dispatcher is not None else None
         keys = dispatcher.key_figures() if dispatcher is not None else {}
         consumers = [member.figures(now_s, keys.get(member)) for member in members]
         return SubscriptionFigures(
@@ -236,6 +237,8 @@ class Subscription(SubscriptionMembers):
             messages=self._out.messages + sum(one.messages for one in consumers),
             bytes=self._out.bytes + sum(one.bytes for one in consumers),
             backlog_entries=self.cursor.backlog_entries,
+            delayed_entries=gate.held if gate is not None else 0,
+            delayed_index_bytes=gate.size_bytes if gate is not None else 0,
             replay_entries=dispatcher.replay_size if dispatcher is not None else 0,
             unacked_messages=sum(member.unacked_messages for member in members),
             blocked=dispatcher is not None and dispatcher.blocked,

@@ -54,7 +54,7 @@ class AsyncProducer(ProducerFacts):
             disable_replication: Not supported. Leave it out.
             event_timestamp: Time of the event, in ms since the epoch.
             deliver_at: Time before which it is not to be delivered, in ms since the epoch. See `deliver_after`.
-            deliver_after: Delay of its delivery, a timedelta. Brokers here deliver it at once.
+            deliver_after: Delay of its delivery, a timedelta. Shared and KeyShared consumers get it then.
 
         Returns:
             The id of the message.
@@ -112,7 +112,7 @@ class AsyncProducer(ProducerFacts):
             disable_replication: Not supported. Leave it out.
             event_timestamp: Time of the event, in ms since the epoch.
             deliver_at: Time before which it is not to be delivered, in ms since the epoch. See `deliver_after`.
-            deliver_after: Delay of its delivery, a timedelta. Brokers here deliver it at once.
+            deliver_after: Delay of its delivery, a timedelta. Shared and KeyShared consumers get it then.
 
         Raises:
             ProducerQueueIsFull: If the queue is full and there is no callback.

@@ -16,6 +16,7 @@ from .bookie import BookieSettings
 from .broker import BrokerSettings
 from .compaction import CompactionSettings
 from .deduplication import DeduplicationSettings
+from .delayed_delivery import DelayedDeliverySettings
 from .keeping import KeepingSettings
 from .limits import ClientLimitSettings
 from .managed_ledgers import ManagedLedgerSettings
@@ -31,6 +32,7 @@ ENVIRONMENT_PREFIX = "MAGNETAR_"
 class Settings(
     DeduplicationSettings,
     KeepingSettings,
+    DelayedDeliverySettings,
     TopicListSettings,
     RepairSettings,
     BookieSettings,

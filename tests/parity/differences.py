@@ -23,7 +23,6 @@ def _left_out(reason: str, *fields: str) -> list[Difference]:
 
 DIFFERENCES: tuple[Difference, ...] = (
     *_left_out("Magnetar has no transactions yet", "(aborted|committed|ongoing)TxnCount"),
-    *_left_out("Magnetar has no delayed delivery yet", "(msgDelayed|delayedMessageIndexSizeInBytes)"),
     *_left_out("Magnetar has no replication yet", "(replication|replicated|isReplicated)"),
     *_left_out("Magnetar has no limits of rates yet", "(dispatchThrottled\\w+|publishRateLimitedTimes)"),
     *_left_out("Magnetar offloads no ledgers", "(offloadedStorageSize|lastOffload\\w+)"),

@@ -10,6 +10,8 @@ from typing import Any
 
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.dispatch.delay_gate import Delays
+from magnetar.actors.dispatch.entry_gate import EntryGate
 from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
@@ -110,6 +112,12 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     replay = [*dispatcher._replay, *(one for one in dispatcher._aside if chain.contains(one))]
     if isinstance(dispatcher, ChunkedSharedDispatcher):
         replay += dispatcher._owners.parked_positions()
+    delayed = held_until_their_time(dispatcher.gate) if dispatcher.gate is not None else []
+    if odd := [one for one in delayed if one in holders or one in replay or one >= read]:
+        yield f"{odd} are held until their time, and with consumers, to be replayed or not yet read"
+    if len(set(delayed)) != len(delayed):
+        yield f"some of {delayed} are held twice"
+    delayed = [one for one in delayed if one > mark and not (ranges and state.is_acknowledged(one))]
     if both := [position for position in replay if position in holders]:
         yield f"{both} wait for a replay, and are with consumers"
     end = in_front_of(read)
@@ -122,10 +130,10 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     )
     if len(set(replay)) != len(replay):
         yield f"some of {replay} are set aside, and to be replayed too"
-    if behind - done != len(holders) + len(replay):
+    if behind - done != len(holders) + len(replay) + len(delayed):
         yield (
             f"of {behind} entries between {mark} and {read} {done} are acknowledged, "
-            f"{len(holders)} with consumers, {len(replay)} to be replayed"
+            f"{len(holders)} with consumers, {len(replay)} to be replayed, {len(delayed)} held until their time"
         )
 
 
@@ -229,3 +237,13 @@ def validate_consumer(consumer: PartitionConsumer) -> Iterator[str]:
     passed = acks._cumulative
     if passed is not None and any(position <= passed for position in (*acks._complete, *acks._missing)):
         yield f"{name} keeps acknowledgements up to {passed}, which is acknowledged as a whole"
+
+
+def held_until_their_time(gate: EntryGate) -> list[Position]:
+    """The entries that a gate of delayed delivery holds."""
+    assert isinstance(gate, Delays)
+    index = gate._entries
+    held = [position for _, position, _ in index._young]
+    for _, _, run in index._runs:
+        held += zip(run.ledgers[run.head :], run.entries[run.head :], strict=True)
+    return held

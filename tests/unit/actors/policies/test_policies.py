@@ -46,6 +46,7 @@ NAMES = {
     "deduplication_snapshot_interval_seconds": "deduplicationSnapshotInterval",
     "message_ttl": "messageTTL",
     "backlog_quota_map": "backlogQuotaMap",
+    "delayed_delivery": "delayedDelivery",
 }
 
 

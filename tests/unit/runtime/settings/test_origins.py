@@ -80,6 +80,10 @@ PULSAR = {
     "backlogQuotaDefaultLimitGB": "-1",
     "backlogQuotaDefaultLimitSecond": "-1",
     "backlogQuotaDefaultRetentionPolicy": "producer_request_hold",
+    "delayedDeliveryEnabled": "true",
+    "delayedDeliveryTickTimeMillis": "1000",
+    "isDelayedDeliveryDeliverAtTimeStrict": "false",
+    "delayedDeliveryMaxDelayInMillis": "0",
 }
 """From the class ServiceConfiguration."""
 BOOKKEEPER = {

@@ -1,0 +1,49 @@
+"""The seam between reading and distributing: a gate holds entries back that were read and are not to be sent yet.
+
+A dispatcher without a gate pays one truth test per entry. One with a gate asks it once per read which of the entries
+are not visible (`hidden`), and hands each of those over when it moves past it (`hold`). It asks for those that have
+become visible (`due`) before each read. A gate holds what its dispatcher gave it, and forgets it with `clear`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ...protocol.message_id import Position
+
+HeldEntry = tuple[Position, int]
+"""An entry, and its slot on a Key_Shared subscription (else 0)."""
+
+
+class EntryGate(Protocol):
+    """See the module."""
+
+    def hidden(self, entries: Sequence[tuple[Position, bytes]]) -> Mapping[Position, int]:
+        """Those of the entries that are not to be sent now, and the time from which each is, in ms since the epoch."""
+        ...
+
+    def hold(self, position: Position, from_ms: int, slot: int) -> None:
+        """Keep an entry until that time. Its dispatcher has moved past it."""
+        ...
+
+    def due(self, count: int) -> list[HeldEntry]:
+        """Up to so many entries whose time has come. The gate does not hold them from now on."""
+        ...
+
+    def clear(self) -> None:
+        """Hold nothing: all entries are read again."""
+        ...
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything is held."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """How many entries are held."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that this takes."""
+        ...

@@ -1,0 +1,44 @@
+"""Delayed delivery: messages that Shared and Key_Shared subscriptions hold back until their time."""
+
+from dataclasses import dataclass
+
+from .text import setting
+
+
+@dataclass(frozen=True)
+class DelayedDeliverySettings:
+    """See the module."""
+
+    delayed_delivery_enabled: bool = setting(
+        "delayedDeliveryEnabled",
+        "pulsar",
+        True,
+        "Whether Shared and Key_Shared subscriptions hold messages back until their delivery time. The default for "
+        "namespaces without the policy delayedDelivery.",
+    )
+    delayed_delivery_tick_ms: int = setting(
+        "delayedDeliveryTickTimeMillis",
+        "pulsar",
+        1000,
+        "How exact delivery times are. The default for namespaces without the policy delayedDelivery.",
+        minimum=1,
+        maximum=1 << 31,
+        hostile=50,
+    )
+    delayed_delivery_strict: bool = setting(
+        "isDelayedDeliveryDeliverAtTimeStrict",
+        "pulsar",
+        False,
+        "Whether a message never comes before its delivery time. It may then come up to one tick late. Otherwise it "
+        "may come up to one tick early.",
+        hostile=True,
+    )
+    delayed_delivery_max_ms: int = setting(
+        "delayedDeliveryMaxDelayInMillis",
+        "pulsar",
+        0,
+        "The broker refuses a message whose delivery time is further away than this; 0 = no bound. The default for "
+        "namespaces without the policy delayedDelivery.",
+        minimum=0,
+        maximum=(1 << 63) - 1,
+    )
