@@ -8,7 +8,7 @@ and as its how many-th entry.
 - I3: a CLOSED record keeps where it ends, and covers every acknowledged entry; the states only go forward.
 - I4: an owner's entries stand in its topic in the order of appending, each once; a later owner's stand behind them.
 - I7: no cursor is opened past an entry that was not acknowledged at it.
-- I9: no topic trims an entry that some cursor's stored state has not passed.
+- I9: no topic trims an entry that some cursor's stored state has not passed, or that its retention covers.
 
 What bookies store and what the metadata says is watched from beside them by `StoreWatch` and `MetadataWatch`.
 """
@@ -69,6 +69,8 @@ class TopicHistory:
     trimmed: dict[int, None] = field(default_factory=dict)
     """Ledgers that left its chain when every cursor had passed them."""
     cursors: dict[str, CursorHistory] = field(default_factory=lambda: defaultdict(CursorHistory))
+    retained_for_ever: bool = False
+    """Whether retention covers all that it holds."""
 
 
 class LedgerHistory:
@@ -224,6 +226,8 @@ class LedgerHistory:
         for info in ManagedLedgerRecord.unpack(before).ledgers:
             if info.ledger_id not in kept:
                 self.counts["ledgers trimmed"] += 1
+                if known.retained_for_ever and info.entries:
+                    self.violated(f"I9: {topic} trimmed ledger {info.ledger_id}, which its retention covers")
                 unpassed = list(self._unpassed(known, info.ledger_id))
                 if not unpassed:
                     known.trimmed[info.ledger_id] = None

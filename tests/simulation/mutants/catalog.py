@@ -11,13 +11,14 @@ others need disks, garbage collection or time, which only the simulator has.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from .keeping import KEEPING
 from .mutant import Mutant
 from .original import ORIGINAL
 from .own import OWN
 from .policies import POLICIES
 from .repair import REPAIR
 
-MUTANTS = {mutant.name: mutant for mutant in (*ORIGINAL, *OWN, *POLICIES, *REPAIR)}
+MUTANTS = {mutant.name: mutant for mutant in (*KEEPING, *ORIGINAL, *OWN, *POLICIES, *REPAIR)}
 EXPLORED = ("#2614", "#2615", "#1591")
 
 

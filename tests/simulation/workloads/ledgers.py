@@ -16,12 +16,16 @@ from typing import Any
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MessageTooBig, NoSuchEntry, NoSuchLedger, StaleEpoch
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.managed_ledger import ManagedLedger
+from magnetar.storage.managed.trimming import NO_RETENTION, Retention
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 from ..checkers.ledger_history import LedgerHistory, Place
+from ..world.chance import drawn_apart
 from ..world.ledgers import Host, LedgerWorld
 
 ENTRIES_PER_READ = 20
+RETAINED_SHARE = 0.15
+"""Of the topics: they keep everything for ever."""
 READ_BYTES = 1 << 16
 
 
@@ -254,6 +258,9 @@ class TopicLife(Life):
         self._epoch = 0
         self._names = [f"subscription-{number}" for number in range(subscriptions)]
         self._acknowledged_share = random.choice((0.5, 0.9, 1.0))
+        retained = drawn_apart(random).random() < RETAINED_SHARE
+        self._retention = Retention(-1, -1) if retained else NO_RETENTION
+        history.topics[topic].retained_for_ever = retained
         self._kinds = [
             (self._append, 6),
             (self._consume, 5),
@@ -295,6 +302,7 @@ class TopicLife(Life):
         managed = owner.managed = await ManagedLedger.open(
             host.env, host.ledgers, host.store, self.topic, owner.epoch, host.settings
         )
+        managed.trimmer.use_retention(self._retention)
         managed.on_fenced.append(lambda error: setattr(owner, "ended", error))
         for cursor in managed.cursors.values():
             self.history.check_cursor(self.topic, cursor)
