@@ -83,7 +83,7 @@ def test_the_examples_for_consumers_print_what_they_should(
 def test_the_examples_for_schemas_print_what_they_should(
     cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: str
 ) -> None:
-    run(SCHEMAS, name)
+    run(SCHEMAS, name, cluster.service_url)
     assert printed in capsys.readouterr().out
 
 

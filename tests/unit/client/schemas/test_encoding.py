@@ -18,7 +18,7 @@ from magnetar.client.schemas.automatic import ProducedBytes
 from magnetar.client.schemas.given import as_schema
 from magnetar.client.schemas.key_value import KeyValueEncodingType, parts_of
 from magnetar.client.schemas.schema import SchemaInfo, SchemaKind
-from magnetar.exceptions import InvalidConfiguration, SchemaSerializationError
+from magnetar.protocol.errors import InvalidConfiguration, SchemaSerializationError
 
 
 class Color(Enum):
