@@ -33,9 +33,9 @@ def topic_json(topic: TopicFigures) -> JsonObject:
         "ownerBroker": topic.broker,
         "topicCreationTimeStamp": topic.created_ms,
         "lastPublishTimeStamp": topic.last_publish_ms,
-        "backlogQuotaLimitSize": topic.backlog_quota_bytes,
-        "backlogQuotaLimitTime": topic.backlog_quota_s,
-        "oldestBacklogMessageAgeSeconds": topic.backlog_age_s,
+        "backlogQuotaLimitSize": topic.backlog_quota_bytes if topic.persistent else 0,
+        "backlogQuotaLimitTime": topic.backlog_quota_s if topic.persistent else 0,
+        "oldestBacklogMessageAgeSeconds": topic.backlog_age_s if topic.persistent else 0,
     }
     if topic.topic_epoch is not None:  # as in Pulsar, there is none before the first grant
         own["topicEpoch"] = topic.topic_epoch
