@@ -1,7 +1,4 @@
-"""Bugs of our own choosing, for the mutation gate: what a careless change could bring into this project.
-
-Deduplication's ("pushed" is not set back to "persisted" after a failed publish) joins when deduplication does.
-"""
+"""Bugs of our own choosing, for the mutation gate: what a careless change could bring into this project."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
