@@ -16,7 +16,7 @@ from ...protocol.plain_values import is_text_map
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
 from ..policies.effective import POLICIES, EffectivePolicies
-from ..policies.kinds import WholeNumber
+from ..policies.kinds import MapOf, WholeNumber
 from ..policies.policy import Policy, PolicyPath, PolicyValues
 from .requests import Owners, json_answer, json_body, namespace_of, no_content, topic_of, whole_number
 
@@ -35,7 +35,7 @@ policies of a namespace that they create. An empty value says so, too."""
 WITHOUT_MEANING = ("bundles",)
 """What Pulsar's tools always send, and has no meaning here: topics are placed one by one."""
 
-_NAMES = {policy.key: name for name, policy in POLICIES.items()}
+_NAMES = {policy.key: name for name, policy in POLICIES.items() if policy.namespace is not None}
 """Policies by their name in Pulsar's JSON."""
 
 CLUSTERS = ("replication_clusters", "allowed_clusters")
@@ -49,7 +49,12 @@ class PolicyRoutes:
         self._ask = owners.coordinator.ask
 
     def routes(self) -> list[web.RouteDef]:
-        wide = [route for name, policy in POLICIES.items() for route in self._routes_of(name, policy)]
+        wide = [
+            route
+            for name, policy in POLICIES.items()
+            if policy.namespace is not None
+            for route in self._routes_of(name, policy, policy.namespace)
+        ]
         narrow = [
             route
             for name, policy in POLICIES.items()
@@ -110,29 +115,29 @@ class PolicyRoutes:
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
-    def _routes_of(self, name: str, policy: Policy[object]) -> Iterator[web.RouteDef]:
-        path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{policy.namespace.path}"
-        yield web.get(path, self._getter(name, policy))
-        if policy.namespace.settable:
-            yield (web.put if policy.namespace.put else web.post)(path, self._setter(name, policy))
-        if policy.namespace.removable:
+    def _routes_of(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[web.RouteDef]:
+        path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{level.path}"
+        yield web.get(path, self._getter(name, level, policy.doc))
+        if level.settable:
+            yield (web.put if level.put else web.post)(path, self._setter(name, policy, level))
+        if level.removable:
             yield web.delete(path, self._remover(name, policy))
 
-    def _getter(self, name: str, policy: Policy[object]) -> RouteHandler:
+    def _getter(self, name: str, level: PolicyPath, doc: str) -> RouteHandler:
         async def get(request: web.Request) -> web.Response:
             found = (await self._ask.namespace(namespace=namespace_of(request))).policies or {}
-            value = found.get(name, policy.namespace.empty)
+            value = found.get(name, level.empty)
             return web.Response() if value is None else json_answer(value)
 
-        otherwise = " The body is empty if the namespace does not say." if policy.namespace.empty is None else ""
-        get.__doc__ = f"Return {policy.doc}, as the namespace says.{otherwise}"
+        otherwise = " The body is empty if the namespace does not say." if level.empty is None else ""
+        get.__doc__ = f"Return {doc}, as the namespace says.{otherwise}"
         return get
 
-    def _setter(self, name: str, policy: Policy[object]) -> RouteHandler:
+    def _setter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
         async def set_policy(request: web.Request) -> web.Response:
             value = await json_body(request)
-            if value is not None or not policy.namespace.empty_removes:
-                _check(policy, value, policy.namespace)
+            if value is not None or not level.empty_removes:
+                _check(policy, value, level)
             await self._ask.set_policy(namespace=namespace_of(request), policy=name, value=value)
             return no_content()
 
@@ -163,7 +168,8 @@ def topic_with_policies(request: web.Request, settings: Settings) -> TopicName:
 def shown(policies: PolicyValues, cluster: str) -> dict[str, object]:
     """The policies of a namespace in the body of an answer: those that are set, and switches always, as in Pulsar."""
     found: dict[str, object] = {}
-    for name, policy in POLICIES.items():
+    for name in _NAMES.values():
+        policy = POLICIES[name]
         value = policies.get(name, policy.kind.nothing)
         if policy.by_cluster:
             found[policy.key] = {} if value is None else {cluster: value}
@@ -191,8 +197,10 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
         policy = POLICIES[name]
         if policy.by_cluster:
             value = _of_cluster(key, value, cluster)
+        if isinstance(policy.kind, MapOf) and value == {}:
+            continue  # as Pulsar's tools say that nothing is set
         if value is not None and not (isinstance(policy.kind, WholeNumber) and isinstance(value, int) and value < 0):
-            _check(policy, value, policy.namespace)
+            _check(policy, value, policy.namespace or PolicyPath(key))
             found[name] = value
     return found
 

@@ -106,6 +106,12 @@ class Namespaces:
         self.check(namespace)
         return self._row(namespace)
 
+    def topics_max(self, namespace: str) -> int:
+        """How many topics a namespace takes; 0 for no bound."""
+        record = self._namespaces.get(namespace)
+        own = record[0].policies.get("max_topics_per_namespace") if record is not None else None
+        return own if isinstance(own, int) else self._settings.topics_max_per_namespace
+
     def with_policies(self, after: str) -> list[NamespacePolicies]:
         """Namespaces that have policies and whose names are greater than `after`, in no order."""
         return [self._row(name) for name, (record, _) in self._namespaces.items() if record.policies and name > after]

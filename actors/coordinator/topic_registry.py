@@ -315,7 +315,7 @@ class TopicRegistry:
     def _take_room(self, namespace: str, count: int) -> None:
         """Count topics that are about to be created. Raises NotAllowedError when the namespace may not have so many."""
         wanted = self._counts.get(namespace, 0) + count
-        if 0 < self._settings.topics_max_per_namespace < wanted:
+        if 0 < self._namespaces.topics_max(namespace) < wanted:
             raise NotAllowedError("Exceed maximum number of topics in namespace.")
         self._counts[namespace] = wanted
 

@@ -24,6 +24,11 @@ from .retention import RetentionPolicy, default_retention
 from .schema_strategy import SchemaCompatibilityStrategy, StrategyWord
 
 
+def _accepts_message_size(value: int, settings: Settings, others: PolicyValues) -> str:
+    largest = settings.max_message_size_bytes
+    return f"maxMessageSize of a topic is at most that of the broker, {largest}" if value > largest else ""
+
+
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
     """What holds for a topic. Immutable: a change makes another one. 0 is no bound."""
@@ -185,6 +190,20 @@ class EffectivePolicies:
         PolicyPath("deduplicationSnapshotInterval", "interval"),
         PolicyPath("deduplicationSnapshotInterval", "interval"),
         key="deduplicationSnapshotIntervalSeconds",
+    )
+    max_message_size: int = policy(
+        WholeNumber(),
+        lambda settings: 0,
+        "how many bytes a message may have together with its metadata; chunks of a larger one may have more",
+        None,
+        PolicyPath("maxMessageSize", no_content=True),
+        accepts=_accepts_message_size,
+    )
+    max_topics_per_namespace: int = policy(
+        WholeNumber(),
+        lambda settings: settings.topics_max_per_namespace,
+        "how many topics the namespace takes; each partition counts as one",
+        PolicyPath("maxTopicsPerNamespace", empty=0),
     )
 
     @classmethod

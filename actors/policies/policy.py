@@ -1,7 +1,7 @@
 """What one policy is: its names outside, its kind of values, its default, and on which levels it may be set.
 
-A policy has a default, mostly a setting of the broker. A namespace may have a value of its own, and with `topic` a
-topic, too. The table of all policies stands in `effective`; everything else that deals with policies walks that table.
+A policy has a default, mostly a setting of the broker. With `namespace` a namespace may have a value of its own, with
+`topic` a topic. The table of all policies stands in `effective`; everything else that deals with policies walks it.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class Policy(Generic[T]):
     kind: Kind[T]
     default: Callable[[Settings], T]
     doc: str
-    namespace: PolicyPath
+    namespace: PolicyPath | None
     topic: PolicyPath | None
     key: str = ""
     by_cluster: bool = False
@@ -69,7 +69,8 @@ class Policy(Generic[T]):
 
     def check(self, value: object, path: PolicyPath | None = None) -> T:
         """The value of a plain one. Raises InvalidConfiguration, with the word of that path, unless it is one."""
-        word = (path or self.namespace).word
+        found_path = path or self.namespace or self.topic
+        word = found_path.word if found_path is not None else self.key
         if not self.kind.fits(value):
             raise InvalidConfiguration(f"{word} is {self.kind.text}, not {value!r:.100}")
         found = self.kind.read(value)
@@ -98,7 +99,7 @@ def policy(
     kind: Kind[T],
     default: Callable[[Settings], T],
     doc: str,
-    namespace: PolicyPath | str,
+    namespace: PolicyPath | str | None,
     topic: PolicyPath | str | None = None,
     *,
     key: str = "",

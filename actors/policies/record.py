@@ -41,7 +41,8 @@ class NamespaceRecord:
         policy = _policy_of(name)
         path = policy.topic if topic else policy.namespace
         if path is None:
-            raise InvalidConfiguration(f"a topic does not have the policy {name}: set it on the namespace")
+            here, there = ("topic", "namespace") if topic else ("namespace", "topic")
+            raise InvalidConfiguration(f"a {here} does not have the policy {name}: set it on the {there}")
         others = {other: item for other, item in self.policies.items() if other != name}
         if value is not None:
             value = policy.take(value, settings, others, path)

@@ -170,7 +170,7 @@ class PassingPublishing(Publishing):
     """Publishing whose entries are complete in the step in which they come."""
 
     def __init__(self, topic: "NonPersistentTopic", relay: Relay) -> None:
-        stages = publish_stages(topic.policies, topic.name)
+        stages = publish_stages(topic.policies, topic.name, message_size_max=topic.settings.max_message_size_bytes)
         super().__init__(topic, relay, lambda position, messages: None, stages=stages)
         self._relay = relay
 
@@ -238,7 +238,8 @@ class NonPersistentTopic(TopicLife):
     def use_policies(self, policies: EffectivePolicies) -> None:
         """These hold from now on; clients that are there already stay."""
         self.policies = policies
-        self.publishing.use_stages(publish_stages(policies, self.name, self.publishing.stages))
+        before, size_max = self.publishing.stages, self.settings.max_message_size_bytes
+        self.publishing.use_stages(publish_stages(policies, self.name, before, message_size_max=size_max))
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 

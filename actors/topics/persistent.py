@@ -154,7 +154,10 @@ class PersistentTopic(TopicLife):
     def _apply_policies(self) -> None:
         judged = self.deduplication.in_place
         self.deduplication.use_policies()
-        self.publishing.use_stages(publish_stages(self.policies, self.name, self.publishing.stages, self.deduplication))
+        before, size_max = self.publishing.stages, self.settings.max_message_size_bytes
+        self.publishing.use_stages(
+            publish_stages(self.policies, self.name, before, self.deduplication, message_size_max=size_max)
+        )
         if self.deduplication.in_place and not judged:
             self.publishing.disconnect_all()  # they come back, and learn where their sequence ids go on
         copies = self.policies.persistence  # for ledgers to come; as in Pulsar, the one that is written stays as it is

@@ -14,6 +14,18 @@ from .producer import Publish
 from .publishing import PublishStage, Refusal
 
 
+class MessageSizeLimit(PublishStage):
+    """Refuses what is larger than the topic allows, with Pulsar's words. As there, chunks of a message pass."""
+
+    def __init__(self, size_max_bytes: int) -> None:
+        self._size_max_bytes = size_max_bytes
+
+    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
+        if publish.size_bytes <= self._size_max_bytes or metadata.num_chunks_from_msg > 1:
+            return None
+        return Refusal(NotAllowedError("Exceed maximum message size"))
+
+
 class PublishRateLimit(PublishStage):
     """Counts what passes under the topic's rate. It stands last: what is refused does not count."""
 
@@ -49,16 +61,20 @@ def publish_stages(
     name: TopicName,
     before: Iterable[PublishStage] = (),
     deduplication: Deduplication | None = None,
+    *,
+    message_size_max: int = 0,
 ) -> tuple[PublishStage, ...]:
     """The stages of a topic; none for a plain one. They are made again when the topic is loaded, or its policies
     change: what must outlive that belongs to the topic, or is taken over from the stages that it had `before`. What
-    passes deduplication is appended."""
+    passes deduplication is appended. `message_size_max` is the broker's: a topic's counts if it is smaller."""
     stages: list[PublishStage] = []
     if policies.encryption_required:
         stages.append(EncryptionRequired(name))
     delays = policies.delayed_delivery
     if delays.active and delays.max_delay_ms > 0 and name.persistent:
         stages.append(DeliveryDelayBound(delays.max_delay_ms))
+    if 0 < policies.max_message_size < message_size_max:
+        stages.append(MessageSizeLimit(policies.max_message_size))
     if deduplication is not None and deduplication.in_place:
         stages.append(deduplication)
     rate = policies.publish_rate

@@ -29,7 +29,7 @@ class ClientLimitSettings:
     connections_max_per_ip: int = _bound(
         "brokerMaxConnectionsPerIp", "Client connections that one broker accepts from one IP address"
     )
-    topics_max_per_namespace: int = _bound(
+    topics_max_per_namespace: int = _default(
         "maxTopicsPerNamespace", "Topics of a namespace; each partition counts as one"
     )
     producers_max_per_topic: int = _default("maxProducersPerTopic", "Producers of a topic or partition")

@@ -35,7 +35,8 @@ FRESH_IN_PULSAR: dict[str, Any] = {
 BOUNDS = [
     name
     for name, policy in POLICIES.items()
-    if isinstance(policy.kind, WholeNumber) and not policy.kind.long and name.startswith("max_")
+    if isinstance(policy.kind, WholeNumber) and not policy.kind.long and name.startswith("max_") and policy.topic
+    if policy.namespace
 ]
 
 
@@ -127,3 +128,35 @@ async def test_a_namespace_is_created_with_policies(http: Http) -> None:
         status, answer = await http("PUT", path("d"), {policy: value})
         assert status == 412 and answer["reason"].startswith(f"the policy {policy} is not supported"), policy
     assert (await http("GET", path("d")))[0] == 404
+
+
+async def test_a_namespace_bounds_its_topics_with_pulsars_answers(http: Http) -> None:
+    path, topics = f"{NAMESPACE}/maxTopicsPerNamespace", "/admin/v2/persistent/public/default"
+    assert await http("GET", path) == (200, 0)
+    assert await http("POST", path, 2) == (204, "")
+    assert await http("GET", path) == (200, 2)
+    assert (await http("GET", NAMESPACE))[1]["max_topics_per_namespace"] == 2
+    assert await http("POST", path, -1) == (412, {"reason": "maxTopicsPerNamespace must be 0 or more"})
+    assert (await http("POST", path, text=""))[0] == 400
+    assert (await http("PUT", f"{topics}/a"))[0] == 204
+    assert (await http("PUT", f"{topics}/b/partitions", 2))[0] == 412
+    assert (await http("PUT", f"{topics}/b"))[0] == 204
+    assert (await http("PUT", f"{topics}/c"))[0] == 412
+    assert await http("DELETE", path) == (204, "")
+    assert await http("GET", path) == (200, 0)
+    assert (await http("PUT", f"{topics}/c"))[0] == 204
+
+
+async def test_a_topic_says_its_largest_message_with_pulsars_answers(http: Http) -> None:
+    topic = "/admin/v2/persistent/public/default/t"
+    path = f"{topic}/maxMessageSize"
+    assert (await http("PUT", topic))[0] == 204
+    assert await http("GET", path) == await http("GET", f"{path}?applied=true") == (204, "")
+    for value in (0, 5, 5 << 20):
+        assert await http("POST", path, value) == (204, "")
+        assert await http("GET", path) == (200, value)
+    for wrong in (-1, 999_999_999):
+        assert (await http("POST", path, wrong))[0] == 412, wrong
+    assert (await http("POST", path, text=""))[0] == 400
+    assert await http("DELETE", path) == await http("GET", path) == (204, "")
+    assert (await http("GET", f"{NAMESPACE}/maxMessageSize"))[0] in (404, 501)

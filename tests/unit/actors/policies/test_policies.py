@@ -47,6 +47,8 @@ NAMES = {
     "message_ttl": "messageTTL",
     "backlog_quota_map": "backlogQuotaMap",
     "delayed_delivery": "delayedDelivery",
+    "max_message_size": "maxMessageSize",
+    "max_topics_per_namespace": "maxTopicsPerNamespace",
 }
 
 
@@ -54,7 +56,8 @@ NAMES = {
 
 
 def test_names_and_paths_are_those_of_pulsar() -> None:
-    assert {name: policy.namespace.path for name, policy in POLICIES.items()} == NAMES
+    paths = {name: policy.namespace or policy.topic for name, policy in POLICIES.items()}
+    assert {name: path.path for name, path in paths.items() if path is not None} == NAMES
 
 
 def test_every_default_is_a_value_that_a_level_may_have() -> None:

@@ -8,7 +8,7 @@ from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.topics.encryption_required import EncryptionRequired
 from magnetar.actors.topics.producer import AttachedProducer, ProducerState, Publish
 from magnetar.actors.topics.publishing import Publishing, PublishStage, Refusal
-from magnetar.actors.topics.stages import publish_stages
+from magnetar.actors.topics.stages import MessageSizeLimit, publish_stages
 from magnetar.actors.topics.topic import TopicState
 from magnetar.protocol.commands import send_error, send_receipt
 from magnetar.protocol.errors import BookieUnavailable, BrokerMetadataError, NotAllowedError
@@ -124,11 +124,11 @@ class Bench:
 
 
 def test_a_plain_topic_has_no_stages():
-    assert publish_stages(PLAIN_POLICIES, NAME) == ()
+    assert publish_stages(PLAIN_POLICIES, NAME, message_size_max=100) == ()
 
 
 def test_the_policy_makes_the_stage_that_requires_encryption():
-    stages = publish_stages(replace(PLAIN_POLICIES, encryption_required=True), NAME)
+    stages = publish_stages(replace(PLAIN_POLICIES, encryption_required=True), NAME, message_size_max=100)
     assert [type(stage) for stage in stages] == [EncryptionRequired]
 
 
@@ -195,3 +195,22 @@ async def test_every_stage_hears_once_of_an_entry_that_was_not_stored():
     bench.log.fail(BookieUnavailable("no bookies"))
     assert events == ["a failed 1: no bookies", "b failed 1: no bookies", "answer"]
     assert bench.producer.state is ProducerState.FAILED and bench.host.state is TopicState.FENCED
+
+
+# -- the largest message -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bound", "counts"), [(0, False), (99, True), (100, False)])
+def test_a_topics_largest_message_counts_if_it_is_smaller_than_the_brokers(bound, counts):
+    stages = publish_stages(replace(PLAIN_POLICIES, max_message_size=bound), NAME, message_size_max=100)
+    assert [type(stage) for stage in stages] == ([MessageSizeLimit] if counts else [])
+
+
+async def test_a_message_above_the_topics_bound_is_refused_and_a_chunk_is_not():
+    bench = Bench(MessageSizeLimit(len(b"entry")))
+    bench.publish(1)
+    bench.publishing.publish(bench.producer, 2, 0, 1, b"entry+", MessageMetadata(num_chunks_from_msg=2))
+    bench.publishing.publish(bench.producer, 3, 0, 1, b"entry+", PLAIN)
+    assert len(bench.log.waiting) == 2 and bench.producer.state is ProducerState.REFUSED
+    bench.log.store()
+    assert bench.outlet.written[-1] == send_error(1, 3, ServerError.NotAllowedError, "Exceed maximum message size")
