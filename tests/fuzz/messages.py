@@ -164,7 +164,7 @@ def take_messages(data: bytes) -> None:
     pieces = [one.encode(content) for one, content in zip(sent, contents, strict=True)] if batched else contents
     batch = Batch(pieces, [ignore] * count, 40, 39 + count, batched=batched, encoded=batched, attributes=sent[0])
     encoder = EntryEncoder(random.choice(list(CompressionType)))
-    encoder.producer_name(random.choice(("p", "ü")))
+    encoder.registered_as(random.choice(("p", "ü")), random.choice((b"", bytes(8))))
     entries: Any = quietly(encoder.encode, batch, 1_700_000_000_000, allowed=(MessageTooBig,))
     if entries is None:
         raise Wrong("a small message is too big")
