@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady
+from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady, TopicNotFound
 from ...protocol.plain_values import is_text_map
 from ...protocol.topics import TopicName
 from ...runtime import retry
@@ -80,6 +80,13 @@ class Owners:
             retriable=lambda error: isinstance(error, ServiceUnitNotReady | CoordinatorUnavailable),
             on_retry=retry.silently,
         )
+
+    async def partitions(self, topic: TopicName) -> int:
+        """How many partitions a topic has, 0 also for one that does not exist."""
+        try:
+            return await self.coordinator.ask.partitions(topic=topic.full)
+        except TopicNotFound:
+            return 0
 
     async def members(self, topic: TopicName, *, create: bool = False) -> list[str]:
         """What a topic consists of: its partitions, or itself. Raises TopicNotFound."""

@@ -47,6 +47,7 @@ from ..members.peer_calls import MemberCalls
 from .cluster_routes import ClusterRoutes
 from .compaction_routes import CompactionRoutes
 from .guard import RequestGuard
+from .message_routes import MessageRoutes
 from .policy_routes import PolicyRoutes
 from .quota_routes import QuotaRoutes
 from .requests import Owners
@@ -112,6 +113,7 @@ class AdminService:
         owners = Owners(env, self._coordinator, self._brokers, settings)
         self._routes = [
             TopicRoutes(owners),
+            MessageRoutes(owners),
             CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
             PolicyRoutes(settings, owners),

@@ -25,6 +25,9 @@ JsonObject = dict[str, Any]
 """An object as JSON will show it."""
 
 
+_STATES = {"open": "LedgerOpened", "terminated": "Terminated"}
+
+
 def topic_json(topic: TopicFigures) -> JsonObject:
     """`GET …/stats`."""
     own: JsonObject = {
@@ -66,7 +69,7 @@ def storage_json(storage: StorageFigures) -> JsonObject:
         "lastLedgerCreatedTimestamp": time_text(ledgers[-1].created_ms) if ledgers else "",
         "lastConfirmedEntry": _text(storage.last_confirmed),
         "pendingAddEntriesCount": storage.pending_publishes,
-        "state": "LedgerOpened" if storage.state == "open" else storage.state,
+        "state": _STATES.get(storage.state, storage.state),
         "ledgers": [
             {
                 "ledgerId": ledger.ledger_id,

@@ -18,8 +18,10 @@ from ..members.contracts_broker import PIN_TTL_DEFAULT_S, BrokerContract, LastMe
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
+from ..topics.subscription import Subscription
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
+from .message_methods import MessageMethods
 from .read_planning import plan_read, position_of_point
 from .schema_methods import SchemaMethods
 
@@ -84,7 +86,11 @@ class OwnerMethods:
     async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
         """Acknowledge the whole backlog. Raises SubscriptionNotFound."""
         owner = await self._topic(topic)
-        await self._seek(_find(owner, subscription), "latest")
+        found = _find(owner, subscription)
+        if isinstance(owner, PersistentTopic) and isinstance(found, Subscription):
+            await found.acknowledge_all_to(owner.ledger.last_confirmed)
+        else:
+            await self._seek(found, "latest")
 
     async def rpc_expire_messages(
         self, connection: RpcConnection, topic: str, age_s: int, subscription: str = ""
@@ -189,7 +195,7 @@ class BrokerRpc(RpcService):
     """The internal side of one broker."""
 
     contract = BrokerContract
-    method_groups = (OwnerMethods, SchemaMethods)
+    method_groups = (OwnerMethods, MessageMethods, SchemaMethods)
 
     def __init__(
         self,
@@ -199,7 +205,9 @@ class BrokerRpc(RpcService):
         address: str = "",
     ) -> None:
         """`address` is `host:port` of the broker."""
-        self._handlers = handlers_of(OwnerMethods(topics, bookies, address), SchemaMethods(schemas, topics))
+        self._handlers = handlers_of(
+            OwnerMethods(topics, bookies, address), MessageMethods(topics), SchemaMethods(schemas, topics)
+        )
 
     def handler(self, method: str) -> Handler | None:
         return self._handlers.get(method)

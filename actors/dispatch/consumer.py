@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from ...protocol.commands import encode, message_header
 from ...protocol.message_id import Position
-from ...protocol.pulsar_pb2 import CommandActiveConsumerChange
+from ...protocol.pulsar_pb2 import CommandActiveConsumerChange, CommandReachedEndOfTopic
 from ...protocol.topic_figures import ConsumerFigures, KeySharedFigures
 from ...runtime.meter import Meter
 
@@ -130,6 +130,8 @@ class AttachedConsumer:
         self.unacked_messages = 0
         self.blocked = False
         self.closed = False
+        self.at_end = False
+        """Whether its client knows that nothing more will come."""
         self.out = SentMeter(now_s)
         self.redelivered = Meter(now_s)
         self.acknowledged = Meter(now_s)
@@ -196,9 +198,20 @@ class AttachedConsumer:
         self.times.sent(now_ms)
         self.connection.write_all(parts, headers_size + entries_size)
 
+    def note_acknowledged(self, entries: int, now_ms: int) -> None:
+        """It acknowledged so many entries: for its statistics."""
+        self.acknowledged.add(entries, 0)
+        self.times.last_acknowledged_ms = now_ms
+
     def tell_active(self, active: bool) -> None:
         """Tell the client whether its consumer is the active one of a Failover subscription."""
         self.connection.write(encode(CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)))
+
+    def tell_end(self) -> None:
+        """Tell the client, once, that the topic was terminated and that there is nothing left for its consumer."""
+        if not self.at_end:
+            self.at_end = True
+            self.connection.write(encode(CommandReachedEndOfTopic(consumer_id=self.consumer_id)))
 
     def figures(self, now_s: float, key_shared: KeySharedFigures | None = None) -> ConsumerFigures:
         out = self.out

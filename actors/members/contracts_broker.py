@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...runtime.rpc.contract import method
 from ...storage.ledger.bookie_directory import BookieInfo
+from .contracts_messages import MessageContract
 from .contracts_schemas import SchemaContract
 from .permissions import ADMIN, COORDINATOR, READER
 
@@ -53,7 +54,7 @@ class PlannedRead:
     bookies: list[BookieInfo]
 
 
-class BrokerContract(SchemaContract):
+class BrokerContract(SchemaContract, MessageContract):
     """See the module."""
 
     # -- figures -------------------------------------------------------------------------------------------------

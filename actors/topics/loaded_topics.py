@@ -138,7 +138,7 @@ class Topics:
             raise _not_ours(full_name)
         epoch = self.owned[full_name]
         topic = self.loaded.get(full_name)
-        if topic is not None and topic.epoch == epoch and topic.state in (TopicState.OPEN, TopicState.FENCED):
+        if topic is not None and topic.epoch == epoch and topic.state not in (TopicState.CLOSING, TopicState.CLOSED):
             return topic
         return await asyncio.shield(self._request(full_name, urgent=True))
 

@@ -7,6 +7,7 @@ topic it is (registry).
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
@@ -15,6 +16,7 @@ from ...protocol.errors import (
     MagnetarError,
     NoSuchEntry,
     NotAllowedError,
+    ServiceUnitNotReady,
     SubscriptionNotFound,
 )
 from ...protocol.message_id import Position, WireMessageId
@@ -125,9 +127,42 @@ class PersistentTopic(TopicLife):
 
     def _ledger_fenced(self, error: BaseException) -> None:
         """Another owner has taken the ledger over."""
-        if self.state in (TopicState.OPEN, TopicState.FENCED):
+        if self.state not in (TopicState.CLOSING, TopicState.CLOSED):
             self._become(TopicState.CLOSING)
             self._on_terminal(self, error)
+
+    async def terminate(self) -> Position:
+        """Take no message from now on, for ever. Returns the place of the last one, (−1, −1) for none.
+
+        1. What is under way is stored or fails. Nothing is answered to what arrives meanwhile: its producer is sent
+           away at the end, and told when it comes back.
+        2. The end is stored (`Termination` has the crash points).
+        3. Producers are sent away. Consumers that have everything are told.
+
+        When this raises, the topic closes, and what is stored tells when it is loaded again. Raises
+        ServiceUnitNotReady, and what storing the end raises.
+        """
+        self.check_open()
+        termination = self.ledger.termination
+        if termination.end is not None:
+            return termination.end
+        self._become(TopicState.TERMINATING)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                    await self.publishing.drained()
+            end = await termination.terminate()
+        except BaseException as error:  # a cancelled request, too, leaves unknown what is stored
+            self._ledger_fenced(error)
+            raise
+        if self.state is not TopicState.TERMINATING:
+            raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
+        self._apply_policies()
+        self._become(TopicState.OPEN)
+        self.publishing.disconnect_all()
+        for subscription in self.subscriptions.values():
+            subscription.tell_end()
+        return end
 
     # -- policies ------------------------------------------------------------------------------------------------
 
@@ -154,10 +189,15 @@ class PersistentTopic(TopicLife):
     def _apply_policies(self) -> None:
         judged = self.deduplication.in_place
         self.deduplication.use_policies()
-        before, size_max = self.publishing.stages, self.settings.max_message_size_bytes
-        self.publishing.use_stages(
-            publish_stages(self.policies, self.name, before, self.deduplication, message_size_max=size_max)
+        stages = publish_stages(
+            self.policies,
+            self.name,
+            self.publishing.stages,
+            self.deduplication,
+            message_size_max=self.settings.max_message_size_bytes,
+            terminated=self.ledger.termination.end is not None,
         )
+        self.publishing.use_stages(stages)
         if self.deduplication.in_place and not judged:
             self.publishing.disconnect_all()  # they come back, and learn where their sequence ids go on
         copies = self.policies.persistence  # for ledgers to come; as in Pulsar, the one that is written stays as it is
@@ -320,8 +360,9 @@ class PersistentTopic(TopicLife):
     def describe_storage(self) -> StorageFigures:
         """The chain of ledgers and the cursors."""
         ledger = self.ledger
+        terminated = ledger.termination.end is not None and self.state is TopicState.OPEN
         return StorageFigures(
-            state=self.state.value,
+            state="terminated" if terminated else self.state.value,
             entries_added=self.publishing.published.entries,
             pending_publishes=self.publishing.pending,
             size_bytes=ledger.size_bytes,
@@ -369,7 +410,11 @@ class PersistentTopic(TopicLife):
                     await self.publishing.drained()
             except TimeoutError:
                 logger.warning("%s closes with %d publishes in flight", self.name.full, self.publishing.pending)
-            self._send_clients_away()
+            self.publishing.disconnect_all()
+            for subscription in list(self.subscriptions.values()):
+                subscription.disconnect_all(for_reset=True)
+                subscription.close()
+            self.publishing.use_stages(())
             self.deduplication.close()
             await self._tasks.close()
             try:
@@ -380,13 +425,6 @@ class PersistentTopic(TopicLife):
         finally:
             self._become(TopicState.CLOSED)
             self._closed.set()
-
-    def _send_clients_away(self) -> None:
-        self.publishing.disconnect_all()
-        for subscription in list(self.subscriptions.values()):
-            subscription.disconnect_all(for_reset=True)
-            subscription.close()
-        self.publishing.use_stages(())
 
     # -- inside --------------------------------------------------------------------------------------------------
 

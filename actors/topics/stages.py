@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ...protocol.errors import NotAllowedError
+from ...protocol.errors import NotAllowedError, TopicTerminated
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
@@ -10,7 +10,7 @@ from ..policies.rates import PublishRate
 from ..rates.publish import PublishThrottle
 from .deduplication import Deduplication
 from .encryption_required import EncryptionRequired
-from .producer import Publish
+from .producer import AttachedProducer, Publish
 from .publishing import PublishStage, Refusal
 
 
@@ -56,6 +56,20 @@ class DeliveryDelayBound(PublishStage):
         return None
 
 
+class Terminated(PublishStage):
+    """Publish stage: a topic that was terminated no longer takes messages or producers, as in Pulsar."""
+
+    def __init__(self, name: TopicName) -> None:
+        self._text = f"{name.full} was terminated: publish to another topic"
+
+    def check_producer(self, producer: AttachedProducer) -> None:
+        """Raises TopicTerminated."""
+        raise TopicTerminated(self._text)
+
+    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
+        return Refusal(TopicTerminated(self._text))
+
+
 def publish_stages(
     policies: EffectivePolicies,
     name: TopicName,
@@ -63,11 +77,14 @@ def publish_stages(
     deduplication: Deduplication | None = None,
     *,
     message_size_max: int = 0,
+    terminated: bool = False,
 ) -> tuple[PublishStage, ...]:
     """The stages of a topic; none for a plain one. They are made again when the topic is loaded, or its policies
     change: what must outlive that belongs to the topic, or is taken over from the stages that it had `before`. What
     passes deduplication is appended. `message_size_max` is the broker's: a topic's counts if it is smaller."""
     stages: list[PublishStage] = []
+    if terminated:
+        stages.append(Terminated(name))
     if policies.encryption_required:
         stages.append(EncryptionRequired(name))
     delays = policies.delayed_delivery

@@ -113,11 +113,11 @@ class Subscription(SubscriptionMembers):
             positions = [position for position in positions if (0, 0) <= position <= tail]
         unblocked = dispatcher.acknowledged(consumer, positions)
         self.cursor.acknowledge(positions)
-        self._note_acknowledged(consumer, len(positions))
+        consumer.note_acknowledged(len(positions), self._note_moved())
         if parts and self._pump.index_acks is not None:
             written = [part for part in parts if (0, 0) <= part.position <= tail]
             unblocked |= self._pump.index_acks.acknowledge(dispatcher, consumer, written)
-            self._note_acknowledged(consumer, len(written))
+            consumer.note_acknowledged(len(written), self._note_moved())
         if unblocked or dispatcher.blocked:
             self.wake()
 
@@ -138,19 +138,26 @@ class Subscription(SubscriptionMembers):
             raise NotAllowedError("the acknowledgement names a message that was never written")
         if position >= (0, 0):
             self.cursor.acknowledge_cumulative(position)
-        self._note_acknowledged(consumer, 1)
+        consumer.note_acknowledged(1, self._note_moved())
         if dispatcher.blocked:
             self.wake()
+
+    def flow(self, consumer: AttachedConsumer, permits: int) -> None:
+        super().flow(consumer, permits)
+        if self.host.ledger.termination.end is not None:
+            self.tell_end()
+
+    def tell_end(self) -> None:
+        """The topic was terminated: tell the consumers so, each once, when everything is acknowledged."""
+        if not self.cursor.backlog_entries:
+            for consumer in self.consumers:
+                consumer.tell_end()
 
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """Deliver again what the consumer has not acknowledged: these entries, or (None) all of them."""
         if self.dispatcher is not None:
             self.dispatcher.redeliver(consumer, positions if self.dispatcher.tracks_pending else None)
             self.wake()
-
-    def _note_acknowledged(self, consumer: AttachedConsumer, entries: int) -> None:
-        consumer.acknowledged.add(entries, 0)
-        consumer.times.last_acknowledged_ms = self._note_moved()
 
     def _note_moved(self) -> int:
         """The cursor may have moved. Returns the time."""
@@ -163,6 +170,8 @@ class Subscription(SubscriptionMembers):
         if ledger_id != self._ledger_id:
             self._ledger_id = ledger_id
             self.host.cursor_moved()
+        if self.host.ledger.termination.end is not None:
+            self.tell_end()
         return now_ms
 
     def pass_over(self, place: Position, *, expired: bool) -> int:
@@ -193,6 +202,20 @@ class Subscription(SubscriptionMembers):
             await self.cursor.reset(await locate())
             self._ledger_id = self.cursor.first_unacknowledged[0]
             self.host.cursor_moved()
+
+    async def acknowledge_all_to(self, position: Position) -> None:
+        """Everything up to and including `position` is acknowledged for an operator, and this is stored. Consumers
+        stay. Raises what writing the cursor raises."""
+        async with self._lock:
+            self._check_open()
+            if position > self.cursor.mark_delete_position:
+                self.cursor.acknowledge_cumulative(position)
+            await self.cursor.flush()
+        self._ledger_id = self.cursor.first_unacknowledged[0]
+        self.host.cursor_moved()
+        if self.host.ledger.termination.end is not None:
+            self.tell_end()
+        self.wake()
 
     async def seek(self, *, position: Position | None = None, publish_time_ms: int | None = None) -> None:
         await self.host.seek(self, position=position, publish_time_ms=publish_time_ms)

@@ -9,6 +9,8 @@ States of a topic:
 - *open*: it takes clients.
 - *fenced*: an entry was not stored. Nothing more is taken until nothing is pending. Then the topic sends the producers
   away, to come back and resend, and is *open* again.
+- *terminating*: the topic is about to end for ever. Nothing more is taken. Then it is *open* again, and its stages
+  refuse every entry; if that fails it closes, and what is stored tells when it is loaded again.
 - *closing*: the ownership is lost, the topic is unloaded, or another owner has fenced the ledger.
 - *closed*, which is final. A client that needs the topic after that makes `loaded_topics` load it again where it
   belongs.
@@ -36,13 +38,15 @@ class TopicState(enum.Enum):
 
     OPEN = "open"
     FENCED = "fenced"
+    TERMINATING = "terminating"
     CLOSING = "closing"
     CLOSED = "closed"
 
 
 TRANSITIONS = {
-    TopicState.OPEN: frozenset({TopicState.FENCED, TopicState.CLOSING}),
+    TopicState.OPEN: frozenset({TopicState.FENCED, TopicState.TERMINATING, TopicState.CLOSING}),
     TopicState.FENCED: frozenset({TopicState.OPEN, TopicState.CLOSING}),
+    TopicState.TERMINATING: frozenset({TopicState.OPEN, TopicState.CLOSING}),
     TopicState.CLOSING: frozenset({TopicState.CLOSED}),
     TopicState.CLOSED: frozenset[TopicState](),
 }

@@ -88,6 +88,15 @@ class ConsumerFacts:
         """
         return self._consumer.is_connected
 
+    def has_reached_end_of_topic(self) -> bool:
+        """Return whether the topic was terminated and the subscription has acknowledged everything.
+
+        Returns:
+            True if nothing will ever come again, as far as the brokers of all partitions have said.
+        """
+        registrations = [consumer.registration for consumer in self._consumer.consumers]
+        return bool(registrations) and all(one.at_end for one in registrations)
+
     def get_stats(self) -> ConsumerStats:
         """Return what the consumer has received and acknowledged, and how fast.
 

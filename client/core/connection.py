@@ -55,10 +55,18 @@ class ProducerEndpoint(Endpoint, Protocol):
     def send_error(self, command: CommandSendError) -> None: ...
 
 
+class EndOfTopic(Protocol):
+    """What a consumer's registration knows of the end of its topic."""
+
+    at_end: bool
+
+
 class ConsumerEndpoint(Endpoint, Protocol):
     active_changed: Callable[[bool], None] | None
     """Told whether the consumer is the active one of a Failover subscription; None if nobody wants to know."""
 
+    @property
+    def registration(self) -> EndOfTopic: ...
     def message(self, command: CommandMessage, entry: bytes) -> None: ...
 
 
@@ -142,9 +150,10 @@ class ClientConnection(asyncio.Protocol):
             BaseCommand.ACTIVE_CONSUMER_CHANGE: self._on_active_consumer_change,
             BaseCommand.PING: self._on_ping,
         }
-        self._handlers.update(dict.fromkeys(_ANSWERS, self._on_answer))
+        self._handlers.update(dict.fromkeys(_ANSWERS, self.on_answer))
         self._handlers[BaseCommand.WATCH_TOPIC_LIST_SUCCESS] = partial(_hand_over_list, self)
         self._handlers[BaseCommand.WATCH_TOPIC_UPDATE] = partial(_hand_over_update, self)
+        self._handlers[BaseCommand.REACHED_END_OF_TOPIC] = partial(_note_end, self)
 
     # ---- For those who use it ----
 
@@ -296,7 +305,8 @@ class ClientConnection(asyncio.Protocol):
     def _on_ping(self, command: BaseCommand, entry: bytes | None) -> None:
         self.write(pong())
 
-    def _on_answer(self, command: BaseCommand, entry: bytes | None) -> None:
+    def on_answer(self, command: BaseCommand, entry: bytes | None) -> None:
+        """An answer to a request of this client: it goes to the one that waits for it."""
         answer = getattr(command, _ANSWERS[command.type])
         if command.type == BaseCommand.PRODUCER_SUCCESS and not answer.producer_ready:
             for limit in self._limits.get(answer.request_id, ()):
@@ -354,7 +364,13 @@ def _hand_over_list(connection: ClientConnection, command: BaseCommand, entry: b
     watcher = connection.watchers.get(command.watchTopicListSuccess.watcher_id)
     if watcher is not None:
         watcher.listed(command.watchTopicListSuccess)
-    connection._on_answer(command, entry)
+    connection.on_answer(command, entry)
+
+
+def _note_end(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
+    consumer = connection.consumers.get(command.reachedEndOfTopic.consumer_id)
+    if consumer is not None:
+        consumer.registration.at_end = True
 
 
 def _hand_over_update(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:

@@ -98,6 +98,8 @@ class Registration(Generic[E]):
         """Where an attempt waits for the broker's answer, and its request id."""
         self._deadline: asyncio.Timeout | None = None
         """Of the first registration."""
+        self.at_end = False
+        """Of a consumer: whether its broker says that the topic was terminated and everything is acknowledged."""
         self._reconnecting = False
         """Whether the task of `reconnect` is under way."""
 
@@ -179,6 +181,7 @@ class Registration(Generic[E]):
     def let_go(self) -> ClientConnection | None:
         """Leave the connection, without a word to its broker. Returns it if the broker can still be told."""
         connection, self.connection = self.connection, None
+        self.at_end = False
         if self.state is RegistrationState.READY:
             self._become(RegistrationState.CONNECTING)
         if connection is None or connection.closed:

@@ -4,11 +4,14 @@ A position is `(ledger id, entry id)`; along the chain ledger ids grow, so posit
 not exist. The position behind the last entry of a ledger, or an entry of a trimmed ledger, lies between its neighbours.
 Every function here takes such positions. Ledgers without entries are stepped over.
 
+`ChainWriterState` has the states of its writer, and `TRANSITIONS` the steps between them.
+
 Invariants: ledger ids strictly ascend; only the last ledger grows; entries of all others are final.
 """
 
+import enum
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ...protocol.errors import LedgerError
@@ -175,3 +178,32 @@ class LedgerChain:
         if self.infos and not self.infos[-1].closed and not self.infos[-1].entries:
             return max(behind, (self.infos[-1].ledger_id, 0))
         return behind
+
+
+class ChainWriterState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    IDLE = enum.auto()
+    STARTING = enum.auto()
+    WRITING = enum.auto()
+    SWITCHING = enum.auto()
+    FAILED = enum.auto()
+    TERMINATED = enum.auto()
+    FENCED = enum.auto()
+    CLOSED = enum.auto()
+
+
+_S = ChainWriterState
+_END = (_S.TERMINATED, _S.FENCED, _S.CLOSED)
+TRANSITIONS: Mapping[ChainWriterState, Collection[ChainWriterState]] = {
+    _S.IDLE: (_S.STARTING, *_END),  # an append: it waits for the first ledger
+    # The ledger is created and the chain stored; or that failed, and what waited gets the error.
+    _S.STARTING: (_S.WRITING, _S.IDLE, _S.FAILED, *_END),
+    # The next ledger is in the chain, and entries wait until the old one has drained; or the writer failed.
+    _S.WRITING: (_S.SWITCHING, _S.FAILED, *_END),
+    _S.SWITCHING: (_S.WRITING, _S.FAILED, *_END),  # the old ledger has drained, and is closed behind the next
+    _S.FAILED: (_S.STARTING, *_END),  # an append: it waits its time, then the old ledgers are recovered
+    _S.TERMINATED: (_S.FENCED, _S.CLOSED),  # `terminate`: nothing is appended from now on
+    _S.FENCED: (),
+    _S.CLOSED: (),
+}

@@ -1,6 +1,6 @@
 """Appends to a topic's chain of ledgers: the current ledger, rollover to the next, and a new ledger after a failure.
 
-`TRANSITIONS` has the states. While a rollover is due the next ledger is prepared and the writer stays WRITING.
+`chain.TRANSITIONS` has the states. While a rollover is due the next ledger is prepared and the writer stays WRITING.
 
 Guarantees: entries are acknowledged in the order of `append`, across ledgers too. After a failure nothing later is
 acknowledged in the same ledger, and nothing at all before the failed ledger is recovered and closed. A new ledger is in
@@ -15,10 +15,9 @@ The first ledger is created with the first append, so that opening an idle topic
 """
 
 import asyncio
-import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...protocol.errors import (
@@ -29,6 +28,7 @@ from ...protocol.errors import (
     MessageTooBig,
     OutcomeUnknown,
     StaleEpoch,
+    TopicTerminated,
 )
 from ...runtime import retry
 from ...runtime.backoff import Backoff
@@ -41,7 +41,7 @@ from ..ledger.ledgers import Ledgers
 from ..ledger.writer import ENTRY_OVERHEAD_MAX_BYTES, AddCallback, LedgerWriter
 from ..ledger.writer_state import PendingEntry
 from ..metadata.ledger_metadata import LedgerMetadata
-from .chain import LedgerChain, LedgerInfo
+from .chain import TRANSITIONS, ChainWriterState, LedgerChain, LedgerInfo
 from .deletion import delete_unused
 from .record import ManagedLedgerRecord, OwnedRecord
 from .rollover import RolloverRule
@@ -55,33 +55,6 @@ START_DELAY_MAX_S = 2.0
 RETURN_SPREAD_MAX_S = 1.0
 CREATE_SETTLE_S = 5.0
 """How long the record's lock is kept for a lost answer. The next holder of the lock settles what is then in doubt."""
-
-
-class ChainWriterState(enum.Enum):
-    """See `TRANSITIONS`."""
-
-    IDLE = enum.auto()
-    STARTING = enum.auto()
-    WRITING = enum.auto()
-    SWITCHING = enum.auto()
-    FAILED = enum.auto()
-    FENCED = enum.auto()
-    CLOSED = enum.auto()
-
-
-_S = ChainWriterState
-_END = (_S.FENCED, _S.CLOSED)
-TRANSITIONS: Mapping[ChainWriterState, Collection[ChainWriterState]] = {
-    _S.IDLE: (_S.STARTING, *_END),  # an append: it waits for the first ledger
-    # The ledger is created and the chain stored; or that failed, and what waited gets the error.
-    _S.STARTING: (_S.WRITING, _S.IDLE, _S.FAILED, *_END),
-    # The next ledger is in the chain, and entries wait until the old one has drained; or the writer failed.
-    _S.WRITING: (_S.SWITCHING, _S.FAILED, *_END),
-    _S.SWITCHING: (_S.WRITING, _S.FAILED, *_END),  # the old ledger has drained, and is closed behind the next
-    _S.FAILED: (_S.STARTING, *_END),  # an append: it waits its time, then the old ledgers are recovered
-    _S.FENCED: (),
-    _S.CLOSED: (),
-}
 
 
 class ChainWriter:
@@ -170,6 +143,8 @@ class ChainWriter:
             return
         if self._ended is not None:
             raise self._ended.with_traceback(None)
+        if self.state is ChainWriterState.TERMINATED:
+            raise TopicTerminated(f"{self._owned.name} was terminated: publish to another topic")
         if len(body) > self._body_size_max:
             size = len(body)
             raise MessageTooBig(f"an entry of {size} bytes is too large: raise nettyMaxFrameSizeBytes", size_bytes=size)
@@ -186,6 +161,18 @@ class ChainWriter:
             self._become(ChainWriterState.STARTING)
             self._starting = self._tasks.spawn(self._start(recover=recover), f"start-ledger {self._owned.name}")
         return self._starting if self.state is ChainWriterState.STARTING else None
+
+    def refuse_appends(self) -> None:
+        """The topic was terminated: `append` raises TopicTerminated from now on, and what waits gets that error.
+
+        A start or a rollover that is under way finds the state changed, and gives its ledger up.
+        """
+        if self._ended is not None:
+            raise self._ended.with_traceback(None)
+        if self.state is not ChainWriterState.TERMINATED:
+            self._become(ChainWriterState.TERMINATED)
+            self._direct = None
+            self._fail_waiting(TopicTerminated(f"{self._owned.name} was terminated: publish to another topic"))
 
     async def close(self) -> None:
         """Stop; pending entries get LedgerClosed or AlreadyClosed. Closes the current ledger.
@@ -230,7 +217,7 @@ class ChainWriter:
             if self.state is not ChainWriterState.STARTING:  # fenced meanwhile, and the waiting appends have failed
                 return
             if recover:
-                await self._recover_chain()
+                await self.recover_chain()
             writer, info = await self._create_next()
         except (StaleEpoch, LedgerFenced) as error:
             self.fence(error)
@@ -256,7 +243,7 @@ class ChainWriter:
     def _delay_next_start(self) -> None:
         self._start_not_before = self._loop.time() + self._backoff.next_delay_s()
 
-    async def _recover_chain(self) -> None:
+    async def recover_chain(self) -> None:
         """Close every ledger of the stored chain that is not closed, and learn where it ends."""
         failed, self._writer, self._info = self._writer, None, None
         if failed is not None:
@@ -392,14 +379,10 @@ class ChainWriter:
         if due_in_s is None:
             return
         if due_in_s > 0:
-            self._rollover_timer = self._loop.call_later(due_in_s + 0.001, self._timer_fired)
+            self._rollover_timer = self._loop.call_later(due_in_s + 0.001, self._consider_rollover)
             return
         self._rolling = True
         self._tasks.spawn(self._roll_over(), f"rollover {self._owned.name}")
-
-    def _timer_fired(self) -> None:
-        self._rollover_timer = None
-        self._consider_rollover()
 
     def _rollover_due_in_s(self) -> float | None:
         writer, info = self._writer, self._info

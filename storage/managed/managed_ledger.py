@@ -47,7 +47,7 @@ from .compacted import CompactedStorage
 from .cursor import Cursor
 from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
-from .life import Life, ManagedLedgerState, settle
+from .life import Life, ManagedLedgerState, Termination, settle
 from .pins import BulkReadPlan, Pins
 from .record import OwnedRecord, TopicEpoch, holding
 from .trimming import NO_RETENTION, Trimmer
@@ -77,7 +77,6 @@ class ManagedLedger:
         self.on_appended: list[Callable[[], None]] = []
         """Called once for each run of acknowledged entries, after their callbacks."""
         self.on_fenced: list[Callable[[MagnetarError], None]] = []
-        self._env = env
         self._ledgers = ledgers
         self._owned = owned
         self._chain = chain
@@ -97,6 +96,7 @@ class ManagedLedger:
         self.compacted = CompactedStorage(
             self._home, owned, self._reads, cache, self.trimmer.finish_deleting, self._writer
         )
+        self.termination = Termination(owned, self._record_lock, chain, self._writer, self.trimmer.look)
         self._notify_scheduled = False
 
     # -- opening -----------------------------------------------------------------------------------------------------
@@ -137,6 +137,7 @@ class ManagedLedger:
         if owned.record.compacted is not None:  # perhaps nothing else is left of the topic
             chain.last_confirmed = max(chain.last_confirmed, owned.record.compacted.horizon)
         managed = ManagedLedger(env, ledgers, metadata, settings, owned, chain, cache)
+        managed.termination.opened()
         try:
             if not is_new:  # cursors are made beside a record, and deleted before it
                 await managed._open_cursors()

@@ -13,6 +13,8 @@ by a compare-and-set on the version from before. When that succeeds, the doubtfu
 finds the doubtful value stored, one version on, that was our write, and it is adopted (`on_adopted` is told). Nothing
 is decided by the record, and nothing created beside it, before the doubt has ended.
 
+`terminated` names the last entry that the topic will ever have. Once it is stored no ledger is added to the chain.
+
 `deleting` names ledgers that left the chain but whose deletion is not known to be complete; the topic's owner repeats
 it.
 
@@ -72,6 +74,8 @@ class ManagedLedgerRecord:
     topic_epoch: int = -1
     created_ms: int = 0
     """When the record was written for the first time, 0 in records of earlier versions."""
+    terminated: Position | None = None
+    """The last entry of a topic that was terminated, (−1, −1) for an empty one; None while the topic takes entries."""
     compacted: CompactedLedger | None = None
     compacting: int | None = None
 
@@ -95,6 +99,8 @@ class ManagedLedgerRecord:
             record["topic_epoch"] = self.topic_epoch
         if self.created_ms:
             record["created_ms"] = self.created_ms
+        if self.terminated is not None:
+            record["terminated"] = list(self.terminated)
         if self.compacted is not None:
             record["compacted"] = [
                 self.compacted.ledger_id,
@@ -111,8 +117,9 @@ class ManagedLedgerRecord:
         """The inverse of `pack`. Raises MetadataError for anything else."""
         try:
             record = cast("Mapping[str, Any]", unpack(value))
+            epoch, end = int(record["epoch"]), record.get("terminated")
             return ManagedLedgerRecord(
-                epoch=int(record["epoch"]),
+                epoch=epoch,
                 ledgers=tuple(
                     LedgerInfo(int(one), int(created), int(entries), int(size), bool(closed), int(closed_ms))
                     for one, created, entries, size, closed, closed_ms in record["ledgers"]
@@ -121,10 +128,11 @@ class ManagedLedgerRecord:
                 highest_ledger_id=int(record["highest_ledger_id"]),
                 topic_epoch=int(record.get("topic_epoch", -1)),
                 created_ms=int(record.get("created_ms", 0)),
+                terminated=None if end is None else (int(end[0]), int(end[1])),
                 compacted=_compacted(record.get("compacted")),
                 compacting=_ledger_id(record.get("compacting")),
             )
-        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a managed ledger cannot be decoded: {error!r}") from error
 
 

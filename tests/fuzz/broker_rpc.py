@@ -88,7 +88,7 @@ class _Broker:
         found = [body for _, body in await topic.ledger.read(EARLIEST_POSITION, 100, 1 << 24)]
         if found != _BODIES:
             raise Wrong(f"{len(found)} of {len(_BODIES)} entries are what they were")
-        stats = await self.rpc.handler("topic_stats")(None, _TOPIC.full)  # type: ignore[arg-type]
+        stats: Any = await self.rpc.handler("topic_stats")(None, _TOPIC.full)  # type: ignore[arg-type]
         pack(stats)
         backlogs = {one.name: one.backlog_entries for one in stats.subscriptions}
         if backlogs.get(_KEEPER) != len(_BODIES):

@@ -186,7 +186,7 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
 async def test_what_is_not_supported_can_be_told_from_what_does_not_exist(http: Http) -> None:
     for method, path in (
         ("GET", f"{PERSISTENT}/t/offloadPolicies"),
-        ("POST", f"{PERSISTENT}/t/terminate"),
+        ("POST", f"{PERSISTENT}/t/offload"),
         ("GET", "/admin/v2/worker/cluster"),
         ("GET", "/lookup/v2/topic/persistent/public/default/t/bundle"),
     ):

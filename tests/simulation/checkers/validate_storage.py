@@ -11,15 +11,15 @@ from magnetar.protocol.message_id import Position
 from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState, WriterPhase
-from magnetar.storage.managed.chain import LedgerChain
+from magnetar.storage.managed.chain import ChainWriterState, LedgerChain
 from magnetar.storage.managed.chain_reader import PLACES_MAX, READERS_MAX
-from magnetar.storage.managed.chain_writer import ChainWriterState
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.cursor_writer import CursorWriterState
 from magnetar.storage.managed.life import ManagedLedgerState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_ids import LEDGER_IDS_MAX
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryRecords
 
@@ -100,8 +100,11 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
         yield f"{ledger.name}: a writer in state {writer.state} that writes nothing"
     if direct and (writer._waiting or writer._ended is not None):
         yield f"{ledger.name}: entries wait, or it ended, while others go straight to the ledger"
+    # A backup of the metadata may be older than what a cursor's ledger says, which then lies beyond the restored chain.
+    restored = metadata_keys.RESTORED_LEDGERS in records.by_key
+    highest_ledger_id = LEDGER_IDS_MAX if restored else owned.record.highest_ledger_id
     for cursor in ledger.cursors.values():
-        for problem in validate_cursor(cursor, chain, owned.record.highest_ledger_id):
+        for problem in validate_cursor(cursor, chain, highest_ledger_id):
             yield f"{ledger.name}, cursor {cursor.name}: {problem}"
 
 

@@ -127,6 +127,12 @@ class MemoryTrimmer:
         self.retention = retention
 
 
+class MemoryTermination:
+    """The end of a topic that is not terminated."""
+
+    end: Position | None = None
+
+
 class MemoryManagedLedger:
     """Appends complete in the next turn of the loop, all of one turn as one batch; `hold` keeps them, `fail_next`
     fails one, `fence` is another owner taking over."""
@@ -148,6 +154,7 @@ class MemoryManagedLedger:
         """What each read asked for: its first position, and how many entries at most."""
         self.publish_times: dict[Position, int] = {}
         self.topic_epoch = MemoryTopicEpoch()
+        self.termination = MemoryTermination()
         self.copies: tuple[int, int, int] | None = None
         self.compacted = NeverCompacted(self)
         self.trimmer = MemoryTrimmer()

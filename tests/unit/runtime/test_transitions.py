@@ -19,7 +19,7 @@ from magnetar.runtime.rpc import connection_state, handshake
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
 from magnetar.storage.bookie import journal_batch, journal_files, segment
 from magnetar.storage.ledger import bookie_client, lost_bookies, recovery_state, writer_state
-from magnetar.storage.managed import chain_writer, cursor_storage, cursor_writer, life
+from magnetar.storage.managed import chain, cursor_storage, cursor_writer, life
 from magnetar.storage.metadata import ledger_metadata
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
@@ -43,7 +43,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "fencing of ledgers": recovery_state.FENCING_TRANSITIONS,
     "reading of fenced ledgers": recovery_state.READING_TRANSITIONS,
     "managed ledgers": life.TRANSITIONS,
-    "writers of chains": chain_writer.TRANSITIONS,
+    "writers of chains": chain.TRANSITIONS,
     "writers of cursors": cursor_writer.TRANSITIONS,
     "storage of cursors": cursor_storage.TRANSITIONS,
     "connections of clients": connection.TRANSITIONS,

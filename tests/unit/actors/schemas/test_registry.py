@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -128,7 +129,7 @@ async def test_two_writers_at_the_same_time_get_two_versions_that_fit_each_other
     class Slow(MemoryMetadataStore):
         """Lets everybody read before anybody writes."""
 
-        async def write_many(self, writes: list[Write], guard: Guard | None = None) -> list[WriteResult]:
+        async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
             await asyncio.sleep(0.001)
             return await super().write_many(writes, guard)
 
@@ -147,7 +148,7 @@ async def test_a_lost_answer_does_not_make_a_second_version():
     class Forgetful(MemoryMetadataStore):
         lost = 0
 
-        async def write_many(self, writes: list[Write], guard: Guard | None = None) -> list[WriteResult]:
+        async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
             results = await super().write_many(writes, guard)
             if self.lost:
                 self.lost -= 1
@@ -179,7 +180,7 @@ async def test_a_write_that_comes_after_the_mark_of_deletion_changes_nothing(mon
     class Marked(MemoryMetadataStore):
         """Marks the topic just before a schema would be written."""
 
-        async def write_many(self, writes: list[Write], guard: Guard | None = None) -> list[WriteResult]:
+        async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
             if writes[0].key.startswith(keys.SCHEMAS_PREFIX):
                 found = await self.get(keys.topic(TOPIC.path))
                 assert found is not None

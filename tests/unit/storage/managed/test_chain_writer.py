@@ -82,13 +82,13 @@ async def test_a_start_after_a_failure_does_not_fence_a_ledger_closed_by_a_rollo
     for number in (1, 2):
         cluster[number].forced[BookieOp.ADD] = BookieStatus.IO_ERROR
     assert isinstance((await append(managed, bodies(1, 13))).outcomes[0], NotEnoughBookies)
-    recover_chain = managed._writer._recover_chain
+    recover_chain = managed._writer.recover_chain
 
     async def recover():
         asyncio.get_running_loop().call_later(0.05, gate.set)  # in the middle of the recovery's first answers
         await recover_chain()
 
-    monkeypatch.setattr(managed._writer, "_recover_chain", recover)
+    monkeypatch.setattr(managed._writer, "recover_chain", recover)
     for bookie in cluster.bookies.values():
         bookie.forced.clear()
         bookie.delay_s = 0.1

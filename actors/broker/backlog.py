@@ -1,0 +1,92 @@
+"""What an administrator does with the backlog of a persistent topic: pass messages over, and look at single ones.
+
+As in Pulsar, entries are counted, not the messages in their batches.
+
+Passing over is an acknowledgement. The answer follows the durable write of the cursor. A crash before that leaves the
+cursor where it was, or where it was wanted; doing it again is harmless for a whole backlog. `truncate` moves one cursor
+after the other and trims at the end: a crash in the middle leaves some subscriptions with their backlog.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+from ...protocol.errors import NoSuchEntry
+from ...protocol.message_id import EARLIEST_POSITION, Position
+from ...storage.managed.managed_ledger import ManagedLedger
+from ..topics.persistent import PersistentTopic
+from ..topics.subscription import Subscription
+
+TURN_ENTRIES = 10_000
+"""So many entries are counted before the broker's loop does something else."""
+
+
+async def truncate(topic: PersistentTopic) -> None:
+    """Acknowledge everything that is stored now, for all durable subscriptions, and delete the ledgers that are free.
+
+    Raises what writing a cursor and trimming raise.
+    """
+    topic.check_open()
+    end = topic.ledger.last_confirmed
+    for (_, durable), subscription in list(topic.subscriptions.items()):
+        if durable:
+            await subscription.acknowledge_all_to(end)
+    await topic.ledger.trim()
+
+
+async def skip(topic: PersistentTopic, subscription: Subscription, entries: int) -> None:
+    """Acknowledge the next `entries` entries that are not acknowledged; all if there are fewer. Raises what writing the
+    cursor raises."""
+    topic.check_open()
+    if entries >= subscription.backlog_entries:
+        await subscription.acknowledge_all_to(topic.ledger.last_confirmed)
+        return
+    last = EARLIEST_POSITION
+    for number, position in enumerate(_open_entries(topic.ledger, subscription, entries)):
+        last = position
+        if number % TURN_ENTRIES == TURN_ENTRIES - 1:
+            await asyncio.sleep(0)  # there may be millions of them
+    await subscription.acknowledge_all_to(last)
+
+
+async def peek(topic: PersistentTopic, subscription: Subscription, number: int) -> tuple[Position, bytes]:
+    """The entry number `number` of a backlog, from 1. Raises NoSuchEntry."""
+    found = list(_open_entries(topic.ledger, subscription, number))
+    if len(found) < number or not found:
+        raise NoSuchEntry(f"the backlog of {subscription.name} has no message {number}: it has {len(found)}")
+    return await entry_at(topic, found[-1])
+
+
+async def examine(topic: PersistentTopic, number: int, *, from_latest: bool) -> tuple[Position, bytes]:
+    """An entry counted from the first or the last one, which are number 1; at most the other end.
+
+    Raises NoSuchEntry for a topic without messages.
+    """
+    infos = topic.ledger.ledger_infos
+    count = sum(info.entries for info in infos)
+    if not count:
+        raise NoSuchEntry(f"{topic.name.full} has no messages")
+    index = min(max(number, 1), count) - 1
+    if from_latest:
+        index = count - 1 - index
+    for info in infos:
+        if index < info.entries:
+            return await entry_at(topic, (info.ledger_id, index))
+        index -= info.entries
+    raise NoSuchEntry(f"{topic.name.full} has no entry {number}")
+
+
+async def entry_at(topic: PersistentTopic, position: Position) -> tuple[Position, bytes]:
+    """One entry. Raises NoSuchEntry, and what reading raises."""
+    entries = await topic.ledger.read(position, 1, 1, upto=position)
+    if not entries or entries[0][0] != position:
+        raise NoSuchEntry(f"{topic.name.full} has no entry {position[0]}:{position[1]}")
+    return entries[0]
+
+
+def _open_entries(ledger: ManagedLedger, subscription: Subscription, count: int) -> Iterator[Position]:
+    """The first `count` entries that are not acknowledged."""
+    position = subscription.cursor.first_unacknowledged
+    while count > 0 and position <= ledger.last_confirmed:
+        yield position
+        count -= 1
+        position = subscription.cursor.next_unacknowledged(ledger.next_position(position))

@@ -1,0 +1,61 @@
+"""What a broker offers about the messages of the topics that it owns: to end a topic, to pass messages over, to look at
+single ones."""
+
+from typing import NamedTuple
+
+from ...runtime.rpc.contract import Contract, method
+from .permissions import ADMIN
+
+
+class StoredEntry(NamedTuple):
+    """An entry of a topic, as its producer sent it."""
+
+    ledger: int
+    entry: int
+    data: bytes
+
+
+class EntryPosition(NamedTuple):
+    """The place of an entry, (−1, −1) for none."""
+
+    ledger: int
+    entry: int
+
+
+class MessageContract(Contract):
+    """See the module."""
+
+    @method(ADMIN)
+    async def terminate(self, *, topic: str) -> EntryPosition:
+        """Let a topic take no message from now on, for ever. Returns the place of its last entry."""
+        ...
+
+    @method(ADMIN)
+    async def truncate(self, *, topic: str) -> None:
+        """Acknowledge the backlog of every subscription, and delete what is no longer needed."""
+        ...
+
+    @method(ADMIN)
+    async def skip(self, *, topic: str, subscription: str, entries: int) -> None:
+        """Acknowledge the next entries of a subscription. Raises SubscriptionNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def peek(self, *, topic: str, subscription: str, number: int) -> StoredEntry:
+        """An entry of the backlog of a subscription, from 1. Raises SubscriptionNotFound, NoSuchEntry."""
+        ...
+
+    @method(ADMIN)
+    async def examine(self, *, topic: str, number: int, from_latest: bool = False) -> StoredEntry:
+        """An entry of a topic, from 1, counted from its first or its last one. Raises NoSuchEntry."""
+        ...
+
+    @method(ADMIN)
+    async def entry_at(self, *, topic: str, ledger: int, entry: int) -> StoredEntry:
+        """An entry of a topic. Raises NoSuchEntry."""
+        ...
+
+    @method(ADMIN)
+    async def find_entry(self, *, topic: str, publish_time_ms: int) -> EntryPosition:
+        """Where the first entry is that was published then or later, else where the next one will be."""
+        ...
