@@ -2,7 +2,8 @@
 
 Brokers know nothing of letters, so this stands beside them and looks at what they store and at what they are told. A
 copy counts as stored when the log of its topic says so to the broker, which then sends the receipt. It counts for the
-message that its own properties name: REAL_TOPIC and ORIGIN_MESSAGE_ID.
+message that its own properties name: REAL_TOPIC and ORIGIN_MESSAGE_ID. A recovery may store an append that failed.
+Deduplication then reads it, and answers a second one as a duplicate. So a copy that a broker reads is stored, too.
 
 For each entry that a broker takes an acknowledgement of, and each message in it, one of these holds:
 
@@ -65,6 +66,7 @@ class LetterWatch:
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         append, deliver, attach = ManagedLedger.append, AttachedConsumer.deliver, Subscription.attach
+        read = ManagedLedger.read
         acknowledge = Subscription.acknowledge
 
         def appending(ledger: ManagedLedger, body: bytes, callback: Any) -> None:
@@ -72,6 +74,14 @@ class LetterWatch:
             if topic in (self.retry_topic, self.dead_letter_topic):
                 callback = self._behind(topic, parse_metadata(body), callback)
             append(ledger, body, callback)
+
+        async def reading(ledger: ManagedLedger, *others: Any, **named: Any) -> list[tuple[Position, bytes]]:
+            entries = await read(ledger, *others, **named)
+            topic = TopicName.parse(_full_name(ledger.name)).partitioned_name
+            if topic in (self.retry_topic, self.dead_letter_topic):
+                for _, body in entries:
+                    self._is_there(topic, parse_metadata(body))
+            return entries
 
         async def attaching(subscription: Subscription, consumer: AttachedConsumer, *others: Any) -> None:
             if subscription.name == self._subscription:
@@ -94,6 +104,7 @@ class LetterWatch:
 
         for owner, name, wrapper in (
             (ManagedLedger, "append", appending),
+            (ManagedLedger, "read", reading),
             (Subscription, "attach", attaching),
             (AttachedConsumer, "deliver", delivering),
             (Subscription, "acknowledge", acknowledging),
@@ -107,6 +118,11 @@ class LetterWatch:
             callback(position, error)
 
         return answered
+
+    def _is_there(self, topic: str, metadata: MessageMetadata) -> None:
+        attempt = _attempt(properties_of(metadata))
+        if attempt is not None:
+            self._stored[topic, attempt] = None
 
     def stored(self, topic: str, properties: dict[str, str]) -> None:
         """A copy with these properties is stored in a letter topic."""
