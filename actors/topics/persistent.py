@@ -310,6 +310,8 @@ class PersistentTopic(TopicLife):
     async def last_message_id(self, *, compacted: bool = False) -> WireMessageId:
         """Id of the last message, with the index of the last one in a batch; earliest if there is none. With
         `compacted` it is the last one that a reader of the compacted topic gets."""
+        if self.state is not TopicState.FENCED:
+            self.check_open()
         position = self.ledger.last_confirmed
         if compacted and position <= self.ledger.compacted.horizon:
             return await last_compacted_id(self.ledger.compacted, self.name.partition, DECOMPRESSED_SIZE_MAX)

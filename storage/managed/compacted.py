@@ -52,6 +52,7 @@ from ..metadata.ledger_metadata import LedgerMetadata
 from .chain import LedgerChain
 from .chain_reader import ChainReads
 from .chain_writer import ChainWriter
+from .cursor import Cursor
 from .cursor_record import CursorHome
 from .deletion import delete_unused
 from .record import CompactedLedger, ManagedLedgerRecord, OwnedRecord, holding, without_compacting
@@ -188,6 +189,19 @@ class CompactedStorage:
     def backlog_bytes(self) -> int:
         """Bytes of the log that are not compacted, about."""
         return self._chain.bytes_after(self.horizon)
+
+    async def take_over(self, cursor: Cursor) -> None:
+        """Bring the compaction cursor of an earlier owner to the horizon.
+
+        It is behind where a crash came between a switch and its move. It is ahead where the metadata is that of a
+        backup, older than the cursor's ledger: then what it passed is not compacted. Raises like `Cursor.flush`.
+        """
+        ledger_id, entry_id = self.horizon
+        mark, end = cursor.mark_delete_position, max(self._chain.last_confirmed, (self._chain.last_ledger_id, -1))
+        if mark > end or self._chain.count_between(self.horizon, mark):
+            await cursor.reset((ledger_id, entry_id + 1))
+        else:
+            cursor.acknowledge_cumulative(self.horizon)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -158,8 +158,8 @@ class ManagedLedger:
         for cursor in cursors:
             cursor.on_fenced = self._writer.fence
             self.cursors[cursor.name] = cursor
-            if cursor.kind is CursorKind.COMPACTION:  # a crash may have come between the switch and this
-                cursor.acknowledge_cumulative(self.compacted.horizon)
+            if cursor.kind is CursorKind.COMPACTION:
+                await self.compacted.take_over(cursor)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from ..checkers.validation import Validation
 from ..faults.cluster import ClusterFaults
 from ..workloads.asking import Asking
 from ..workloads.chunked import Chunked
+from ..workloads.compacting import Compacting
 from ..workloads.consuming import Consuming
 from ..workloads.electing import Electing
 from ..workloads.foreign_reading import ForeignReading
@@ -67,6 +68,8 @@ ELECTING_SHARE = 0.1
 LETTERS_SHARE = 0.1
 PASSING_SHARE = 0.1
 """The same for retry letters, and for a topic that is not persistent."""
+COMPACTING_SHARE = 0.1
+"""The same for a topic that is compacted."""
 WATCHING_SHARE = 0.1
 """In so many runs a list of topics is watched, in the place of most publishers and consumers."""
 DELETION_DELAY_MAX_S = 3.0
@@ -133,6 +136,9 @@ class Scenario:
         if apart.random() < WATCHING_SHARE:
             del self._publishers[1:], self._consumers[1:]
             self._watching.append(Watching(cluster, history, Random(apart.getrandbits(64)), "watcher"))
+        if apart.random() < COMPACTING_SHARE:
+            del self._publishers[1:], self._consumers[1:], self._readers[1:]
+            self._besides.append(Compacting(cluster, history, Random(apart.getrandbits(64)), "compactor", "compacted"))
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
             *self._asking, *self._electing, *self._besides, *self._watching,

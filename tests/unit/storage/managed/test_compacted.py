@@ -163,6 +163,19 @@ async def test_a_crash_between_the_switch_and_the_cursor_moves_the_cursor_when_o
     await taken.close()
 
 
+async def test_a_cursor_ahead_of_the_horizon_goes_back_when_metadata_is_restored(cluster):
+    managed = await open_(cluster)
+    await compact(managed, [], (-1, -1))
+    log = await grow(managed, 4)
+    await compact(managed, [log[1]], log[1][0])
+    managed.cursors["__compaction"].acknowledge_cumulative(log[3][0])
+    await managed.cursors["__compaction"].flush()
+    taken = await open_(cluster, epoch=2)
+    assert taken.cursors["__compaction"].mark_delete_position == log[1][0]
+    assert await compacted_view(taken) == log[1:]
+    await taken.close()
+
+
 async def test_a_compaction_that_is_given_up_leaves_nothing_behind(cluster):
     managed = await open_(cluster, keep=True)
     log = await grow(managed, 2)
