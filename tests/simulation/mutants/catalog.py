@@ -11,6 +11,7 @@ others need disks, garbage collection or time, which only the simulator has.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from .compaction import COMPACTION
 from .deduplication import DEDUPLICATION
 from .keeping import KEEPING
 from .mutant import Mutant
@@ -19,7 +20,9 @@ from .own import OWN
 from .policies import POLICIES
 from .repair import REPAIR
 
-MUTANTS = {mutant.name: mutant for mutant in (*DEDUPLICATION, *KEEPING, *ORIGINAL, *OWN, *POLICIES, *REPAIR)}
+MUTANTS = {
+    mutant.name: mutant for mutant in (*COMPACTION, *DEDUPLICATION, *KEEPING, *ORIGINAL, *OWN, *POLICIES, *REPAIR)
+}
 EXPLORED = ("#2614", "#2615", "#1591")
 
 
