@@ -88,6 +88,8 @@ class TopicKeeping:
     def __init__(self, host: KeepingHost) -> None:
         self._host = host
         self._trimming = False
+        self._trims_again = False
+        """A cursor left a ledger while a trim was under way, which may have looked at it before."""
         self._times: dict[Position, int] = {}
         """Publish times of the oldest entries of subscriptions, as long as they are the oldest."""
 
@@ -105,6 +107,7 @@ class TopicKeeping:
 
     def trim_soon(self) -> None:
         """Delete the ledgers that nothing needs, if there are some."""
+        self._trims_again = self._trimming
         if not self._trimming and self._host.is_open:
             self._trimming = True
             self._host.spawn(self._trim(), "trim")
@@ -116,6 +119,8 @@ class TopicKeeping:
             logger.warning("%s could not be trimmed and is tried again: %s", self._host.name.full, error)
         finally:
             self._trimming = False
+        if self._trims_again:
+            self.trim_soon()
 
     # -- time to live ------------------------------------------------------------------------------------------------
 
