@@ -109,7 +109,10 @@ class Compacting(Workload):
                 for topic in list(node.service.topics.loaded.values()):
                     if self.topic in topic.name.full and topic.is_open:
                         if topic.compaction.state is not CompactionState.RUNNING:
-                            await node.process.spawn(_start(topic), "begin to compact")
+                            asking = node.process.spawn(_start(topic), "begin to compact")
+                            await asyncio.wait((asking,))  # cancelled if the broker is killed before it begins
+                            if not asking.cancelled():
+                                asking.result()
 
     async def _look_now_and_then(self) -> None:
         while not self.stopping:
