@@ -198,6 +198,10 @@ class BrokerService:
         self.state = state
 
     @property
+    def accepts_connections(self) -> bool:
+        return self.state is not BrokerState.CLOSED
+
+    @property
     def address(self) -> tuple[str, int]:
         """Where clients connect; the port is the real one when 0 was asked for."""
         return (self._host, self._port)

@@ -64,6 +64,11 @@ class ConnectionHost(LinkHost, Protocol):
     requests: Tasks
     connections: "dict[ServerConnection, None]"
 
+    @property
+    def accepts_connections(self) -> bool:
+        """False once the broker closes: a connection that is made then is closed at once."""
+        ...
+
 
 class ServerConnectionState(enum.Enum):
     """See `TRANSITIONS`."""
@@ -138,6 +143,10 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        if not self.host.accepts_connections:
+            self._become(ServerConnectionState.CLOSED)
+            transport.abort()  # type: ignore[attr-defined]
+            return
         transport.set_write_buffer_limits(high=self._write_high_bytes)  # type: ignore[attr-defined]
         peer: tuple[object, ...] | str | None = transport.get_extra_info("peername")
         self.remote_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "/unknown"

@@ -234,7 +234,10 @@ class RpcConnection(asyncio.Protocol):
 
     def close(self, error: BaseException | None = None) -> None:
         """End the connection. What was written still leaves, unless `error` says that the stream is broken."""
-        if self.closed or self._transport is None:
+        if self.closed:
+            return
+        if self._transport is None:  # accepted, and not yet made: `connection_made` ends it
+            self.close_reason = self.close_reason or error or RpcDisconnected("the connection was closed at once")
             return
         self.close_reason = self.close_reason or error
         if error is None:

@@ -26,6 +26,8 @@ KINDS = list(compression.CompressionType)
 class Recorder:
     """A listening stand-in: `sent` is what producers sent, `to_deliver` what consumers get."""
 
+    connections: "dict[Connection, None]" = field(default_factory=dict)
+    closed: bool = False
     sent: list[tuple[pb.CommandSend, bytes]] = field(default_factory=list)
     to_deliver: list[bytes] = field(default_factory=list)
     url: str = ""
@@ -39,6 +41,12 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        self.recorder.connections[self] = None
+        if self.recorder.closed:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del self.recorder.connections[self]
 
     def data_received(self, data: bytes) -> None:
         for frame in self.decoder.feed(data):
@@ -103,7 +111,12 @@ def recorder() -> Iterator[Recorder]:
 
     async def stop(server: asyncio.Server) -> None:
         server.close()
-        await asyncio.sleep(0)
+        recorder.closed = True
+        for connection in recorder.connections:
+            connection.transport.abort()
+        async with asyncio.timeout(10):
+            while recorder.connections or len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - the last is just accepted
+                await asyncio.sleep(0)
 
     server = asyncio.run_coroutine_threadsafe(listen(), loop).result()
     recorder.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -150,10 +150,12 @@ class FakeBroker:
         self.last_sequence_id = -1
         self._url_of = url_of
         self._server: asyncio.Server | None = None
+        self.stopped = False
         self.port = 0
 
     async def start(self, port: int = 0) -> "FakeBroker":
         loop = asyncio.get_running_loop()
+        self.stopped = False
         self._server = await loop.create_server(lambda: Connection(self), "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -175,6 +177,7 @@ class FakeBroker:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+            self.stopped = True
             self.drop_connections()
             await self._server.wait_closed()
 
@@ -230,6 +233,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.broker.connections.append(self)
+        if self.broker.stopped:  # it was accepted while the listening socket was closed
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.broker.connections.remove(self)

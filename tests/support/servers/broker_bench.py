@@ -81,6 +81,7 @@ class BrokerFront:
         self.metadata = MemoryMetadataStore()
         self.schemas = SchemaRegistry(self.env, lambda: self.metadata)
         self.connection_limits = ConnectionLimits(settings)
+        self.accepts_connections = True
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
         self.connections: dict[ServerConnection, None] = {}
@@ -132,6 +133,7 @@ async def broker_front(**changes: Any) -> AsyncIterator[BrokerFront]:
         yield front
     finally:
         server.close()
+        front.accepts_connections = False
         for connection in list(front.connections):
             connection.close()
         await front.topics.close()

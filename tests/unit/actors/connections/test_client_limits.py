@@ -39,6 +39,15 @@ async def test_a_connection_beyond_the_bound_gets_an_error_and_is_closed(setting
         assert not front.connection_limits._counts and not front.connection_limits._total
 
 
+async def test_a_connection_that_is_made_while_the_broker_closes_is_closed() -> None:
+    async with broker_front() as front:
+        front.accepts_connections = False
+        peer = await front.peer(connect=False)
+        await peer.wait_ended()
+        assert not front.connections and not front.connection_limits._total
+        await peer.close()
+
+
 async def test_a_producer_beyond_the_bound_is_busy_and_one_that_returns_is_not() -> None:
     async with broker_front(producers_max_per_topic=2) as front:
         peer, other = await front.peer(), await front.peer()

@@ -4,6 +4,7 @@ connections.
 
 import asyncio
 import contextlib
+import socket
 from functools import partial
 
 import pytest
@@ -12,7 +13,14 @@ from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import handshake as rpc_handshake
-from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, STATUS_OK, Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc.connection import (
+    HANDSHAKE_TIMEOUT_S,
+    STATUS_DISCONNECTED,
+    STATUS_OK,
+    Identity,
+    RpcConnection,
+    rpc_connect,
+)
 from magnetar.runtime.rpc.connection_state import RpcConnectionState
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.server import RpcServer
@@ -224,6 +232,19 @@ async def test_garbage_closes_only_its_own_connection(garbage):
             await writer.wait_closed()
         assert await connection.call("add", a=1, b=2) == 3
         assert len(service.connections) == 1
+
+
+async def test_a_server_that_closes_ends_a_connection_that_is_accepted_but_not_yet_made():
+    async with cluster() as (_, server, _):
+        connection = server._accept()
+        server_closes = asyncio.create_task(server.close())
+        await asyncio.sleep(0)
+        ours, theirs = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock=theirs)
+        with ours:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S / 2):
+                await server_closes
+        assert connection.closed and transport.is_closing()
 
 
 async def test_nobody_listening():
