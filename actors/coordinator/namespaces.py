@@ -6,16 +6,9 @@ it is active. Changes run one by one. A namespace that is being deleted takes no
 A change of policies is stored by compare-and-set, entered in the copy, and then told to `on_policies`, without a pause
 between the last two. So brokers are told of stored changes only, in the order of their versions.
 
-When the store's answer stays lost, or the caller goes away before it comes, the namespace is *in doubt*: the change may
-be stored, or be stored later. The coordinator then reads the record again until the store answers, with a back-off:
-
-- another version than before: the change is stored. The coordinator takes it over and tells it.
-- the same version: the coordinator writes the record again as it is. The new version keeps the change from being stored
-  later, because that change names the old one. A deletion that did not happen is ended in the same way.
-- no record: a deletion happened, and is told. A namespace that was to be created is created.
-
-A namespace whose deletion is in doubt takes no topics. The doubt ends with this, with the next change whose outcome is
-known, or with the end of the office: the next coordinator reads everything. It is the same for tenants (`tenants`).
+`changes_in_doubt` settles a change whose outcome is unknown. What is stored then is taken over and told, a deletion
+that happened is told, and a namespace that was to be created is created. A namespace whose deletion is in doubt takes
+no topics.
 
 A schema may be stored for a topic that does not exist yet. The coordinator deletes such schemas after their namespace,
 and again before it creates a namespace of that name, since a crash may lie between.
@@ -24,31 +17,20 @@ Which topics a namespace has is not known here.
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
-from ...protocol.errors import KeyExists, MetadataError, NotAllowedError, OutcomeUnknown, TopicNotFound
+from ...protocol.errors import KeyExists, NotAllowedError, TopicNotFound
 from ...protocol.topics import parse_namespace
-from ...runtime import retry
-from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
-from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import list_all
 from ..members.contracts_namespaces import NamespacePolicies
 from ..policies.record import NamespaceRecord
+from .changes_in_doubt import ChangesInDoubt
 from .tenants import Tenants
-
-logger = logging.getLogger(__name__)
-
-SETTLE_INITIAL_S = 0.5
-SETTLE_MAX_S = 10.0
-
-Outcome = TypeVar("Outcome")
 
 
 class Namespaces:
@@ -65,25 +47,26 @@ class Namespaces:
         self._store = store
         self._settings = settings
         self._on_policies = on_policies
-        self.tenants = Tenants(env, store, self._doubt)
+        self._changing = asyncio.Lock()
+        self.tenants = Tenants(env, store, self._changing)
         self._namespaces: dict[str, tuple[NamespaceRecord, int]] = {}
         self._going: dict[str, None] = {}
-        self._in_doubt: dict[str, NamespaceRecord | None] = {}
+        self._in_doubt: ChangesInDoubt[NamespaceRecord | None] = ChangesInDoubt(
+            env, store, "namespace", self._changing, self._settle_one
+        )
         """Namespaces of which a change may be stored or not, with the record of one that was to be created."""
-        self._changing = asyncio.Lock()
-        self._tasks = Tasks()
-        self._settler: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable, MetadataError for a record that cannot be read."""
         await self.tenants.start()
         for key, record in await list_all(self._store, metadata_keys.NAMESPACES_PREFIX):
             name = key.removeprefix(metadata_keys.NAMESPACES_PREFIX)
-            self._namespaces[name] = (_read(key, record.value), record.version)
+            self._namespaces[name] = (NamespaceRecord.read(key, record.value), record.version)
 
     async def close(self) -> None:
         """End what is under way."""
-        await self._tasks.close()
+        await self.tenants.in_doubt.close()
+        await self._in_doubt.close()
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -126,7 +109,7 @@ class Namespaces:
                 raise KeyExists(f"the namespace {name} already exists")
             await self._delete_schemas(name)
             change = put_certain(self._env, self._store, metadata_keys.namespace(name), record.pack(), None)
-            self._enter(name, record, await self._outcome_of(name, change, created=record))
+            self._enter(name, record, await self._in_doubt.outcome_of(name, change, record))
 
     async def set_policy(self, namespace: str, policy: str, value: object) -> None:
         """Set one policy; None takes it away. Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong
@@ -137,11 +120,11 @@ class Namespaces:
             found = await self._store.get(key)
             if found is None:
                 raise TopicNotFound(f"the namespace {namespace} does not exist", namespace=namespace)
-            before = _read(key, found.value)
+            before = NamespaceRecord.read(key, found.value)
             record, version = before.with_policy(policy, value, self._settings), found.version
             if record != before:
                 change = put_certain(self._env, self._store, key, record.pack(), version)
-                version = await self._outcome_of(namespace, change)
+                version = await self._in_doubt.outcome_of(namespace, change, None)
             self._enter(namespace, record, version)
 
     async def delete(self, name: str, in_use: Callable[[str], bool]) -> None:
@@ -153,7 +136,7 @@ class Namespaces:
             self._going[name] = None
             try:
                 change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
-                await self._outcome_of(name, change)
+                await self._in_doubt.outcome_of(name, change, None)
                 self._gone(name)
                 await self._delete_schemas(name)
             finally:
@@ -175,48 +158,17 @@ class Namespaces:
     async def delete_tenant(self, name: str) -> None:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
-            if self.names(name) or any(one.startswith(f"{name}/") for one in self._in_doubt):
+            if self.names(name) or any(one.startswith(f"{name}/") for one in self._in_doubt.names()):
                 raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first", exists=True)
             await self.tenants.delete(name)
 
-    # -- changes in doubt ----------------------------------------------------------------------------------------
-
-    async def _outcome_of(
-        self, namespace: str, change: Awaitable[Outcome], created: NamespaceRecord | None = None
-    ) -> Outcome:
-        """The outcome of a change. Where it stays unknown, the namespace is in doubt from here on."""
-        try:
-            outcome = await change
-        except (OutcomeUnknown, asyncio.CancelledError):
-            self._in_doubt[namespace] = created
-            self._doubt()
-            raise
-        self._in_doubt.pop(namespace, None)  # an older change in doubt names a version that is gone
-        return outcome
-
-    def _doubt(self) -> None:
-        """A change is in doubt, perhaps the first."""
-        if not self._tasks.closed and (self._settler is None or self._settler.done()):
-            self._settler = self._tasks.spawn(self._settle(), "coordinator-namespaces-in-doubt")
-
-    async def _settle(self) -> None:
-        backoff = Backoff(self._env.random, SETTLE_INITIAL_S, SETTLE_MAX_S)
-        await retry.forever(backoff, self._settle_all, retriable=retry.our_error, on_retry=self._log_retry)
-
-    async def _settle_all(self) -> None:
-        while (self._in_doubt or self.tenants.in_doubt) and not self._store.superseded:
-            async with self._changing:
-                await self.tenants.settle()
-                for namespace, created in list(self._in_doubt.items()):
-                    await self._settle_one(namespace, created)
-                    self._in_doubt.pop(namespace)
-                    self._going.pop(namespace, None)
+    # -- inside --------------------------------------------------------------------------------------------------
 
     async def _settle_one(self, namespace: str, created: NamespaceRecord | None) -> None:
         key = metadata_keys.namespace(namespace)
         found, known = await self._store.get(key), self._namespaces.get(namespace)
         if found is not None:
-            record, version = _read(key, found.value), found.version
+            record, version = NamespaceRecord.read(key, found.value), found.version
             if known is not None and known[1] == version:
                 version = await self._store.put(key, found.value, version)
             self._enter(namespace, record, version)
@@ -224,12 +176,7 @@ class Namespaces:
             self._enter(namespace, created, await self._store.put(key, created.pack(), None))
         elif known is not None:
             self._gone(namespace)
-
-    def _log_retry(self, error: Exception, delay_s: float) -> None:
-        names = ", ".join(sorted([*self._in_doubt, *self.tenants.in_doubt]))
-        logger.warning("whether a change of %s is stored is asked again in %.1f s: %s", names, delay_s, error)
-
-    # -- inside --------------------------------------------------------------------------------------------------
+        self._going.pop(namespace, None)
 
     def _enter(self, namespace: str, record: NamespaceRecord, version: int) -> None:
         """Take over what is stored, and tell it if it is news."""
@@ -246,10 +193,3 @@ class Namespaces:
     def _row(self, namespace: str) -> NamespacePolicies:
         record, version = self._namespaces[namespace]
         return NamespacePolicies(namespace, version, dict(record.policies))
-
-
-def _read(key: str, value: bytes) -> NamespaceRecord:
-    try:
-        return NamespaceRecord.unpack(value)
-    except MetadataError as error:
-        raise MetadataError(f"the metadata record {key} cannot be read: {error}", key=key) from error

@@ -1,37 +1,35 @@
 """Which tenants exist: records, with a copy in the coordinator's memory.
 
-Part of `namespaces`, which runs changes one by one, and says what *in doubt* means.
-
-A tenant whose change is in doubt is read again, with a back-off, until the store answers. What is stored then counts,
-and is written again as it is if its version is the old one. A tenant that was to be created is created. A tenant whose
-deletion is in doubt takes no namespaces.
+Part of `namespaces`, which runs changes one by one. `changes_in_doubt` settles a change whose outcome is unknown: what
+is stored then counts, and a tenant that was to be created is created. A tenant whose deletion is in doubt takes no
+namespaces.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import cast
 
-from ...protocol.errors import KeyExists, NoSuchKey, OutcomeUnknown
+from ...protocol.errors import KeyExists, NoSuchKey
 from ...protocol.topics import check_named_entity
 from ...runtime.environment import Environment
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import list_all, pack, unpack
+from .changes_in_doubt import ChangesInDoubt
 
 TenantRecord = dict[str, object]
-Outcome = TypeVar("Outcome")
 
 
 class Tenants:
-    """See the module. `on_doubt` is called when a change comes to be in doubt: `settle` is due then."""
+    """See the module. `changing` is the lock that its owner holds during a change."""
 
-    def __init__(self, env: Environment, store: EpochMetadataStore, on_doubt: Callable[[], None]) -> None:
-        self.in_doubt: dict[str, TenantRecord | None] = {}
+    def __init__(self, env: Environment, store: EpochMetadataStore, changing: asyncio.Lock) -> None:
+        self.in_doubt: ChangesInDoubt[TenantRecord | None] = ChangesInDoubt(
+            env, store, "tenant", changing, self._settle_one
+        )
         """Tenants of which a change may be stored or not, with the record of one that was to be created."""
         self._env = env
         self._store = store
-        self._on_doubt = on_doubt
         self._records: dict[str, tuple[TenantRecord, int]] = {}
         self._going: dict[str, None] = {}
 
@@ -71,46 +69,35 @@ class Tenants:
         known = _read(found.value) if found is not None else {"created_ms": self._env.clock.now_ms()}
         value = {**known, **record}
         change = put_certain(self._env, self._store, key, pack(value), found.version if found is not None else None)
-        self._records[name] = (value, await self._outcome_of(name, change, created=value if create else None))
+        version = await self.in_doubt.outcome_of(name, change, value if create else None)
+        self._going.pop(name, None)  # a deletion was in doubt until now
+        self._records[name] = (value, version)
 
     async def delete(self, name: str) -> None:
         """Delete a tenant that has no namespaces. Raises NoSuchKey."""
         self.get(name)
         self._going[name] = None
         try:
-            await self._outcome_of(name, delete_certain(self._env, self._store, metadata_keys.tenant(name)))
+            change = delete_certain(self._env, self._store, metadata_keys.tenant(name))
+            await self.in_doubt.outcome_of(name, change, None)
             del self._records[name]
         finally:
             if name not in self.in_doubt:
                 self._going.pop(name, None)
 
-    async def settle(self) -> None:
-        """Find out about all changes in doubt. Raises what the store raises, for another try."""
-        for name, created in list(self.in_doubt.items()):
-            key = metadata_keys.tenant(name)
-            found, known = await self._store.get(key), self._records.get(name)
-            if found is not None:
-                version = found.version
-                if known is not None and known[1] == version:
-                    version = await self._store.put(key, found.value, version)
-                self._records[name] = (_read(found.value), version)
-            elif created is not None:
-                self._records[name] = (created, await self._store.put(key, pack(created), None))
-            else:
-                self._records.pop(name, None)
-            del self.in_doubt[name]
-            self._going.pop(name, None)
-
-    async def _outcome_of(self, name: str, change: Awaitable[Outcome], created: TenantRecord | None = None) -> Outcome:
-        try:
-            outcome = await change
-        except (OutcomeUnknown, asyncio.CancelledError):
-            self.in_doubt[name] = created
-            self._on_doubt()
-            raise
-        self.in_doubt.pop(name, None)  # an older change in doubt names a version that is gone
+    async def _settle_one(self, name: str, created: TenantRecord | None) -> None:
+        key = metadata_keys.tenant(name)
+        found, known = await self._store.get(key), self._records.get(name)
+        if found is not None:
+            version = found.version
+            if known is not None and known[1] == version:
+                version = await self._store.put(key, found.value, version)
+            self._records[name] = (_read(found.value), version)
+        elif created is not None:
+            self._records[name] = (created, await self._store.put(key, pack(created), None))
+        else:
+            self._records.pop(name, None)
         self._going.pop(name, None)
-        return outcome
 
 
 def _read(value: bytes) -> TenantRecord:

@@ -5,43 +5,27 @@ is guarded by its epoch, and by the version of the topic's own record. So polici
 first marks the topic's record, then deletes the policies, last the topic's record. Changes run one by one.
 
 As in `namespaces`, a change is stored by compare-and-set, entered in the copy, and told to `on_policies`, with no pause
-between the last two. A change whose outcome stays unknown is *in doubt*. The coordinator then reads the record again,
-with a back-off, until the store answers:
-
-- another version than before: the change is stored. The coordinator takes it over and tells it.
-- the same version: the coordinator writes the record again as it is, so that the change cannot be stored later.
-- no record, and none was known: the record was to be created. The coordinator creates it. If the topic's own record has
-  changed meanwhile, neither try can succeed.
+between the last two. `changes_in_doubt` settles a change whose outcome is unknown. A record that was to be created is
+created. If the topic's own record has changed meanwhile, neither try can succeed.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ...protocol.errors import (
-    ConditionFailed,
-    MetadataError,
-    NotAllowedError,
-    OutcomeUnknown,
-    ServiceUnitNotReady,
-)
+from ...protocol.errors import ConditionFailed, NotAllowedError, ServiceUnitNotReady
 from ...protocol.topics import TopicName, topic_of_path
-from ...runtime import retry
-from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
-from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import Guard, list_all
 from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
 from ..policies.record import NamespaceRecord
-from .namespaces import SETTLE_INITIAL_S, SETTLE_MAX_S, Namespaces
+from .changes_in_doubt import ChangesInDoubt
+from .namespaces import Namespaces
 from .topic_registry import TopicRegistry
-
-logger = logging.getLogger(__name__)
 
 PAGE = 5000
 """Namespaces and topics that one answer holds."""
@@ -66,21 +50,21 @@ class TopicPolicies:
         self._registry = registry
         self._on_policies = on_policies
         self._records: dict[str, tuple[NamespaceRecord, int]] = {}
-        self._in_doubt: dict[str, tuple[NamespaceRecord, Guard]] = {}
-        """Topics of which a change may be stored or not: what was to be stored, and on which condition."""
         self._changing = asyncio.Lock()
-        self._tasks = Tasks()
-        self._settler: asyncio.Task[None] | None = None
+        self._in_doubt: ChangesInDoubt[tuple[NamespaceRecord, Guard]] = ChangesInDoubt(
+            env, store, "topic-policies", self._changing, self._settle_one
+        )
+        """Topics of which a change may be stored or not: what was to be stored, and on which condition."""
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable, MetadataError for a record that cannot be read."""
         for key, record in await list_all(self._store, metadata_keys.TOPIC_POLICIES_PREFIX):
             topic = topic_of_path(key.removeprefix(metadata_keys.TOPIC_POLICIES_PREFIX))
-            self._records[topic] = (_read(key, record.value), record.version)
+            self._records[topic] = (NamespaceRecord.read(key, record.value), record.version)
 
     async def close(self) -> None:
         """End what is under way."""
-        await self._tasks.close()
+        await self._in_doubt.close()
 
     def policies(self, topic: TopicName) -> NamespacePolicies:
         """What is set for a topic. Raises TopicNotFound."""
@@ -101,7 +85,7 @@ class TopicPolicies:
         async with self._changing:
             self._check(topic)
             found = await self._store.get(key)
-            before = _read(key, found.value) if found is not None else None
+            before = NamespaceRecord.read(key, found.value) if found is not None else None
             empty = NamespaceRecord.new({}, self._env.clock.now_ms(), self._settings)
             record = (before or empty).with_policy(policy, value, self._settings, topic=True)
             guard = self._guard(topic)
@@ -117,7 +101,7 @@ class TopicPolicies:
         async with self._changing:
             if topic.full in self._records or topic.full in self._in_doubt:
                 await delete_certain(self._env, self._store, metadata_keys.topic_policies(topic.path))
-                self._in_doubt.pop(topic.full, None)  # the mark keeps it from being stored
+                self._in_doubt.forget(topic.full)  # the mark keeps it from being stored
                 self._gone(topic.full)
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -141,46 +125,25 @@ class TopicPolicies:
         self, topic: TopicName, change: Awaitable[Outcome], record: NamespaceRecord, guard: Guard
     ) -> Outcome:
         try:
-            outcome = await change
+            return await self._in_doubt.outcome_of(topic.full, change, (record, guard))
         except ConditionFailed:
             raise ServiceUnitNotReady(f"{topic.full} changed at this moment: try again") from None
-        except (OutcomeUnknown, asyncio.CancelledError):
-            self._in_doubt[topic.full] = (record, guard)
-            if not self._tasks.closed and (self._settler is None or self._settler.done()):
-                self._settler = self._tasks.spawn(self._settle(), "coordinator-topic-policies-in-doubt")
-            raise
-        self._in_doubt.pop(topic.full, None)  # an older change in doubt names a version that is gone
-        return outcome
 
-    async def _settle(self) -> None:
-        backoff = Backoff(self._env.random, SETTLE_INITIAL_S, SETTLE_MAX_S)
-        await retry.forever(backoff, self._settle_all, retriable=retry.our_error, on_retry=self._log_retry)
-
-    async def _settle_all(self) -> None:
-        while self._in_doubt and not self._store.superseded:
-            async with self._changing:
-                for topic, (record, guard) in list(self._in_doubt.items()):
-                    await self._settle_one(topic, record, guard)
-                    self._in_doubt.pop(topic)
-
-    async def _settle_one(self, topic: str, wanted: NamespaceRecord, guard: Guard) -> None:
+    async def _settle_one(self, topic: str, condition: tuple[NamespaceRecord, Guard]) -> None:
+        wanted, guard = condition
         key = metadata_keys.topic_policies(TopicName.parse(topic).path)
         found, known = await self._store.get(key), self._records.get(topic)
         if found is not None:
             version = found.version
             if known is not None and known[1] == version:
                 version = await self._store.put(key, found.value, version)
-            self._enter(topic, _read(key, found.value), version)
+            self._enter(topic, NamespaceRecord.read(key, found.value), version)
         elif known is None:
             try:
                 version = await put_certain(self._env, self._store, key, wanted.pack(), None, needs=guard)
             except ConditionFailed:
                 return
             self._enter(topic, wanted, version)
-
-    def _log_retry(self, error: Exception, delay_s: float) -> None:
-        names = ", ".join(sorted(self._in_doubt))
-        logger.warning("whether the policies of %s are stored is asked again in %.1f s: %s", names, delay_s, error)
 
     def _enter(self, topic: str, record: NamespaceRecord, version: int) -> None:
         """Take over what is stored, and tell it if it is news."""
@@ -203,10 +166,3 @@ def policy_page(namespaces: Namespaces, topics: TopicPolicies, after: str) -> Po
     """Namespaces and topics that have policies, ordered by name, behind `after`."""
     rows = sorted([*namespaces.with_policies(after), *topics.with_policies(after)], key=lambda row: row.namespace)
     return PolicyPage(rows[:PAGE], len(rows) > PAGE)
-
-
-def _read(key: str, value: bytes) -> NamespaceRecord:
-    try:
-        return NamespaceRecord.unpack(value)
-    except MetadataError as error:
-        raise MetadataError(f"the metadata record {key} cannot be read: {error}", key=key) from error

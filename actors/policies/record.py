@@ -66,6 +66,14 @@ class NamespaceRecord:
             raise MetadataError(f"not the record of a namespace: {error}") from error
         return record
 
+    @classmethod
+    def read(cls, key: str, value: bytes) -> "NamespaceRecord":
+        """What is stored under a key. Raises MetadataError, which names the key, like `unpack`."""
+        try:
+            return cls.unpack(value)
+        except MetadataError as error:
+            raise MetadataError(f"the metadata record {key} cannot be read: {error}", key=key) from error
+
 
 def check_values(policies: object) -> PolicyValues:
     """Policies that were stored or sent, once they are proven to be a map with right values.
