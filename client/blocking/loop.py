@@ -7,7 +7,7 @@ it lives as long as the process.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -23,6 +23,26 @@ from ..core.forking import inherited_error, watch
 T = TypeVar("T")
 
 STOP_TIMEOUT_S = 5.0
+CLOSED = "the client is closed: create a new one"
+
+
+def _submit(
+    coroutine: Coroutine[object, object, T], loop: asyncio.AbstractEventLoop, thread: int | None
+) -> "Future[T]":
+    """Have a loop, which runs on that thread, run a coroutine, for a thread that waits for its result.
+
+    Raises OperationNotSupported on the loop's own thread, AlreadyClosed when the loop has ended.
+    """
+    if threading.get_ident() == thread:
+        coroutine.close()
+        raise OperationNotSupported(
+            "a callback runs on the client's loop and cannot wait for it: make the call in another thread"
+        )
+    try:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError:
+        coroutine.close()
+        raise AlreadyClosed(CLOSED) from None
 
 
 class TwoThreads:
@@ -44,20 +64,14 @@ class TwoThreads:
         self._error = error
 
     def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
-        if self._error is not None or threading.get_ident() == self._loop_thread:
+        if self._error is not None:
             coroutine.close()
-            raise self._error or OperationNotSupported(
-                "a callback runs on the client's loop and cannot wait for it: make the call in another thread"
-            )
-        try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError:
-            coroutine.close()
-            raise AlreadyClosed("the client is closed: create a new one") from None
+            raise self._error
+        future = _submit(coroutine, self._loop, self._loop_thread)
         try:
             return future.result()
         except CancelledError:
-            raise AlreadyClosed("the client is closed: create a new one") from None
+            raise AlreadyClosed(CLOSED) from None
         except BaseException:
             future.cancel()  # without effect unless this thread was interrupted
             raise
@@ -71,7 +85,7 @@ class TwoThreads:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            raise AlreadyClosed("the client is closed: create a new one") from None
+            raise AlreadyClosed(CLOSED) from None
 
 
 class Running:
@@ -108,16 +122,7 @@ class Running:
         if self.error is not None:
             coroutine.close()
             raise self.error
-        if self.is_here():
-            coroutine.close()
-            raise OperationNotSupported(
-                "a callback runs on the client's loop and cannot wait for it: make the call in another thread"
-            )
-        try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError:
-            coroutine.close()
-            raise AlreadyClosed("the client is closed: create a new one") from None
+        future = _submit(coroutine, self._loop, self._thread.ident)
         try:
             return future.result()
         except BaseException:
