@@ -14,12 +14,12 @@ from aiohttp import web
 
 from ...protocol.errors import IncompatibleSchema, TopicNotFound
 from ...protocol.plain_values import is_text_map
+from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
 from ..members.contracts_schemas import SchemaRow
 from ..schemas.definition import (
     AVRO_TYPES,
     SchemaDefinition,
-    SchemaType,
     key_and_value,
     pack_parts,
     type_named,

@@ -1,10 +1,11 @@
 """What the admin asks any broker about schemas, whether or not it owns the topic."""
 
 from ...protocol.errors import ProtocolError
+from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ..members.contracts_schemas import SchemaRow
-from ..schemas.definition import SchemaDefinition, SchemaType
+from ..schemas.definition import SchemaDefinition
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 

@@ -43,10 +43,11 @@ from ...protocol.pulsar_pb2 import (
     MessageIdData,
     ServerError,
 )
+from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer, CompactedReader, KeySharedOptions
-from ..schemas.definition import SchemaDefinition, SchemaType
+from ..schemas.definition import SchemaDefinition
 from ..schemas.topic_rules import check_schema_of_consumer
 from ..topics.batch_index_acks import PartOfBatch
 from ..topics.subscription_members import SubscriptionMembers

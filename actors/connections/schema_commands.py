@@ -13,8 +13,9 @@ from ...protocol.pulsar_pb2 import (
     CommandGetSchema,
     CommandGetSchemaResponse,
 )
+from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
-from ..schemas.definition import VERSION, SchemaDefinition, SchemaType
+from ..schemas.definition import VERSION, SchemaDefinition
 from ..schemas.topic_rules import schema_of_producer
 from .link import ClientLink, CommandFamily, CommandHandler
 

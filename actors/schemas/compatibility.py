@@ -11,9 +11,10 @@ lets a topic change its type of schema.
 from collections.abc import Sequence
 
 from ...protocol.errors import IncompatibleSchema
+from ...protocol.schema_types import SchemaType
 from ..policies.schema_strategy import SchemaCompatibilityStrategy as Strategy
 from .avro_resolution import obstacle
-from .definition import SchemaDefinition, SchemaType, key_and_value
+from .definition import SchemaDefinition, key_and_value
 from .validation import avro_of, root_message
 
 _COMPARED_AS_AVRO = frozenset({SchemaType.AVRO, SchemaType.JSON})

@@ -5,7 +5,6 @@ JSON around a set of file descriptors. KEY_VALUE has two definitions behind each
 properties. All other types have none.
 """
 
-import enum
 import json
 import struct
 from collections.abc import Mapping
@@ -15,39 +14,12 @@ from typing import cast
 from ...protocol.errors import IncompatibleSchema
 from ...protocol.plain_values import is_text_map
 from ...protocol.pulsar_pb2 import Schema
+from ...protocol.schema_types import SchemaType
 
 VERSION = struct.Struct(">q")
 """A version as it travels: 8 bytes, big-endian."""
 
 _LENGTH = struct.Struct(">i")
-
-
-class SchemaType(enum.IntEnum):
-    """Pulsar's types of schemas, with the numbers of its protocol. NONE is also the schema of bytes."""
-
-    NONE = 0
-    STRING = 1
-    JSON = 2
-    PROTOBUF = 3
-    AVRO = 4
-    BOOLEAN = 5
-    INT8 = 6
-    INT16 = 7
-    INT32 = 8
-    INT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    DATE = 12
-    TIME = 13
-    TIMESTAMP = 14
-    KEY_VALUE = 15
-    INSTANT = 16
-    LOCAL_DATE = 17
-    LOCAL_TIME = 18
-    LOCAL_DATE_TIME = 19
-    PROTOBUF_NATIVE = 20
-    AUTO_CONSUME = 21
-    EXTERNAL = 22
 
 
 OTHER_NAMES: Mapping[str, SchemaType] = {

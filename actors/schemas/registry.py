@@ -30,6 +30,7 @@ from ...protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
+from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
 from ...runtime import retry
 from ...runtime.backoff import LimitedBackoff
@@ -40,7 +41,7 @@ from ...storage.metadata.schema_record import SIZE_MAX_BYTES, SchemaRecord, Stor
 from ...storage.metadata.store import Guard, MetadataStore, Versioned, unpack
 from ..policies.schema_strategy import SchemaCompatibilityStrategy as Strategy
 from .compatibility import check_consumer, check_new
-from .definition import SchemaDefinition, SchemaType
+from .definition import SchemaDefinition
 from .validation import check_definition, mark_of
 
 RETRY_INITIAL_S = 0.01

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sized
 from typing import Protocol
 
 from ...protocol.errors import IncompatibleSchema
+from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
-from .definition import VERSION, SchemaDefinition, SchemaType
+from .definition import VERSION, SchemaDefinition
 from .registry import SchemaRegistry
 
 

@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError
 
 from ...protocol.errors import IncompatibleSchema
 from ...protocol.plain_values import is_text_map
+from ...protocol.schema_types import SchemaType
 from .avro_definition import AvroType, InvalidAvro, canonical_text, parse_avro
-from .definition import AVRO_TYPES, DATALESS_TYPES, SchemaDefinition, SchemaType, key_and_value
+from .definition import AVRO_TYPES, DATALESS_TYPES, SchemaDefinition, key_and_value
 
 DEFINITION_SIZE_MAX_BYTES = 256 << 10
 """A broker reads definitions on its event loop: one of this size takes some tens of milliseconds."""

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import cast
 
 from ...protocol.errors import SchemaSerializationError
+from ...protocol.schema_types import SchemaType
 from .avro_schema import decode_plain, parse
 from .key_value import KeyValue, KeyValueEncodingType, parts_of, split
 from .primitives import BY_TYPE
 from .protobuf_schema import DescribedMessages
-from .schema import Schema, SchemaInfo, SchemaKind
+from .schema import Schema, SchemaInfo
 
 READERS_MAX = 100
 """So many definitions are kept ready."""
@@ -26,7 +27,7 @@ class AutoConsumeSchema(Schema):
 
     def __init__(self) -> None:
         """Make the schema."""
-        self._readers: dict[tuple[SchemaKind, bytes], Callable[[bytes], object]] = {}
+        self._readers: dict[tuple[SchemaType, bytes], Callable[[bytes], object]] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return (AutoConsumeSchema, ())
@@ -40,7 +41,7 @@ class AutoConsumeSchema(Schema):
     def _decode_with_key(self, key: bytes | None, data: bytes, writer: SchemaInfo | None = None) -> object:
         if writer is None:
             return data
-        if writer.type is not SchemaKind.KEY_VALUE:
+        if writer.type is not SchemaType.KEY_VALUE:
             return self._read(writer, data)
         key_info, value_info, encoding = parts_of(writer)
         parts = (key, data) if encoding is KeyValueEncodingType.SEPARATED else split(data)
@@ -100,19 +101,19 @@ class ProducedBytes(Schema):
 
 def reader_of(info: SchemaInfo) -> Callable[[bytes], object]:
     """What decodes payloads that were written with a schema. Raises SchemaSerializationError."""
-    if info.type is SchemaKind.AVRO:
+    if info.type is SchemaType.AVRO:
         parsed = parse(info.definition)
         return lambda data: decode_plain(data, parsed, None)
-    if info.type is SchemaKind.JSON:
+    if info.type is SchemaType.JSON:
         return _read_json
-    if info.type is SchemaKind.PROTOBUF_NATIVE:
+    if info.type is SchemaType.PROTOBUF_NATIVE:
         return DescribedMessages(info.definition).decode
     kind = BY_TYPE.get(info.type)
     return _as_it_is if kind is None else kind().decode
 
 
 def _checker_of(info: SchemaInfo) -> Callable[[bytes], object]:
-    if info.type is not SchemaKind.KEY_VALUE:
+    if info.type is not SchemaType.KEY_VALUE:
         return reader_of(info)
     consumer = AutoConsumeSchema()
     return lambda data: consumer.decode_with_key(None, data, info)

@@ -6,9 +6,10 @@ from types import ModuleType
 from typing import cast
 
 from ...protocol.errors import InvalidConfiguration, OperationNotSupported, SchemaSerializationError
+from ...protocol.schema_types import SchemaType
 from .json_schema import definition_text
 from .models import shape_of
-from .schema import Schema, SchemaInfo, SchemaKind
+from .schema import Schema, SchemaInfo
 from .shapes import Unfit
 
 WRITERS_MAX = 100
@@ -38,7 +39,7 @@ class AvroSchema(Schema):
         self._shape = None if record_cls is None else shape_of(record_cls)
         self._name = "the definition" if record_cls is None else record_cls.__name__
         definition = schema_definition if self._shape is None else self._shape.definition(set())
-        self.info = SchemaInfo("AVRO", SchemaKind.AVRO, definition_text(definition))
+        self.info = SchemaInfo("AVRO", SchemaType.AVRO, definition_text(definition))
         self._parsed = parse(self.info.definition)
         self._writers: dict[bytes, object] = {}
 
@@ -69,8 +70,10 @@ class AvroSchema(Schema):
         assert self.info is not None
         if writer is None or writer.definition == self.info.definition:
             return self._parsed, None
-        if writer.type is not SchemaKind.AVRO:
-            raise SchemaSerializationError(f"the message was written with a {writer.type.name} schema, not with AVRO")
+        if writer.type is not SchemaType.AVRO:
+            raise SchemaSerializationError(
+                f"the message was written with a {writer.type.client_name} schema, not with AVRO"
+            )
         found = self._writers.get(writer.definition)
         if found is None:
             while len(self._writers) >= WRITERS_MAX:

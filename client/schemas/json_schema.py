@@ -3,8 +3,9 @@
 import json
 
 from ...protocol.errors import SchemaSerializationError
+from ...protocol.schema_types import SchemaType
 from .models import shape_of
-from .schema import Schema, SchemaInfo, SchemaKind
+from .schema import Schema, SchemaInfo
 from .shapes import Unfit
 
 
@@ -22,7 +23,7 @@ class JsonSchema(Schema):
         """
         self.record_cls = record_cls
         self._shape = shape_of(record_cls)
-        self.info = SchemaInfo("JSON", SchemaKind.JSON, definition_text(self._shape.definition(set())))
+        self.info = SchemaInfo("JSON", SchemaType.JSON, definition_text(self._shape.definition(set())))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (JsonSchema, (self.record_cls,))

@@ -12,7 +12,8 @@ import struct
 from typing import NamedTuple, cast
 
 from ...protocol.errors import InvalidConfiguration, SchemaSerializationError
-from .schema import EncodedKey, Schema, SchemaInfo, SchemaKind
+from ...protocol.schema_types import SchemaType
+from .schema import EncodedKey, Schema, SchemaInfo
 
 _LENGTH = struct.Struct(">i")
 _NOTHING = _LENGTH.pack(-1)
@@ -91,7 +92,7 @@ class KeyValueSchema(Schema):
 
 
 def _info(schema: Schema) -> SchemaInfo:
-    return schema.info or SchemaInfo("BYTES", SchemaKind.BYTES)
+    return schema.info or SchemaInfo("BYTES", SchemaType.NONE)
 
 
 def _pair(value: object) -> tuple[object, object]:
@@ -130,22 +131,27 @@ def info_of_parts(key: SchemaInfo, value: SchemaInfo, encoding_type: KeyValueEnc
     properties: dict[str, str] = {}
     for which, part in (("key", key), ("value", value)):
         properties[f"{which}.schema.name"] = part.name
-        properties[f"{which}.schema.type"] = part.type.name
+        properties[f"{which}.schema.type"] = part.type.client_name
         properties[f"{which}.schema.properties"] = json.dumps(dict(part.properties), separators=(",", ":"))
     properties["kv.encoding.type"] = encoding_type.name
     definition = _packed(key.definition) + _packed(value.definition)
-    return SchemaInfo("KeyValue", SchemaKind.KEY_VALUE, definition, properties)
+    return SchemaInfo("KeyValue", SchemaType.KEY_VALUE, definition, properties)
+
+
+_BY_CLIENT_NAME = {kind.client_name: kind for kind in SchemaType}
 
 
 def parts_of(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodingType]:
     """The definitions of key and value, and where keys travel. Raises SchemaSerializationError."""
-    if info.type is not SchemaKind.KEY_VALUE:
-        raise SchemaSerializationError(f"the message was written with a {info.type.name} schema, not with KEY_VALUE")
+    if info.type is not SchemaType.KEY_VALUE:
+        raise SchemaSerializationError(
+            f"the message was written with a {info.type.client_name} schema, not with KEY_VALUE"
+        )
     definitions = split(info.definition)
     found: list[SchemaInfo] = []
     for which, definition in zip(("key", "value"), definitions, strict=True):
         name = info.properties.get(f"{which}.schema.name", "")
-        kind = SchemaKind.__members__.get(info.properties.get(f"{which}.schema.type", ""))
+        kind = _BY_CLIENT_NAME.get(info.properties.get(f"{which}.schema.type", ""))
         if kind is None:
             raise SchemaSerializationError(f"the KEY_VALUE schema does not say the type of its {which}")
         found.append(SchemaInfo(name, kind, definition or b""))

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 
 from ...protocol.errors import SchemaSerializationError
-from .schema import Schema, SchemaInfo, SchemaKind
+from ...protocol.schema_types import SchemaType
+from .schema import Schema, SchemaInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = date(1970, 1, 1)
@@ -33,7 +34,7 @@ class BytesSchema(Schema):
 class StringSchema(Schema):
     """Text in UTF-8."""
 
-    info = SchemaInfo("STRING", SchemaKind.STRING, b"null")  # what the official Python client registers
+    info = SchemaInfo("STRING", SchemaType.STRING, b"null")  # what the official Python client registers
 
     def _encode(self, value: object) -> bytes:
         if not isinstance(value, str):
@@ -69,7 +70,7 @@ class PackedSchema(Schema):
         try:
             return type(self)._of_numbers(*self.form.unpack(data))
         except (struct.error, OverflowError, ValueError) as error:
-            kind = self.info.type.name
+            kind = self.info.type.client_name
             raise SchemaSerializationError(f"the payload of {len(data)} bytes is no {kind}: {error}") from None
 
 
@@ -151,7 +152,7 @@ def _local(value: object) -> tuple[object, ...]:
 
 def _packed(
     name: str,
-    kind: SchemaKind,
+    kind: SchemaType,
     form: str,
     expected: str,
     _to_numbers: Callable[..., tuple[object, ...]],
@@ -160,7 +161,7 @@ def _packed(
     """A schema class. Its name is what the module calls it, so that it pickles."""
     members: dict[str, object] = {
         "__module__": __name__,
-        "__doc__": f"{kind.name}: {expected}.",
+        "__doc__": f"{kind.client_name}: {expected}.",
         "info": SchemaInfo(name, kind),
         "form": struct.Struct(form),
         "expected": expected,
@@ -211,29 +212,29 @@ def _moment_of_local(day: int, nanoseconds: int) -> object:
 
 
 _CLASS_NAMES = {
-    SchemaKind.LOCAL_DATE: "LocalDateSchema",
-    SchemaKind.LOCAL_TIME: "LocalTimeSchema",
-    SchemaKind.LOCAL_DATE_TIME: "LocalDateTimeSchema",
+    SchemaType.LOCAL_DATE: "LocalDateSchema",
+    SchemaType.LOCAL_TIME: "LocalTimeSchema",
+    SchemaType.LOCAL_DATE_TIME: "LocalDateTimeSchema",
 }
 _MOMENT = "a datetime"
-BooleanSchema = _packed("Boolean", SchemaKind.BOOLEAN, "?", "a bool", _truth, _same)
-Int8Schema = _packed("INT8", SchemaKind.INT8, ">b", "an int of 8 bits", _whole, _same)
-Int16Schema = _packed("INT16", SchemaKind.INT16, ">h", "an int of 16 bits", _whole, _same)
-Int32Schema = _packed("INT32", SchemaKind.INT32, ">i", "an int of 32 bits", _whole, _same)
-Int64Schema = _packed("INT64", SchemaKind.INT64, ">q", "an int of 64 bits", _whole, _same)
-FloatSchema = _packed("Float", SchemaKind.FLOAT, ">f", "a float of 32 bits", _real, _same)
-DoubleSchema = _packed("Double", SchemaKind.DOUBLE, ">d", "a float", _real, _same)
-DateSchema = _packed("Date", SchemaKind.DATE, ">q", _MOMENT, _ms, _moment_of_ms)
-TimestampSchema = _packed("Timestamp", SchemaKind.TIMESTAMP, ">q", _MOMENT, _ms, _moment_of_ms)
-TimeSchema = _packed("Time", SchemaKind.TIME, ">q", "a time", _ms_of_day, _time_of_ms)
-InstantSchema = _packed("Instant", SchemaKind.INSTANT, ">qi", _MOMENT, _instant, _moment_of_instant)
-LocalDateSchema = _packed("LocalDate", SchemaKind.LOCAL_DATE, ">q", "a date", _days, day_at)
-LocalTimeSchema = _packed("LocalTime", SchemaKind.LOCAL_TIME, ">q", "a time", _ns_of_day, _time_of_ns)
+BooleanSchema = _packed("Boolean", SchemaType.BOOLEAN, "?", "a bool", _truth, _same)
+Int8Schema = _packed("INT8", SchemaType.INT8, ">b", "an int of 8 bits", _whole, _same)
+Int16Schema = _packed("INT16", SchemaType.INT16, ">h", "an int of 16 bits", _whole, _same)
+Int32Schema = _packed("INT32", SchemaType.INT32, ">i", "an int of 32 bits", _whole, _same)
+Int64Schema = _packed("INT64", SchemaType.INT64, ">q", "an int of 64 bits", _whole, _same)
+FloatSchema = _packed("Float", SchemaType.FLOAT, ">f", "a float of 32 bits", _real, _same)
+DoubleSchema = _packed("Double", SchemaType.DOUBLE, ">d", "a float", _real, _same)
+DateSchema = _packed("Date", SchemaType.DATE, ">q", _MOMENT, _ms, _moment_of_ms)
+TimestampSchema = _packed("Timestamp", SchemaType.TIMESTAMP, ">q", _MOMENT, _ms, _moment_of_ms)
+TimeSchema = _packed("Time", SchemaType.TIME, ">q", "a time", _ms_of_day, _time_of_ms)
+InstantSchema = _packed("Instant", SchemaType.INSTANT, ">qi", _MOMENT, _instant, _moment_of_instant)
+LocalDateSchema = _packed("LocalDate", SchemaType.LOCAL_DATE, ">q", "a date", _days, day_at)
+LocalTimeSchema = _packed("LocalTime", SchemaType.LOCAL_TIME, ">q", "a time", _ns_of_day, _time_of_ns)
 LocalDateTimeSchema = _packed(
-    "LocalDateTime", SchemaKind.LOCAL_DATE_TIME, ">qq", "a datetime without a time zone", _local, _moment_of_local
+    "LocalDateTime", SchemaType.LOCAL_DATE_TIME, ">qq", "a datetime without a time zone", _local, _moment_of_local
 )
 
-BY_TYPE: dict[SchemaKind, type[Schema]] = {
+BY_TYPE: dict[SchemaType, type[Schema]] = {
     kind.info.type: kind
     for kind in (
         BooleanSchema,
@@ -252,6 +253,6 @@ BY_TYPE: dict[SchemaKind, type[Schema]] = {
         LocalDateTimeSchema,
     )
 }
-BY_TYPE[SchemaKind.STRING] = StringSchema
-BY_TYPE[SchemaKind.BYTES] = BytesSchema
+BY_TYPE[SchemaType.STRING] = StringSchema
+BY_TYPE[SchemaType.NONE] = BytesSchema
 """The schemas of single values."""

@@ -11,7 +11,8 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from ...protocol.errors import InvalidConfiguration, SchemaSerializationError
-from .schema import Schema, SchemaInfo, SchemaKind
+from ...protocol.schema_types import SchemaType
+from .schema import Schema, SchemaInfo
 
 
 class ProtobufNativeSchema(Schema):
@@ -29,7 +30,7 @@ class ProtobufNativeSchema(Schema):
         if not isinstance(record_cls, type) or not issubclass(record_cls, Message):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(f"ProtobufNativeSchema takes a generated class of protobuf, not {record_cls!r}")
         self.record_cls = record_cls
-        self.info = SchemaInfo("PROTOBUF_NATIVE", SchemaKind.PROTOBUF_NATIVE, _definition(record_cls))
+        self.info = SchemaInfo("PROTOBUF_NATIVE", SchemaType.PROTOBUF_NATIVE, _definition(record_cls))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ProtobufNativeSchema, (self.record_cls,))

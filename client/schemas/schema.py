@@ -1,43 +1,15 @@
 """What all schemas have in common: a definition for the broker, and a way from values to payloads and back."""
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from ...protocol.errors import SchemaSerializationError
 from ...protocol.pulsar_pb2 import Schema as WireSchema
+from ...protocol.schema_types import SchemaType
 
 DecodedValue: TypeAlias = Any
 """What a payload stands for: the schema, which an application chooses when it runs, knows its type."""
-
-
-class SchemaKind(enum.IntEnum):
-    """Pulsar's types of schemas, with the numbers of its protocol."""
-
-    BYTES = 0
-    STRING = 1
-    JSON = 2
-    PROTOBUF = 3
-    AVRO = 4
-    BOOLEAN = 5
-    INT8 = 6
-    INT16 = 7
-    INT32 = 8
-    INT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    DATE = 12
-    TIME = 13
-    TIMESTAMP = 14
-    KEY_VALUE = 15
-    INSTANT = 16
-    LOCAL_DATE = 17
-    LOCAL_TIME = 18
-    LOCAL_DATE_TIME = 19
-    PROTOBUF_NATIVE = 20
-    AUTO_CONSUME = 21
-    EXTERNAL = 22
 
 
 @dataclass(frozen=True)
@@ -45,7 +17,7 @@ class SchemaInfo:
     """A schema as the broker keeps it."""
 
     name: str
-    type: SchemaKind
+    type: SchemaType
     definition: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -60,7 +32,7 @@ class SchemaInfo:
     def of_wire(schema: WireSchema) -> "SchemaInfo":
         """What a broker sent. Raises SchemaSerializationError for a type that this client does not know."""
         try:
-            kind = SchemaKind(schema.type)
+            kind = SchemaType(schema.type)
         except ValueError:
             raise SchemaSerializationError(f"this client does not know schemas of type {schema.type}") from None
         return SchemaInfo(schema.name, kind, schema.schema_data, {pair.key: pair.value for pair in schema.properties})

@@ -5,7 +5,8 @@ import json
 import pytest
 
 import magnetar
-from magnetar.client.schemas.schema import SchemaInfo, SchemaKind
+from magnetar.client.schemas.schema import SchemaInfo
+from magnetar.protocol.schema_types import SchemaType
 
 TOPIC = "persistent://public/default/asked"
 
@@ -13,7 +14,7 @@ TOPIC = "persistent://public/default/asked"
 def avro(*fields: str) -> SchemaInfo:
     listed = [{"name": one, "type": "int"} for one in fields]
     data = json.dumps({"type": "record", "name": "R", "fields": listed}).encode()
-    return SchemaInfo("R", SchemaKind.AVRO, data)
+    return SchemaInfo("R", SchemaType.AVRO, data)
 
 
 def test_a_client_learns_versions_and_fetches_schemas(cluster):

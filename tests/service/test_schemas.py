@@ -4,8 +4,9 @@ import pulsar
 import pytest
 from pulsar.schema import Integer, JsonSchema, Record, String, StringSchema
 
-from magnetar.actors.schemas.definition import SchemaDefinition, SchemaType
+from magnetar.actors.schemas.definition import SchemaDefinition
 from magnetar.protocol.pulsar_pb2 import CommandGetSchema
+from magnetar.protocol.schema_types import SchemaType
 from magnetar.protocol.topics import TopicName
 from support.clients.wire_peer import WirePeer
 

@@ -8,9 +8,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from magnetar.actors.policies.schema_strategy import SchemaCompatibilityStrategy as Strategy
 from magnetar.actors.schemas.compatibility import check_consumer, check_new
-from magnetar.actors.schemas.definition import SchemaDefinition, SchemaType, key_and_value, pack_parts
+from magnetar.actors.schemas.definition import SchemaDefinition, key_and_value, pack_parts
 from magnetar.actors.schemas.validation import check_definition
 from magnetar.protocol.errors import IncompatibleSchema
+from magnetar.protocol.schema_types import SchemaType
 
 A = '{"name":"a","type":"int"}'
 B = '{"name":"b","type":"int"}'

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.actors.policies.schema_strategy import SchemaCompatibilityStrategy as Strategy
 from magnetar.actors.schemas import registry as registry_module
-from magnetar.actors.schemas.definition import SchemaDefinition, SchemaType
+from magnetar.actors.schemas.definition import SchemaDefinition
 from magnetar.actors.schemas.registry import FORCED_VERSION, NOT_FOUND, SchemaRegistry
 from magnetar.protocol.errors import (
     IncompatibleSchema,
@@ -17,6 +17,7 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
+from magnetar.protocol.schema_types import SchemaType
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata import keys

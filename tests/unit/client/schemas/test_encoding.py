@@ -17,8 +17,9 @@ import magnetar
 from magnetar.client.schemas.automatic import ProducedBytes
 from magnetar.client.schemas.given import as_schema
 from magnetar.client.schemas.key_value import KeyValueEncodingType, parts_of
-from magnetar.client.schemas.schema import SchemaInfo, SchemaKind
+from magnetar.client.schemas.schema import SchemaInfo
 from magnetar.protocol.errors import InvalidConfiguration, SchemaSerializationError
+from magnetar.protocol.schema_types import SchemaType
 
 
 class Color(Enum):
@@ -254,7 +255,7 @@ def test_pairs_inline_and_separated() -> None:
     assert separated.decode_with_key(b"k", separated.encode(value)) == value
     key, part, encoding = parts_of(separated.info)
     assert (key.type, part.definition, encoding.name) == (
-        SchemaKind.STRING,
+        SchemaType.STRING,
         magnetar.AvroSchema(Place).info.definition,
         "SEPARATED",
     )
@@ -292,7 +293,7 @@ def test_a_consumer_of_anything_decodes_by_the_writers_schema() -> None:
     ):
         assert anything.decode(schema.encode(value), schema.info) == expected
     with pytest.raises(SchemaSerializationError):
-        anything.decode(b"x", SchemaInfo("AVRO", SchemaKind.AVRO, b"no JSON"))
+        anything.decode(b"x", SchemaInfo("AVRO", SchemaType.AVRO, b"no JSON"))
 
 
 def test_bytes_that_do_not_fit_the_topic_are_refused() -> None:
