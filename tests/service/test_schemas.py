@@ -76,15 +76,16 @@ def test_all_partitions_have_one_schema(cluster, official_client):
 
 
 def test_schemas_outlive_a_broker_and_go_with_their_topic(cluster, official_client):
-    topic = "persistent://public/default/kept"
-    official_client.create_producer(topic, schema=JsonSchema(First)).close()
+    topic, other = "persistent://public/default/kept", "persistent://public/default/kept-too"
+    for one in (topic, other):
+        official_client.create_producer(one, schema=JsonSchema(First)).close()
     cluster.run(cluster.stop_broker(1))
     cluster.run(cluster.start_broker(1))
     assert versions(cluster, topic) == [0]
     cluster.run(cluster.coordinator_call("delete_topic", topic=topic, force=True))
     assert versions(cluster, topic) == []
     with pytest.raises(pulsar.IncompatibleSchema):
-        official_client.create_producer("persistent://public/default/changing", schema=StringSchema())
+        official_client.create_producer(other, schema=StringSchema())
 
 
 def test_a_namespace_is_created_without_schemas(cluster):

@@ -97,8 +97,8 @@ async def test_key_shared_drops_what_the_consumer_of_the_key_cannot_take() -> No
     async with owner() as (front, peers):
         peer, one, two = await peers.open(), await peers.open(), await peers.open()
         await peer.producer(TOPIC, 9)
-        for reader in (one, two):
-            await reader.subscribe(TOPIC, "s", subType=CommandSubscribe.Key_Shared)
+        for reader, name in ((one, "one"), (two, "two")):  # their names say which keys they get
+            await reader.subscribe(TOPIC, "s", subType=CommandSubscribe.Key_Shared, consumer_name=name)
         one.flow(100)
         await one.settle()
         for index in range(8):
