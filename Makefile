@@ -22,7 +22,7 @@ explore: ## explore every interleaving of fencing and recovery with few nodes; t
 simulate: ## simulate clusters: SEEDS=1000 runs many, SEED=n replays one with its transcript (NODE=broker-1: of one node)
 	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED) $(if $(NODE),--node $(NODE)),--seeds $(SEEDS))
 
-mutants: ## switch known bugs on one by one: simulated seeds must find each, and find nothing without them; about 8 minutes
+mutants: ## switch known bugs on one by one: simulated seeds must find each, and find nothing without them; about 15 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py
 
 coverage: SEEDS = 3000
