@@ -109,12 +109,20 @@ class OwnerMethods:
 
     # -- topics --------------------------------------------------------------------------------------------------
 
-    async def rpc_unload(self, connection: RpcConnection, topic: str, unused: bool = False) -> None:
+    async def rpc_unload(
+        self, connection: RpcConnection, topic: str, unused: bool = False, inactive: bool = False
+    ) -> None:
         """Close a topic that is about to move. It is refused here until its assignment changes.
 
-        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected.
+        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also
+        while the topic is not inactive.
         """
-        await self._topics.release(topic, unused=unused)
+        await self._topics.release(topic, unused=unused, inactive=inactive)
+
+    async def rpc_is_inactive(self, connection: RpcConnection, topic: str) -> bool:
+        """Whether a topic is loaded here and inactive."""
+        found = self._topics.find(topic)
+        return found is not None and await found.keeping.is_inactive()
 
     async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
         """Delete all that these topics store, each under the epoch beside its name; they are assigned to no broker.
@@ -161,7 +169,9 @@ class OwnerMethods:
             raise NotAllowedError("a non-persistent topic has no stored messages to read")
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
             raise InvalidConfiguration(f"a pin cannot last {ttl_s} s: ask for up to {PIN_TTL_MAX_S} s")
-        return await plan_read(await self._persistent(topic), start, end, ttl_s, self._bookies)
+        found = await self._persistent(topic)
+        found.keeping.inactivity.used()
+        return await plan_read(found, start, end, ttl_s, self._bookies)
 
     async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
         """Let a pin last `ttl_s` seconds from now on, by this broker's clock. Returns whether it is still there."""

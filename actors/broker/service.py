@@ -116,7 +116,7 @@ class BrokerService:
         self.broker_id = broker_id
         self.state = BrokerState.STOPPED
         self.settings = settings
-        self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim)
+        self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim, self._retire)
         lists = MatchedLists(TopicWatch(env, self._coordinator))
         self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max, lists)
         self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
@@ -281,6 +281,9 @@ class BrokerService:
 
     async def _claim(self, name: TopicName, create: bool) -> bool:
         return await self.lookups.claim(name, create)
+
+    async def _retire(self, name: TopicName) -> None:
+        await self._coordinator().ask.delete_inactive_topic(topic=name.full)
 
     # -- for connections -------------------------------------------------------------------------------------------
 

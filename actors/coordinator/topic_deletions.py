@@ -12,7 +12,8 @@ States of one topic, and what is stored in each:
 - existing → asked: a caller requested it, in this coordinator's memory. From here on the topic is neither assigned, nor
   looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics, and try again.
 - asked → existing: not forced, and an owner still has clients (NotAllowedError) or does not answer. Owners that had
-  closed their partitions already get them back under a new epoch.
+  closed their partitions already get them back under a new epoch. For an inactive topic each owner looks again whether
+  that holds, in the step in which it closes its partition.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: delete the assignments; then have brokers delete the stored data, under
   an epoch greater than all before (`managed.deletion`). Then its policies and schemas, last its record. There is no
@@ -110,20 +111,24 @@ class TopicDeletions:
         """The topics that are being deleted."""
         return list(self._under_way)
 
-    async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Delete a topic. Returns when nothing of it is left.
+    async def delete(self, name: TopicName, *, force: bool, inactive: bool = False) -> None:
+        """Delete a topic, with `inactive` only if it is. Returns when nothing of it is left.
 
-        Raises TopicNotFound, and NotAllowedError (not `force`, and a client is connected). ServiceUnitNotReady: an
-        owner does not answer, or the deletion takes long; then it goes on, and the next call waits for its end.
+        Raises TopicNotFound, and NotAllowedError (not `force`, and a client is connected; or not inactive).
+        ServiceUnitNotReady: an owner does not answer, or the deletion takes long; then it goes on, and the next call
+        waits for its end.
         """
         try:
             async with asyncio.timeout(DELETE_TIMEOUT_S):
                 while (earlier := self._under_way.get(name.full)) is not None:
                     await asyncio.wait((earlier.ended,))  # it must not end in what was created since
-                self._registry.members(name)  # raises what there is to say against it
+                members = self._registry.members(name)  # raises what there is to say against it
+                if inactive and len(members) > 1:
+                    await self._check_inactive(members)  # before any of them is closed in vain
+                    self._registry.members(name)
                 deletion = self._begin(name)
                 if not force:
-                    await self._ask_owners(deletion)
+                    await self._ask_owners(deletion, inactive=inactive)
                 self._tasks.spawn(self._finish(deletion), f"delete {name.full}")
                 await asyncio.shield(deletion.ended)
         except TimeoutError:
@@ -158,11 +163,19 @@ class TopicDeletions:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    async def _ask_owners(self, deletion: _Deletion) -> None:
+    async def _check_inactive(self, topics: Sequence[str]) -> None:
+        """Raise NotAllowedError unless the owners say that all of these are inactive, or were never opened."""
+        for topic in topics:
+            if topic in self._placement.table:
+                owner = self._owner_of(topic)
+                if owner is None or not await self._broker_calls.of(owner).is_inactive(topic=topic):
+                    raise NotAllowedError(f"{topic} is in use")
+
+    async def _ask_owners(self, deletion: _Deletion, *, inactive: bool) -> None:
         """Have all owners close their partitions, provided that no client is connected. Else nothing is deleted."""
         released: dict[str, str] = {}
         try:
-            await self._release(list(deletion.held), released)
+            await self._release(list(deletion.held), released, inactive=inactive)
         except BaseException as error:
             del self._registry.deleting[deletion.name.full]
             self._placement.force(released)  # a new epoch ends the release
@@ -174,12 +187,17 @@ class TopicDeletions:
             self._end(deletion, failure)
             raise
 
-    async def _release(self, topics: Sequence[str], released: dict[str, str]) -> None:
+    async def _release(self, topics: Sequence[str], released: dict[str, str], *, inactive: bool) -> None:
         async def release(topic: str) -> None:
             owner = self._owner_of(topic)
+            if owner is None and inactive and topic in self._placement.table:
+                raise ServiceUnitNotReady(f"the owner of {topic} is gone, so it is not known who uses it")
             if owner is not None:
                 released[topic] = owner
-                await self._broker_calls.of(owner).unload(topic=topic, unused=True)
+                if inactive:
+                    await self._broker_calls.of(owner).unload(topic=topic, unused=True, inactive=True)
+                else:
+                    await self._broker_calls.of(owner).unload(topic=topic, unused=True)
 
         for first in range(0, len(topics), RELEASES_AT_A_TIME):
             group = topics[first : first + RELEASES_AT_A_TIME]

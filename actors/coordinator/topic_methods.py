@@ -111,6 +111,15 @@ class TopicMethods:
             raise NotAllowedError(f"{topic} is a partition and cannot be deleted alone: delete the whole topic")
         await self._office.deletions.delete(name, force=force)
 
+    async def rpc_delete_inactive_topic(self, connection: RpcConnection, topic: str) -> None:
+        """Delete a topic of which its owner says that nobody uses it; of a partition, the whole topic.
+
+        Raises TopicNotFound, NotAllowedError (an owner of it says otherwise), ServiceUnitNotReady.
+        """
+        name = TopicName.parse(topic)
+        whole = name if self._registry.find(name) is not None else name.without_partition()
+        await self._office.deletions.delete(whole, force=False, inactive=True)
+
     async def rpc_topic_records(
         self, connection: RpcConnection, namespace: str, after: str = "", limit: int = 1000
     ) -> list[TopicRecord]:

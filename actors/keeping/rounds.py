@@ -1,21 +1,25 @@
-"""The checks of all topics of a broker, from one timer: expiry of messages, and backlog quotas.
+"""The checks of all topics of a broker, from one timer: what has expired, what exceeds a quota, what nobody uses.
 
 A round asks each loaded topic. A topic without the policy costs one comparison. `AT_A_TIME` topics are looked at
 together, each for up to `TOPIC_LIMIT_S`, so that a topic whose bookies are away does not hold up the others. A round
 that is due while the last one of its kind runs is left out. What fails for a topic is tried again in the next round.
+
+A topic that is inactive is deleted by the coordinator, on this broker's request (`retire`). Partitions live as long as
+their topic. With `brokerDeleteInactivePartitionedTopicMetadataEnabled` the broker of partition 0 asks for the whole
+topic, and the coordinator then asks the others.
 """
 
 import asyncio
-import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from ...protocol.errors import MagnetarError
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
-from .topic_keeping import TopicKeeping
+from .checks import Check, TopicChecks, Work
 
 logger = logging.getLogger(__name__)
 
@@ -24,29 +28,34 @@ TOPIC_LIMIT_S = 30.0
 
 
 class KeepingTopic(Protocol):
-    """A loaded topic that stores messages."""
+    """A loaded topic."""
 
-    name: TopicName
-    keeping: TopicKeeping
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def keeping(self) -> TopicChecks: ...
 
 
-class Round(enum.Enum):
-    """What is checked."""
-
-    EXPIRY = "expiry of messages"
-    QUOTAS = "backlog quotas"
+Retire = Callable[[TopicName], Awaitable[None]]
+"""Has an inactive topic deleted. Raises MagnetarError when that is refused."""
 
 
 class KeepingRounds:
     """See the module. `topics()` gives those that are loaded. Begins with `start`."""
 
-    def __init__(self, settings: Settings, topics: Callable[[], Iterable[KeepingTopic]]) -> None:
+    def __init__(self, settings: Settings, topics: Callable[[], Iterable[KeepingTopic]], retire: Retire) -> None:
         self._topics = topics
-        self._intervals_s = {Round.EXPIRY: settings.message_expiry_check_interval_minutes * 60}
+        self._retire = retire
+        self._whole_topics = settings.inactive_partitioned_topics_deletion_enabled
+        self._intervals_s = {
+            Check.EXPIRY: settings.message_expiry_check_interval_minutes * 60,
+            Check.SUBSCRIPTIONS: settings.subscription_expiry_check_interval_minutes * 60,
+            Check.INACTIVITY: settings.inactive_topics_check_interval_s,
+        }
         if settings.backlog_quota_check_enabled:
-            self._intervals_s[Round.QUOTAS] = settings.backlog_quota_check_interval_s
-        self._due: dict[Round, float] = {}
-        self._running: dict[Round, asyncio.Task[None]] = {}
+            self._intervals_s[Check.QUOTAS] = settings.backlog_quota_check_interval_s
+        self._due: dict[Check, float] = {}
+        self._running: dict[Check, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
 
@@ -75,19 +84,27 @@ class KeepingRounds:
                     self._running[one] = self._tasks.spawn(self._run(one), one.value)
         self._set_timer()
 
-    async def _run(self, one: Round) -> None:
+    async def _run(self, one: Check) -> None:
         permits = asyncio.Semaphore(AT_A_TIME)
 
-        async def check(topic: KeepingTopic, work: Callable[[], Awaitable[None]]) -> None:
+        async def check(topic: KeepingTopic, work: Work) -> None:
             try:
                 async with permits, asyncio.timeout(TOPIC_LIMIT_S):
                     await work()
             except (MagnetarError, TimeoutError) as error:
                 logger.info("the %s of %s is checked again later: %r", one.value, topic.name.full, error)
 
-        wanted = [
-            (topic, topic.keeping.expire_old if one is Round.EXPIRY else topic.keeping.check_quotas)
-            for topic in self._topics()
-            if topic.keeping.wants(expiry=one is Round.EXPIRY)
-        ]
+        wanted = [(topic, work) for topic in self._topics() if (work := self._work(topic, one)) is not None]
         await asyncio.gather(*(check(topic, work) for topic, work in wanted))
+
+    def _work(self, topic: KeepingTopic, one: Check) -> Work | None:
+        if one is not Check.INACTIVITY:
+            return topic.keeping.work(one)
+        partition = topic.name.partition
+        asks = partition < 0 or (partition == 0 and self._whole_topics)
+        return partial(self._retire_unused, topic) if asks and topic.keeping.inactivity.check() else None
+
+    async def _retire_unused(self, topic: KeepingTopic) -> None:
+        if await topic.keeping.is_inactive():
+            logger.info("%s has not been used for long: the broker has it deleted", topic.name.full)
+            await self._retire(topic.name)

@@ -1,4 +1,4 @@
-"""What one topic gives up by itself: expired messages, and what exceeds its backlog quotas.
+"""What one topic gives up by itself: expired messages, what exceeds its backlog quotas, subscriptions without use.
 
 Time to live: `message_ttl` seconds after it was published a message counts as acknowledged at every subscription, also
 a delayed one. The search reads the oldest entry of a subscription, and then a logarithm of the backlog. Publish times
@@ -15,8 +15,12 @@ that is used up does:
 - `consumer_backlog_eviction`: the next check takes the oldest messages away from the subscriptions that are too far
   behind, down to `EVICTION_SHARE` of the size, or to the age.
 
-Nothing here is told to the storage in another way than an acknowledgement: a crash loses at most a move that the next
+None of this is told to the storage in another way than an acknowledgement: a crash loses at most a move that the next
 check repeats.
+
+A durable subscription expires when it has had no consumer for `subscription_expiration_time_minutes`. It is then
+deleted as if a client had unsubscribed. When the topic closes, the time since which a subscription is idle is stored
+with its cursor, where it can expire. After a crash the time begins again, so no subscription expires too early.
 """
 
 import logging
@@ -31,13 +35,17 @@ from ...protocol.errors import (
     ProducerBlockedQuotaExceededException,
 )
 from ...protocol.message_id import Position
+from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..policies.backlog_quota import BacklogQuota, QuotaPolicy, QuotaType
 from ..policies.effective import EffectivePolicies
+from ..policies.inactive_topics import InactiveTopicDeleteMode
 from .backlog import measure, place_with_bytes_behind
+from .checks import Check, TopicChecks, Work
+from .inactivity import Inactivity
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +59,12 @@ class KeptSubscription(Protocol):
     name: str
     durable: bool
     cursor: Cursor
+    idle_since_ms: int
 
     @property
     def closed(self) -> bool: ...
     def pass_over(self, place: Position, *, expired: bool) -> int: ...
+    async def remove(self, consumer: None, *, force: bool = False) -> None: ...
 
 
 class ProducersOf(Protocol):
@@ -79,13 +89,20 @@ class KeepingHost(Protocol):
     def publishing(self) -> ProducersOf: ...
     @property
     def is_open(self) -> bool: ...
+    @property
+    def in_use(self) -> bool: ...
+    @property
+    def has_messages(self) -> bool: ...
+    @property
+    def has_producers(self) -> bool: ...
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
 
 
-class TopicKeeping:
-    """See the module. Made by its topic; `expire_old` and `check_quotas` are called now and then."""
+class TopicKeeping(TopicChecks):
+    """See the module. Made by its topic; what `work` says is called now and then."""
 
     def __init__(self, host: KeepingHost) -> None:
+        super().__init__(Inactivity(host, self._is_needed))
         self._host = host
         self._trimming = False
         self._trims_again = False
@@ -93,15 +110,57 @@ class TopicKeeping:
         self._times: dict[Position, int] = {}
         """Publish times of the oldest entries of subscriptions, as long as they are the oldest."""
 
-    def wants(self, *, expiry: bool) -> bool:
-        """Whether a check of expiry, or of quotas, has anything to do. Cheap."""
+    def work(self, check: Check) -> Work | None:
         policies = self._host.policies
-        if expiry:
-            return policies.message_ttl > 0
-        return any(
+        if check is Check.EXPIRY:
+            return self.expire_old if policies.message_ttl > 0 else None
+        if check is Check.SUBSCRIPTIONS:
+            return self.expire_subscriptions if policies.subscription_expiration_time_minutes > 0 else None
+        limited = check is Check.QUOTAS and any(
             quota.size_limited if kind is QuotaType.DESTINATION_STORAGE else quota.time_limited
             for kind, quota in policies.backlog_quota_map.items()
         )
+        return self.check_quotas if limited else None
+
+    # -- use -------------------------------------------------------------------------------------------------------
+
+    async def is_inactive(self) -> bool:
+        if not self.inactivity.check():
+            return False
+        if await self._host.ledger.trimmer.is_pinned():
+            self.inactivity.used()
+            return False
+        return self.inactivity.check()
+
+    def _is_needed(self, mode: InactiveTopicDeleteMode) -> bool:
+        cursors = self._host.ledger.cursors
+        if mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS:
+            return bool(self._host.subscriptions) or COMPACTION_CURSOR in cursors
+        compacting = [cursors[COMPACTION_CURSOR]] if COMPACTION_CURSOR in cursors else []
+        open_cursors = [one.cursor for one in self._host.subscriptions.values()]
+        return any(cursor.backlog_entries for cursor in (*open_cursors, *compacting))
+
+    # -- subscriptions ---------------------------------------------------------------------------------------------
+
+    async def expire_subscriptions(self) -> None:
+        """Delete durable subscriptions that have had no consumer for as long as the policy says.
+
+        Raises what deleting a cursor raises, and BrokerMetadataError when a consumer came.
+        """
+        for subscription in list(self._host.subscriptions.values()):
+            minutes = self._host.policies.subscription_expiration_time_minutes
+            idle_since_ms, now_ms = subscription.idle_since_ms, self._host.env.clock.now_ms()
+            if not (minutes and idle_since_ms and subscription.durable and self._host.is_open) or subscription.closed:
+                continue
+            if now_ms - idle_since_ms > minutes * 60_000:
+                logger.info("subscription %s of %s has expired", subscription.name, self._host.name.full)
+                await subscription.remove(None)
+
+    def note_idle(self) -> None:
+        """The topic closes, and consumers are gone: let the cursors store since when their subscriptions are idle."""
+        if self._host.policies.subscription_expiration_time_minutes > 0:
+            for subscription in self._host.subscriptions.values():
+                subscription.cursor.note_idle(subscription.idle_since_ms)
 
     # -- trimming ----------------------------------------------------------------------------------------------------
 

@@ -105,11 +105,17 @@ class BrokerContract(SchemaContract, MessageContract):
     # -- topics --------------------------------------------------------------------------------------------------
 
     @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
-    async def unload(self, *, topic: str, unused: bool = False) -> None:
+    async def unload(self, *, topic: str, unused: bool = False, inactive: bool = False) -> None:
         """Close a topic that is about to move. It is refused here until its assignment changes.
 
-        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected.
+        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also
+        while the topic is not inactive.
         """
+        ...
+
+    @method(COORDINATOR)
+    async def is_inactive(self, *, topic: str) -> bool:
+        """Whether a topic is loaded here and inactive: nobody has used it for as long as its policy says."""
         ...
 
     @method(COORDINATOR, timeout_s=DELETE_TIMEOUT_S)

@@ -183,6 +183,14 @@ class CoordinatorContract(NamespaceContract, TopicListContract, MetadataContract
         `force`), ServiceUnitNotReady: it takes long and goes on."""
         ...
 
+    @method(BROKER, timeout_s=DELETE_TIMEOUT_S)
+    async def delete_inactive_topic(self, *, topic: str) -> None:
+        """Delete a topic of which its owner says that nobody uses it; of a partition, the whole topic.
+
+        Raises TopicNotFound, NotAllowedError (an owner of it says otherwise), ServiceUnitNotReady.
+        """
+        ...
+
 
 class MemberContract(Contract):
     """What the coordinator tells registered members: notifications, each with the epoch of the coordinator."""

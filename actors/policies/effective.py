@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ...runtime.settings.declarations import Settings
 from .backlog_quota import BacklogQuota, QuotaType, default_quotas, within_retention
 from .delayed_delivery import DelayedDelivery, default_delayed_delivery
+from .inactive_topics import InactiveTopicPolicies, default_inactive_topics
 from .kinds import Demand, Flag, MapOf, RecordOf, WholeNumber
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
@@ -174,6 +175,20 @@ class EffectivePolicies:
         PolicyPath("delayedDelivery", bad_request=True, empty_removes=True),
         PolicyPath("delayedDelivery", bad_request=True, empty_removes=True),
         key="delayed_delivery_policies",
+    )
+    inactive_topic_policies: InactiveTopicPolicies = policy(
+        RecordOf(InactiveTopicPolicies),
+        default_inactive_topics,
+        "whether and when a topic that nobody uses is deleted",
+        PolicyPath("inactiveTopicPolicies", empty_removes=True),
+        PolicyPath("inactiveTopicPolicies", empty_removes=True),
+    )
+    subscription_expiration_time_minutes: int = policy(
+        WholeNumber(),
+        lambda settings: settings.subscription_expiration_minutes,
+        "after how many minutes without a consumer a durable subscription is deleted, 0 for never",
+        "subscriptionExpirationTime",
+        "subscriptionExpirationTime",
     )
     deduplication_enabled: bool = policy(
         Flag(),

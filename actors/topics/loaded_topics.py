@@ -26,7 +26,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..compaction.topic_compaction import open_compaction_cursor
-from ..keeping.rounds import KeepingRounds
+from ..keeping.rounds import KeepingRounds, Retire
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
 from .common_state import CommonState
@@ -56,10 +56,17 @@ class Topics:
     `delete_ledger(name, epoch)` deletes it with all that belongs to it.
 
     `claim(name, create)` asks the coordinator for a topic that a client came for and this broker does not own.
+    `retire(name)` has the coordinator delete a topic that nobody uses.
     """
 
     def __init__(
-        self, env: Environment, settings: Settings, open_ledger: OpenLedger, delete_ledger: DeleteLedger, claim: Claim
+        self,
+        env: Environment,
+        settings: Settings,
+        open_ledger: OpenLedger,
+        delete_ledger: DeleteLedger,
+        claim: Claim,
+        retire: Retire,
     ) -> None:
         self.owned: dict[str, int] = {}
         self.loaded: dict[str, Topic] = {}
@@ -79,9 +86,7 @@ class Topics:
         self._released: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}  # topics that clients came for, not owned yet
         self._closed = False
-        self._rounds = KeepingRounds(
-            settings, lambda: [topic for topic in self.loaded.values() if isinstance(topic, PersistentTopic)]
-        )
+        self._rounds = KeepingRounds(settings, lambda: list(self.loaded.values()), retire)
         self._compaction_timer: asyncio.TimerHandle | None = None
 
     # -- ownership -----------------------------------------------------------------------------------------------
@@ -146,12 +151,15 @@ class Topics:
         """The topic if it is loaded."""
         return self.loaded.get(full_name)
 
-    async def release(self, full_name: str, *, unused: bool = False) -> None:
+    async def release(self, full_name: str, *, unused: bool = False, inactive: bool = False) -> None:
         """Close a topic before its assignment moves, and do not load it again under the present one.
 
-        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected.
+        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also
+        while the topic is not loaded here, or not inactive (see `keeping.inactivity`).
         """
         topic = self.loaded.get(full_name)
+        if inactive and (topic is None or not topic.keeping.inactivity.check()):
+            raise NotAllowedError(f"{full_name} is in use, or was until a moment ago")
         if unused and topic is not None and topic.in_use:
             raise NotAllowedError(f"{full_name} has connected producers or consumers: close them first, or force it")
         self._hold(full_name)

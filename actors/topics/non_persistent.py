@@ -25,6 +25,8 @@ from ...runtime.settings.declarations import Settings
 from ..dispatch.consumer import AttachedConsumer, Delivery
 from ..dispatch.dispatcher import Dispatcher, Limits
 from ..dispatch.failover import FailoverTopic, HeldTopics
+from ..keeping.checks import TopicChecks
+from ..keeping.inactivity import Inactivity
 from ..policies.effective import EffectivePolicies
 from .batch_index_acks import PartOfBatch
 from .client_bounds import check_new_consumer
@@ -210,6 +212,8 @@ class NonPersistentTopic(TopicLife):
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self.subscriptions: dict[tuple[str, bool], PassingSubscription] = {}
         self.publishing = PassingPublishing(self, Relay(env, self.subscriptions))
+        self.keeping = TopicChecks(Inactivity(self, lambda mode: bool(self.subscriptions)))
+        self.publishing.on_left = self.keeping.inactivity.used
         self._closing = False
         self._closed = asyncio.Event()
 
@@ -217,6 +221,11 @@ class NonPersistentTopic(TopicLife):
     def in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return self.publishing.in_use or any(item.consumers for item in self.subscriptions.values())
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether a producer is connected, or waits for exclusive access."""
+        return self.publishing.in_use
 
     @property
     def has_messages(self) -> bool:
@@ -276,6 +285,7 @@ class NonPersistentTopic(TopicLife):
 
     def subscription_ended(self, subscription: SubscriptionMembers) -> None:
         """Its last consumer has left, or it was deleted."""
+        self.keeping.inactivity.used()
         for key, one in list(self.subscriptions.items()):
             if one is subscription:
                 del self.subscriptions[key]

@@ -90,6 +90,7 @@ class PersistentTopic(TopicLife):
         self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
         self.keeping = TopicKeeping(self)
         self.publishing.obstacles.append(self.keeping.check_producer)
+        self.publishing.on_left = self.keeping.inactivity.used
         self._on_terminal = on_terminal
         self._creating = asyncio.Lock()
         self._closed: asyncio.Event | None = None
@@ -103,6 +104,11 @@ class PersistentTopic(TopicLife):
     def in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return self.publishing.in_use or any(item.consumers for item in self.subscriptions.values())
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether a producer is connected, or waits for exclusive access."""
+        return self.publishing.in_use
 
     @property
     def has_messages(self) -> bool:
@@ -291,7 +297,8 @@ class PersistentTopic(TopicLife):
         await subscription.reset(locate)
 
     def subscription_ended(self, subscription: SubscriptionMembers) -> None:
-        """A subscription was deleted."""
+        """A subscription was deleted, or a reader has left."""
+        self.keeping.inactivity.used()
         key = (subscription.name, subscription.durable)
         if self.subscriptions.get(key) is subscription:
             del self.subscriptions[key]
@@ -418,6 +425,7 @@ class PersistentTopic(TopicLife):
                 subscription.close()
             self.publishing.use_stages(())
             self.deduplication.close()
+            self.keeping.note_idle()
             await self._tasks.close()
             try:
                 await self.ledger.close()

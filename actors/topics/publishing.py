@@ -152,6 +152,8 @@ class Publishing:
         self._stages = stages
         self.obstacles: list[Callable[[], None]] = []
         """What else may keep producers away: called for each that comes, and raises what it is refused with."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Called when a producer has left."""
         self._partition = host.name.partition
         self._drained = asyncio.Event()
 
@@ -190,6 +192,7 @@ class Publishing:
     def remove_producer(self, producer: AttachedProducer) -> None:
         """A producer left; what it has under way is completed without it."""
         self._admission.remove(producer)
+        self.on_left()
 
     def disconnect_all(self) -> None:
         """Send every producer away with CLOSE_PRODUCER; its client looks up again and resends what has no receipt."""

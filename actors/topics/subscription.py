@@ -59,6 +59,8 @@ class Subscription(SubscriptionMembers):
         self._ledger_id = cursor.first_unacknowledged[0]
         self._mark_delete = cursor.mark_delete_position
         self._last_mark_delete_ms = 0
+        self.idle_since_ms = cursor.idle_since_ms or host.env.clock.now_ms()
+        """Since when it has had no consumer, as far as is known; 0 while it has one."""
         self.expired = Meter(self._loop.time())
         self.last_expire_ms = 0
         """When messages were found to have expired for the last time."""
@@ -67,6 +69,7 @@ class Subscription(SubscriptionMembers):
 
     def use_dispatcher(self, dispatcher: Dispatcher | None) -> None:
         super().use_dispatcher(dispatcher)
+        self.idle_since_ms = 0 if dispatcher is not None else self.host.env.clock.now_ms()
         self._pump.dispatcher = dispatcher
 
     def new_dispatcher(self, subscription_type: int, consumer: AttachedConsumer) -> Dispatcher:

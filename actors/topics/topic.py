@@ -26,6 +26,7 @@ from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
+from ..keeping.checks import TopicChecks
 from ..policies.effective import EffectivePolicies
 from .producer import PublishTarget
 from .subscription_members import SubscriptionMembers
@@ -95,6 +96,11 @@ class Topic(Protocol):
     @property
     def policies(self) -> EffectivePolicies:
         """What holds for it now."""
+        ...
+
+    @property
+    def keeping(self) -> TopicChecks:
+        """What its broker checks now and then."""
         ...
 
     @property

@@ -89,3 +89,56 @@ class KeepingSettings:
         "What the broker does where these defaults are exceeded.",
         choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     )
+    inactive_topics_deletion_enabled: bool = setting(
+        "brokerDeleteInactiveTopicsEnabled",
+        "pulsar",
+        True,
+        "Delete topics that nobody uses. The default for namespaces without the policy inactive_topic_policies.",
+    )
+    inactive_topics_check_interval_s: float = setting(
+        "brokerDeleteInactiveTopicsFrequencySeconds",
+        "pulsar",
+        60,
+        "The broker looks for topics that nobody uses this often.",
+        minimum=0.01,
+        maximum=1 << 20,
+    )
+    inactive_topics_max_s: int = setting(
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
+        "pulsar",
+        0,
+        "A topic that nobody has used for this long is deleted; 0 = brokerDeleteInactiveTopicsFrequencySeconds.",
+        minimum=0,
+        maximum=(1 << 31) - 1,
+        original="none; it means the same",
+    )
+    inactive_topics_delete_mode: str = setting(
+        "brokerDeleteInactiveTopicsMode",
+        "pulsar",
+        "delete_when_no_subscriptions",
+        "What keeps a topic, beside producers: every subscription, or one that has a backlog.",
+        choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+    )
+    inactive_partitioned_topics_deletion_enabled: bool = setting(
+        "brokerDeleteInactivePartitionedTopicMetadataEnabled",
+        "pulsar",
+        False,
+        "Delete partitioned topics, too, when nobody uses any of their partitions.",
+    )
+    subscription_expiration_minutes: int = setting(
+        "subscriptionExpirationTimeMinutes",
+        "pulsar",
+        0,
+        "A durable subscription that has had no consumer for this long is deleted; 0 = never. The default for "
+        "namespaces without the policy subscription_expiration_time_minutes.",
+        minimum=0,
+        maximum=(1 << 31) - 1,
+    )
+    subscription_expiry_check_interval_minutes: float = setting(
+        "subscriptionExpiryCheckIntervalInMinutes",
+        "pulsar",
+        5,
+        "The broker looks for subscriptions that have expired this often.",
+        minimum=0.0001,
+        maximum=1 << 20,
+    )

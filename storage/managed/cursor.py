@@ -37,6 +37,10 @@ class Cursor:
         self.properties: Mapping[str, str] = state.properties
         self._home = home
         self._state = state
+        self.idle_since_ms = 0 if storage is None else storage.idle_since_ms
+        """Since when its subscription had no consumer when the topic was closed; 0 if that is not known."""
+        if storage is not None:
+            storage.idle_since_ms = 0
         self._writer = CursorWriter(home, self.name, state, storage, self._fenced)
 
     # -- where it is -----------------------------------------------------------------------------------------------
@@ -143,6 +147,12 @@ class Cursor:
         MetadataUnavailable and the like when it cannot be written now.
         """
         await self._writer.flush()
+
+    def note_idle(self, since_ms: int) -> None:
+        """The topic is about to close: store since when the subscription has no consumer, if the state fits into the
+        record."""
+        if (storage := self._writer.storage) is not None:
+            storage.idle_since_ms = since_ms
 
     # -- life --------------------------------------------------------------------------------------------------------
 

@@ -28,17 +28,22 @@ class CursorRecord(NamedTuple):
     """The metadata record. `state` is the packed state when `ledger_id` is None, else None or an older one.
 
     The stored record has a kind only where that is not a subscription: records were written before there were kinds.
+    `idle_since_ms` says since when a subscription has had no consumer, 0 if that is not known. Only an owner that
+    closed in order leaves it: its successor takes it out in the write with which it takes the cursor over.
     """
 
     epoch: int
     ledger_id: int | None
     state: bytes | None
     kind: CursorKind = CursorKind.SUBSCRIPTION
+    idle_since_ms: int = 0
 
     def pack(self) -> bytes:
         record: dict[str, Any] = {"epoch": self.epoch, "ledger": self.ledger_id, "state": self.state}
         if self.kind is not CursorKind.SUBSCRIPTION:
             record["kind"] = self.kind.value
+        if self.idle_since_ms:
+            record["idle_since_ms"] = self.idle_since_ms
         return pack(record)
 
     @staticmethod
@@ -53,6 +58,7 @@ class CursorRecord(NamedTuple):
                 # bytes() of a number would be as many zeros
                 None if state is None else memoryview(state).tobytes(),
                 CursorKind(record.get("kind", CursorKind.SUBSCRIPTION)),
+                int(record.get("idle_since_ms", 0)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a cursor cannot be decoded: {error!r}") from error

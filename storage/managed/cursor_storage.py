@@ -84,6 +84,8 @@ class CursorStorage:
         self._version: int | None = None
         self._record = CursorRecord(home.epoch, None, None, kind)
         self._log: CursorLog | None = None
+        self.idle_since_ms = 0
+        """What the last owner stored in `CursorRecord`, then what this one is to store when it closes."""
 
     @property
     def kind(self) -> CursorKind:
@@ -132,11 +134,12 @@ class CursorStorage:
             if ahead := state.go_back_to(end):
                 logger.warning("cursor %s of %s starts again at %s", name, home.topic_path, end)
             storage = CursorStorage(home, name, record.kind)
+            storage.idle_since_ms = record.idle_since_ms
             if ahead or (deltas and state.part_count <= SMALL_STATE_RANGES_MAX):
                 packed, deltas = state.pack(), []
             inline = ahead or record.ledger_id is None or (not deltas and len(packed) <= INLINE_STATE_MAX_BYTES)
             stored = CursorRecord(home.epoch, None, packed, record.kind)
-            storage._record = stored if inline else record._replace(epoch=home.epoch)
+            storage._record = stored if inline else record._replace(epoch=home.epoch, idle_since_ms=0)
             try:
                 storage._version = await put_certain(home.env, home.metadata, key, storage._record.pack(), version)
             except (BadVersion, NoSuchKey):
@@ -176,7 +179,8 @@ class CursorStorage:
         if len(packed) > INLINE_STATE_MAX_BYTES:
             return False
         try:
-            await self._put(self._record._replace(ledger_id=None, state=packed), CLOSE_SETTLE_S)
+            record = self._record._replace(ledger_id=None, state=packed, idle_since_ms=self.idle_since_ms)
+            await self._put(record, CLOSE_SETTLE_S)
         except StaleEpoch:
             raise
         except MagnetarError as error:

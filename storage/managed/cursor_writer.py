@@ -117,7 +117,8 @@ class CursorWriter:
         if self.storage is None:
             return
         try:
-            if self.error is None and (self.dirty or self.storage.ledger_writer is not None):
+            has_news = self.dirty or self.storage.ledger_writer is not None or self.storage.idle_since_ms
+            if self.error is None and has_news:
                 await self._write_last(self.storage)
         finally:
             await self.storage.end()

@@ -236,6 +236,12 @@ class Trimmer:
             self._timer.succeeded()
         return gone
 
+    async def is_pinned(self) -> bool:
+        """Whether a planned read keeps ledgers. Raises StaleEpoch, MetadataUnavailable."""
+        self._life.check()
+        async with holding(self._owned, self._record_lock):
+            return bool((await self._pins.pinned()).ledger_ids)
+
     def look(self) -> None:
         """Something may be free now: a ledger was closed, or a pin is gone."""
         if self._owned.record.deleting or self._would_trim(in_memory=True):

@@ -46,7 +46,7 @@ def _front() -> BrokerFront:
     front.env.close()
     front.env = make_env()
     ledgers = (front._open_ledger, front._delete_ledger)
-    front.topics = Topics(front.env, _SETTINGS, *ledgers, front.lookups.claim)  # type: ignore[arg-type]
+    front.topics = Topics(front.env, _SETTINGS, *ledgers, front.lookups.claim, front.retire)  # type: ignore[arg-type]
     front.topics.policies.listing_began()
     front.topics.policies.listing_ended()
     front.topics.assign(TOPIC, 1, load=False)

@@ -53,7 +53,7 @@ class _Broker:
         self._bookies.env = self._env = make_env()
         self._ledgers = Ledgers(self._env, self._bookies.metadata, self._bookies.new_client(), _SETTINGS)
         ledgers = (self._open_ledger, self._delete_ledger)
-        self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim)  # type: ignore[arg-type]
+        self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim, self._retire)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
         schemas = SchemaRegistry(self._env, lambda: self._bookies.metadata)
@@ -61,6 +61,9 @@ class _Broker:
 
     async def _claim(self, name: TopicName, create: bool) -> bool:
         raise Wrong("a member's call claimed a topic")
+
+    async def _retire(self, name: TopicName) -> None:
+        """Topics of this target are used within seconds."""
 
     async def _open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
         return await ManagedLedger.open(self._env, self._ledgers, self._bookies.metadata, name.path, epoch, _SETTINGS)

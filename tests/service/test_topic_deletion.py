@@ -250,3 +250,52 @@ async def test_an_assignment_whose_deletion_is_in_doubt_is_read_again() -> None:
         await one.client.call("delete_topic", topic=TOPIC)
         assert not plan and await parts(cluster) == []
         await eventually(lambda: not one.owned())
+
+
+# -- topics that nobody uses -------------------------------------------------------------------------------------------
+
+
+async def test_an_inactive_topic_is_deleted_and_none_of_its_partitions_is_closed_in_vain() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 5)
+        await assign_all(cluster, "t", 4)  # nobody has ever used the fifth
+        last = next(iter(two.owned()))
+        two.rpc.used[last] = None
+        with pytest.raises(NotAllowedError):
+            await one.client.call("delete_inactive_topic", topic=f"{TOPIC}-partition-0")
+        assert not one.rpc.released + two.rpc.released
+        two.rpc.used.clear()
+        await one.client.call("delete_inactive_topic", topic=f"{TOPIC}-partition-0")
+        assert await parts(cluster) == []
+
+
+async def test_a_topic_that_becomes_used_after_the_first_question_is_kept() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await create(cluster, "t", 2)
+        await assign_all(cluster, "t", 2)
+        answer = one.rpc.rpc_is_inactive
+
+        async def used_a_moment_later(connection: object, topic: str) -> bool:
+            try:
+                return await answer(connection, topic)  # type: ignore[arg-type]
+            finally:
+                one.rpc.used[f"{TOPIC}-partition-1"] = None
+
+        one.rpc.rpc_is_inactive = used_a_moment_later  # type: ignore[method-assign]
+        one.rpc.used.clear()
+        with pytest.raises(NotAllowedError):
+            await one.client.call("delete_inactive_topic", topic=f"{TOPIC}-partition-0")
+        assert len(await parts(cluster)) == 3 and not one.rpc.deleted
+
+
+async def test_a_topic_whose_owner_is_gone_is_not_taken_for_inactive() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await loaded_topic(cluster, one)
+        office = cluster.coordinator.office
+        office.deletions._owner_of = lambda topic: None  # type: ignore[method-assign]
+        with pytest.raises(ServiceUnitNotReady):
+            await one.client.call("delete_inactive_topic", topic=TOPIC)
+        assert len(await parts(cluster)) == 3

@@ -75,7 +75,7 @@ class BrokerFront:
         self.ledgers: dict[str, MemoryManagedLedger] = {}
         self.lookups = FixedLookups()
         ledgers = (self._open_ledger, self._delete_ledger)
-        self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim)  # type: ignore[arg-type]
+        self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim, self.retire)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
         self.metadata = MemoryMetadataStore()
@@ -89,6 +89,7 @@ class BrokerFront:
         self.open_gate = asyncio.Event()
         self.open_gate.set()
         self.opened: list[str] = []
+        self.retired: list[str] = []
         self._names = 0
 
     async def _open_ledger(self, name: TopicName, epoch: int) -> MemoryManagedLedger:
@@ -98,6 +99,13 @@ class BrokerFront:
         if ledger is None or ledger.closed:
             ledger = self.ledgers[name.full] = MemoryManagedLedger(ledger_id=len(self.ledgers) + 1)
         return ledger
+
+    async def retire(self, name: TopicName) -> None:
+        """What the coordinator does with a topic that nobody uses: it asks again, and deletes it."""
+        self.retired.append(name.full)
+        await self.topics.release(name.full, unused=True, inactive=True)
+        self.topics.revoke(name.full)
+        await self.topics.delete(name, 2)
 
     async def _delete_ledger(self, name: TopicName, epoch: int) -> None:
         self.ledgers.pop(name.full, None)

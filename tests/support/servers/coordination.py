@@ -12,7 +12,7 @@ import uvloop
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.coordinator_link import CoordinatorClient
-from magnetar.protocol.errors import NoSuchKey
+from magnetar.protocol.errors import NoSuchKey, NotAllowedError
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
@@ -58,16 +58,25 @@ class TestBrokerRpc(OpenService):
 
     def __init__(self) -> None:
         self.released: list[str] = []
+        self.used: dict[str, None] = {}
+        """Topics that are not inactive."""
         self.deleted: list[tuple[str, int]] = []
         self.unload_error: Exception | None = None
         self.delete_error: Exception | None = None
         self.delete_gate: asyncio.Event | None = None
         self.metadata: MetadataStore | None = None
 
-    async def rpc_unload(self, connection: RpcConnection, topic: str, unused: bool = False) -> None:
+    async def rpc_unload(
+        self, connection: RpcConnection, topic: str, unused: bool = False, inactive: bool = False
+    ) -> None:
         if unused and self.unload_error is not None:
             raise self.unload_error
+        if inactive and topic in self.used:
+            raise NotAllowedError(f"{topic} is in use")
         self.released.append(topic)
+
+    async def rpc_is_inactive(self, connection: RpcConnection, topic: str) -> bool:
+        return topic not in self.used
 
     async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
         self.deleted += [(topic, epoch) for topic, epoch in topics]

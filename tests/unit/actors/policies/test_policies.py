@@ -48,6 +48,8 @@ NAMES = {
     "backlog_quota_map": "backlogQuotaMap",
     "delayed_delivery": "delayedDelivery",
     "max_message_size": "maxMessageSize",
+    "inactive_topic_policies": "inactiveTopicPolicies",
+    "subscription_expiration_time_minutes": "subscriptionExpirationTime",
     "max_topics_per_namespace": "maxTopicsPerNamespace",
 }
 
