@@ -77,7 +77,7 @@ class PolicyRoutes:
         async def get(request: web.Request) -> web.Response:
             topic = topic_with_policies(request, self._settings)
             found = (await self._ask.topic_policies(topic=topic.full)).policies or {}
-            if request.query.get("applied", "").lower() == "true" and not level.no_content:
+            if request.query.get("applied", "").lower() == "true" and level.applied and not level.no_content:
                 wide = (await self._ask.namespace(namespace=topic.namespace)).policies or {}
                 holds = EffectivePolicies.resolve(self._settings, wide, found)
                 return json_answer(policy.kind.write(getattr(holds, name)))
@@ -86,7 +86,7 @@ class PolicyRoutes:
                 return no_content() if level.no_content else web.Response()
             return json_answer(value)
 
-        further = "" if level.no_content else " With `applied=true`, what holds for it."
+        further = "" if level.no_content or not level.applied else " With `applied=true`, what holds for it."
         get.__doc__ = f"Return {policy.doc}, as the topic says.{further}"
         return get
 

@@ -17,6 +17,7 @@ from ...runtime.settings.declarations import Settings
 from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
+from ..policies.effective import EffectivePolicies
 
 BODY_TIMEOUT_S = 10.0
 """Requests under way are few: one whose body does not come may not hold its place."""
@@ -40,8 +41,7 @@ class Owners:
         self, env: Environment, coordinator: CoordinatorClient, brokers: MemberCalls[BrokerContract], settings: Settings
     ) -> None:
         self.coordinator = coordinator
-        self.may_create = settings.allow_auto_topic_creation
-        self.may_create_plain = self.may_create and settings.allow_auto_topic_creation_type == "non-partitioned"
+        self._settings = settings
         self._env = env
         self._brokers = brokers
 
@@ -80,6 +80,12 @@ class Owners:
             retriable=lambda error: isinstance(error, ServiceUnitNotReady | CoordinatorUnavailable),
             on_retry=retry.silently,
         )
+
+    async def creates_plain(self, namespace: str) -> bool:
+        """Whether the first client of a missing topic creates it without partitions. Raises TopicNotFound."""
+        own = (await self.coordinator.ask.namespace(namespace=namespace)).policies or {}
+        creation = EffectivePolicies.resolve(self._settings, own).auto_topic_creation_override
+        return creation.allow and not creation.partitions
 
     async def partitions(self, topic: TopicName) -> int:
         """How many partitions a topic has, 0 also for one that does not exist."""

@@ -98,11 +98,11 @@ class TopicRoutes:
 
     async def partitions(self, request: web.Request) -> web.Response:
         """Return `{"partitions": n}`: 0 for a topic without partitions, and for a missing one that would be created."""
-        would_create = flag(request, "checkAllowAutoCreation") and self._owners.may_create_plain
+        topic, asks = topic_of(request), flag(request, "checkAllowAutoCreation")
         try:
-            partitions = await self._ask.partitions(topic=topic_of(request).full)
+            partitions = await self._ask.partitions(topic=topic.full)
         except TopicNotFound as error:
-            if not would_create or "namespace" in error.details:
+            if not asks or "namespace" in error.details or not await self._owners.creates_plain(topic.namespace):
                 raise
             partitions = 0  # a GET creates nothing: its first producer or consumer will
         return json_answer({"partitions": partitions})
@@ -193,7 +193,7 @@ class TopicRoutes:
         subscription = request.match_info["subscription"]
         if not topic_of(request).persistent:
             raise web.HTTPBadRequest(text="only a consumer creates a subscription of a non-persistent topic")
-        members = await self._owners.members(topic_of(request), create=self._owners.may_create)
+        members = await self._owners.members(topic_of(request), create=True)
         existed = 0
         for member in members:
             try:

@@ -50,6 +50,7 @@ from ..dispatch.consumer import AttachedConsumer, CompactedReader, KeySharedOpti
 from ..schemas.definition import SchemaDefinition
 from ..schemas.topic_rules import check_schema_of_consumer
 from ..topics.batch_index_acks import PartOfBatch
+from ..topics.client_bounds import check_subscription_type
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart
 from .link import ClientLink, CommandFamily, CommandHandler
@@ -123,6 +124,7 @@ class ConsumerCommands(CommandFamily):
         name = TopicName.parse(command.topic)
         _check(command, name, host.settings.consumer_metadata_max_chars)
         topic = await host.topics.get(name, create=command.force_topic_creation)
+        check_subscription_type(topic, command.subType)
         definition = SchemaDefinition.of_wire(command.schema) if command.HasField("schema") else None
         await check_schema_of_consumer(host.schemas, topic, definition)
         start_id = command.start_message_id if command.HasField("start_message_id") else None
@@ -136,7 +138,7 @@ class ConsumerCommands(CommandFamily):
                 compacted=command.read_compacted,
             ),
             properties={item.key: item.value for item in command.subscription_properties},
-            create=not command.durable or host.settings.allow_auto_subscription_creation,
+            create=not command.durable or topic.policies.auto_subscription_creation_override.allow,
         )
         made_by = CompactedReader if command.read_compacted else AttachedConsumer
         consumer = made_by(

@@ -1,7 +1,8 @@
 """What a client asks before it has a producer or consumer: LOOKUP, PARTITIONED_METADATA.
 
 No answer here leaves anything behind, but for PARTITIONED_METADATA, which creates a missing topic where topics are
-created as partitioned ones (`allowAutoTopicCreationType`). Others are created by PRODUCER and SUBSCRIBE.
+created as partitioned ones (`allowAutoTopicCreationType`, or the policy `autoTopicCreation`). Others are created by
+PRODUCER and SUBSCRIBE.
 """
 
 from ...protocol.commands import encode
@@ -64,8 +65,9 @@ class LookupCommands(CommandFamily):
         connection = self._connection
 
         async def answer() -> bytes:
-            create = command.metadata_auto_creation_enabled and connection.host.settings.allow_auto_topic_creation
-            partitions = await connection.host.lookups.partitions(TopicName.parse(command.topic), create=create)
+            partitions = await connection.host.lookups.partitions(
+                TopicName.parse(command.topic), create=command.metadata_auto_creation_enabled
+            )
             return encode(
                 CommandPartitionedTopicMetadataResponse(
                     request_id=command.request_id,

@@ -102,7 +102,7 @@ class ProducerCommands(CommandFamily):
         producer.schema_version = await schema_of_producer(connection.host.schemas, topic, definition)
         initial = command.initial_subscription_name
         if initial and (initial, True) not in topic.subscriptions:
-            if not connection.host.settings.allow_auto_subscription_creation:
+            if not topic.policies.auto_subscription_creation_override.allow:
                 raise NotAllowedError("the initial subscription may not be created automatically")
             await topic.subscription(initial, durable=True, start=SubscriptionStart(earliest=True))
         ready = await topic.publishing.add_producer(producer, lambda error: self._turn(producer, error))

@@ -1,7 +1,8 @@
 """Which tenants and namespaces exist, and the policies of namespaces: records, with a copy in the coordinator's memory.
 
 Only the active coordinator changes these records (each write is guarded by its epoch). So its copy is right as long as
-it is active. Changes run one by one. A namespace that is being deleted takes no new topics.
+it is active. Changes run one by one. A namespace that is being deleted takes no new topics. One that is deleted by
+force has a mark in its record, which nothing takes back (see `namespace_deletions`).
 
 A change of policies is stored by compare-and-set, entered in the copy, and then told to `on_policies`, without a pause
 between the last two. So brokers are told of stored changes only, in the order of their versions.
@@ -18,6 +19,7 @@ Which topics a namespace has is not known here.
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from ...protocol.errors import KeyExists, NotAllowedError, TopicNotFound
 from ...protocol.topics import parse_namespace
@@ -28,9 +30,13 @@ from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import list_all
 from ..members.contracts_namespaces import NamespacePolicies
+from ..policies.automatic_creation import AutoTopicCreation
+from ..policies.effective import POLICIES
 from ..policies.record import NamespaceRecord
 from .changes_in_doubt import ChangesInDoubt
 from .tenants import Tenants
+
+_CREATION = "auto_topic_creation_override"
 
 
 class Namespaces:
@@ -51,6 +57,8 @@ class Namespaces:
         self.tenants = Tenants(env, store, self._changing)
         self._namespaces: dict[str, tuple[NamespaceRecord, int]] = {}
         self._going: dict[str, None] = {}
+        self.on_marked: Callable[[str], None] = lambda name: None
+        """Told of each namespace whose record says that it is being deleted, as soon as that is known."""
         self._in_doubt: ChangesInDoubt[NamespaceRecord | None] = ChangesInDoubt(
             env, store, "namespace", self._changing, self._settle_one
         )
@@ -72,7 +80,12 @@ class Namespaces:
 
     def exists(self, namespace: str) -> bool:
         """Whether there is a namespace (`tenant/namespace`) that takes topics."""
-        return namespace in self._namespaces and namespace not in self._going
+        found = self._namespaces.get(namespace)
+        return found is not None and not found[0].deleted and namespace not in self._going
+
+    def marked(self) -> list[str]:
+        """Namespaces that are being deleted with all that is in them."""
+        return [name for name, (record, _) in self._namespaces.items() if record.deleted]
 
     def check(self, namespace: str) -> None:
         """Raise TopicNotFound unless the namespace exists."""
@@ -94,6 +107,13 @@ class Namespaces:
         record = self._namespaces.get(namespace)
         own = record[0].policies.get("max_topics_per_namespace") if record is not None else None
         return own if isinstance(own, int) else self._settings.topics_max_per_namespace
+
+    def creation(self, namespace: str) -> AutoTopicCreation:
+        """Whether clients create topics there, and of which kind."""
+        record = self._namespaces.get(namespace)
+        own = record[0].policies.get(_CREATION) if record is not None else None
+        found = POLICIES[_CREATION].resolve(self._settings, [] if own is None else [own])
+        return cast("AutoTopicCreation", found)
 
     def with_policies(self, after: str) -> list[NamespacePolicies]:
         """Namespaces that have policies and whose names are greater than `after`, in no order."""
@@ -143,6 +163,27 @@ class Namespaces:
                 if name not in self._in_doubt:
                     del self._going[name]
 
+    async def mark(self, name: str) -> None:
+        """Write into the record that the namespace is being deleted. Raises TopicNotFound."""
+        key = metadata_keys.namespace(name)
+        async with self._changing:
+            self.check(name)
+            found = await self._store.get(key)
+            if found is None:
+                raise TopicNotFound(f"the namespace {name} does not exist", namespace=name)
+            record = NamespaceRecord.read(key, found.value).as_deleted()
+            change = put_certain(self._env, self._store, key, record.pack(), found.version)
+            self._enter(name, record, await self._in_doubt.outcome_of(name, change, None))
+
+    async def remove_marked(self, name: str) -> None:
+        """Delete the record of a marked namespace; no topic is left. No error when it is not there."""
+        async with self._changing:
+            change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
+            await self._in_doubt.outcome_of(name, change, None)
+            if name in self._namespaces:
+                self._gone(name)
+            await self._delete_schemas(name)
+
     async def _delete_schemas(self, name: str) -> None:
         """Delete the schemas of topics that did not exist. Nobody adds any while the namespace does not exist."""
         for key, _ in await list_all(self._store, metadata_keys.schemas_prefix(name)):
@@ -184,6 +225,8 @@ class Namespaces:
         self._namespaces[namespace] = (record, version)
         if known is None or known[1] != version:
             self._on_policies(self._row(namespace))
+        if record.deleted:
+            self.on_marked(namespace)
 
     def _gone(self, namespace: str) -> None:
         """Forget what was deleted, and tell it."""

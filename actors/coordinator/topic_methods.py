@@ -25,7 +25,6 @@ class TopicMethods:
 
     def __init__(self, office: Office) -> None:
         self._office = office
-        self._settings = office.settings
         self._membership = office.membership
         self._placement = office.placement
         self._registry = office.registry
@@ -39,7 +38,7 @@ class TopicMethods:
         shall create it. Raises what `rpc_assign` raises.
         """
         name = TopicName.parse(topic)
-        if self._settings.allow_auto_topic_creation and self._registry.would_create(name):
+        if self._registry.would_create(name):
             session = self._membership.find(ROLE_BROKER, self._placement.candidate(name.full))
             if session is None:
                 raise ServiceUnitNotReady("no broker is alive")
@@ -57,7 +56,7 @@ class TopicMethods:
         """
         check_topic_creation(connection, create)
         name = TopicName.parse(topic)
-        wanted = self._settings.allow_auto_topic_creation if create is None else create
+        wanted = self._registry.may_create(name) if create is None else create
         await self._registry.check_assignable(name, wanted)
         preferred = connection.peer.node_id if here and name.partition < 0 else None
         assignment = await self._assign(name.full, preferred)

@@ -31,9 +31,9 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_all, pack, unpack
+from ..policies.automatic_creation import PARTITIONS_MAX
 from .namespaces import Namespaces
 
-PARTITIONS_MAX = 10_000
 LIST_LIMIT_MAX = 10_000
 
 
@@ -112,7 +112,7 @@ class TopicRegistry:
         if topic.partition >= 0:
             base = topic.without_partition()
             partitions = self._partitions.get(base.full)
-            if partitions is None and create and self._settings.allow_auto_topic_creation_type == "partitioned":
+            if partitions is None and create and self._namespaces.creation(topic.namespace).partitions:
                 partitions = await self.partitions(base, create=True)
             if partitions is None or topic.partition >= partitions:
                 raise TopicNotFound(f"{topic.full} does not exist: {base.full} has {partitions or 0} partitions")
@@ -122,28 +122,29 @@ class TopicRegistry:
             if not create:
                 self._namespaces.check(topic.namespace)
                 raise TopicNotFound(f"{topic.full} does not exist")
-            partitioned = self._settings.allow_auto_topic_creation_type == "partitioned"
-            wanted = self._settings.default_num_partitions if partitioned else 0
-            partitions = await self._create_missing(topic, wanted)
+            partitions = await self._create_missing(topic, self._namespaces.creation(topic.namespace).partitions)
         if partitions:
             raise NotAllowedError(f"{topic.full} has {partitions} partitions: name one of them")
 
+    def may_create(self, topic: TopicName) -> bool:
+        """Whether a topic of that name is created when a client first uses it."""
+        return self._namespaces.creation(topic.namespace).allow
+
     def would_create(self, topic: TopicName) -> bool:
-        """Whether `topic` is missing and `check_assignable` with `create` would create it."""
-        if not self._namespaces.exists(topic.namespace):
+        """Whether `topic` is missing, and its first client would create it."""
+        creation = self._namespaces.creation(topic.namespace)
+        if not creation.allow or not self._namespaces.exists(topic.namespace):
             return False
         if topic.partition < 0:
             return topic.full not in self._partitions
-        partitioned = self._settings.allow_auto_topic_creation_type == "partitioned"
-        missing = topic.partitioned_name not in self._partitions
-        return partitioned and missing and topic.partition < self._settings.default_num_partitions
+        return topic.partitioned_name not in self._partitions and topic.partition < creation.partitions
 
     async def partitions(self, topic: TopicName, *, create: bool) -> int:
         """Partitions of a topic, 0 for one that has none.
 
-        With `create`, a missing topic that the settings want partitioned is created. One that they want without
-        partitions has none; its first producer or consumer creates it. Raises TopicNotFound, ServiceUnitNotReady (it is
-        being deleted).
+        With `create`, a missing topic is created if clients create such topics, and as partitioned ones. One that gets
+        no partitions has none; its first producer or consumer creates it. Raises TopicNotFound, ServiceUnitNotReady (it
+        is being deleted).
         """
         _check_domain(topic, self._settings)
         self._check_stays(topic)
@@ -156,11 +157,10 @@ class TopicRegistry:
         if found is not None:
             return found
         self._namespaces.check(topic.namespace)
-        if not create:
+        creation = self._namespaces.creation(topic.namespace)
+        if not (create and creation.allow):
             raise TopicNotFound(f"{topic.full} does not exist")
-        if self._settings.allow_auto_topic_creation_type != "partitioned":
-            return 0
-        return await self._create_missing(topic, self._settings.default_num_partitions)
+        return await self._create_missing(topic, creation.partitions) if creation.partitions else 0
 
     async def _create_missing(self, topic: TopicName, partitions: int) -> int:
         try:
@@ -277,6 +277,17 @@ class TopicRegistry:
         names = self._names_by_namespace.get(namespace, [])
         first = bisect.bisect_right(names, after)
         return [(name, self._partitions[name]) for name in names[first : first + max(1, min(limit, LIST_LIMIT_MAX))]]
+
+    def names_in(self, namespace: str) -> list[str]:
+        """Full names of the topics of a namespace, also of one that is being deleted."""
+        return list(self._names_by_namespace.get(namespace, ()))
+
+    async def creations_ended(self, namespace: str) -> None:
+        """Wait until no topic is being created in a namespace. One that is being deleted begins no more."""
+        while creations := [
+            creation for topic, creation in self._creating.items() if TopicName.parse(topic).namespace == namespace
+        ]:
+            await asyncio.wait(creations)
 
     def has_topics(self, namespace: str) -> bool:
         """Whether topics are in a namespace, or are being created there."""

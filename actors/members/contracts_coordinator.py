@@ -158,8 +158,8 @@ class CoordinatorContract(NamespaceContract, TopicListContract, MetadataContract
 
     @method(BROKER | ADMIN | READER)
     async def partitions(self, *, topic: str, create: bool = False) -> int:
-        """Partitions of a topic, 0 without. With `create`, a missing topic that the settings want partitioned is
-        created. Raises TopicNotFound."""
+        """Partitions of a topic, 0 without. With `create`, a missing topic is created if clients create such topics,
+        and as partitioned ones. Raises TopicNotFound."""
         ...
 
     @method(ADMIN, timeout_s=UNLOAD_TIMEOUT_S)

@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...runtime.settings.declarations import Settings
+from .automatic_creation import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    default_subscription_creation,
+    default_topic_creation,
+)
 from .backlog_quota import BacklogQuota, QuotaType, default_quotas, within_retention
 from .delayed_delivery import DelayedDelivery, default_delayed_delivery
 from .inactive_topics import InactiveTopicPolicies, default_inactive_topics
-from .kinds import Demand, Flag, MapOf, RecordOf, WholeNumber
+from .kinds import Demand, Flag, MapOf, RecordOf, WholeNumber, WordSet
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
 from .rates import (
@@ -23,6 +29,7 @@ from .rates import (
 )
 from .retention import RetentionPolicy, default_retention
 from .schema_strategy import SchemaCompatibilityStrategy, StrategyWord
+from .subscription_types import SubscriptionType, default_subscription_types
 
 
 def _accepts_message_size(value: int, settings: Settings, others: PolicyValues) -> str:
@@ -177,7 +184,7 @@ class EffectivePolicies:
         key="delayed_delivery_policies",
     )
     inactive_topic_policies: InactiveTopicPolicies = policy(
-        RecordOf(InactiveTopicPolicies),
+        RecordOf(InactiveTopicPolicies, sparse=True),
         default_inactive_topics,
         "whether and when a topic that nobody uses is deleted",
         PolicyPath("inactiveTopicPolicies", empty_removes=True),
@@ -188,7 +195,29 @@ class EffectivePolicies:
         lambda settings: settings.subscription_expiration_minutes,
         "after how many minutes without a consumer a durable subscription is deleted, 0 for never",
         "subscriptionExpirationTime",
-        "subscriptionExpirationTime",
+        PolicyPath("subscriptionExpirationTime", empty_removes=True, parameter="subscriptionExpirationTime"),
+    )
+    auto_topic_creation_override: AutoTopicCreation = policy(
+        RecordOf(AutoTopicCreation, sparse=True),
+        default_topic_creation,
+        "whether a missing topic is created when a client first uses it, and with how many partitions",
+        PolicyPath("autoTopicCreation", empty_removes=True),
+        key="autoTopicCreationOverride",
+    )
+    auto_subscription_creation_override: AutoSubscriptionCreation = policy(
+        RecordOf(AutoSubscriptionCreation),
+        default_subscription_creation,
+        "whether a missing subscription is created when a consumer first uses it",
+        PolicyPath("autoSubscriptionCreation", empty_removes=True),
+        PolicyPath("autoSubscriptionCreation", empty_removes=True),
+        key="autoSubscriptionCreationOverride",
+    )
+    subscription_types_enabled: frozenset[SubscriptionType] = policy(
+        WordSet(SubscriptionType),
+        default_subscription_types,
+        "which types of subscriptions consumers may use",
+        PolicyPath("subscriptionTypesEnabled", empty=[]),
+        PolicyPath("subscriptionTypesEnabled", empty=[], applied=False),
     )
     deduplication_enabled: bool = policy(
         Flag(),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar, cast
 
-from ...protocol.plain_values import is_text_map
+from ...protocol.plain_values import is_list, is_text_map
 
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
@@ -144,6 +144,43 @@ class Choice(Kind[E]):
         return cast("object", value.value)
 
 
+class WordSet(Kind[frozenset[E]]):
+    """A list of words: values of an enum, in the enum's order. An empty one says nothing."""
+
+    nothing: object = []
+
+    def __init__(self, words: type[E]) -> None:
+        self._words = words
+        self._word = Choice(words)
+
+    @property
+    def text(self) -> str:
+        return f"a list, each item {self._word.text}"
+
+    def fits(self, value: object) -> bool:
+        return is_list(value) and all(self._word.fits(item) for item in value)
+
+    def read(self, value: object) -> frozenset[E]:
+        return frozenset(self._word.read(item) for item in cast("list[object]", value))
+
+    def write(self, value: frozenset[E]) -> object:
+        return [one.value for one in self._words if one in value]
+
+
+class Text(Kind[str]):
+    """Any text."""
+
+    @property
+    def text(self) -> str:
+        return "a text"
+
+    def fits(self, value: object) -> bool:
+        return isinstance(value, str)
+
+    def read(self, value: object) -> str:
+        return cast("str", value)
+
+
 class FieldRecord:
     """A record of named fields: the base of frozen dataclasses whose fields are all declared with `part`."""
 
@@ -166,11 +203,12 @@ def part(name: str, kind: Kind[T], default: T) -> T:
 class RecordOf(Kind[R]):
     """A `FieldRecord`. As in Pulsar, a field that is missing or null has its default, and unknown fields are dropped.
 
-    The narrowest level counts as a whole.
+    The narrowest level counts as a whole. The plain form of a `sparse` one leaves out fields that say nothing.
     """
 
-    def __init__(self, record: type[R]) -> None:
+    def __init__(self, record: type[R], *, sparse: bool = False) -> None:
         self._record = record
+        self._sparse = sparse
         self._parts: dict[str, _PartOfRecord] = {
             field.name: field.metadata[_PART]
             for field in dataclasses.fields(record)  # type: ignore[arg-type]
@@ -198,7 +236,8 @@ class RecordOf(Kind[R]):
         plain: dict[str, object] = {}
         for field, one in self._parts.items():
             item = getattr(value, field)
-            plain[one.name] = one.kind.write(item) if item is not None else None
+            if item is not None or not self._sparse:
+                plain[one.name] = one.kind.write(item) if item is not None else None
         return plain
 
     def fault(self, value: R, name: str) -> str:

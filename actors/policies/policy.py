@@ -29,7 +29,8 @@ class PolicyPath:
     `path` is the last part of its path. `name` is the word in refusals, the path without one. `empty` is what GET shows
     while nothing is set; None is an empty body. Without `removable` there is no DELETE. `bad_request` says that a wrong
     value is answered with status 400; else it is 412. `empty_removes` says that a POST without a body takes the value
-    away; else it is refused. `no_content` says that GET answers 204 while nothing is set, and knows no `applied`. `put`
+    away; else it is refused. `no_content` says that GET answers 204 while nothing is set, and knows no `applied`; with
+    `applied` False it knows none either. `put`
     says that PUT sets the value; else it is POST. Without `settable` it is set and removed by a path of its own.
     `parameter` is the name in the query that has the value, a whole number; then there is no body.
     """
@@ -44,6 +45,7 @@ class PolicyPath:
     put: bool = False
     settable: bool = True
     parameter: str = ""
+    applied: bool = True
 
     @property
     def word(self) -> str:

@@ -1,4 +1,4 @@
-"""How many consumers and subscriptions a topic takes: Pulsar's bounds, and its refusals. 0 is no bound.
+"""Which consumers and how many, and how many subscriptions a topic takes: Pulsar's bounds and refusals. 0 is no bound.
 
 What is there already when a bound is lowered stays. Producers are counted by `publishing`.
 """
@@ -9,6 +9,8 @@ from typing import Protocol
 from ...protocol.errors import ConsumerBusy, NotAllowedError
 from ...protocol.topics import TopicName
 from ..policies.effective import EffectivePolicies
+from ..policies.subscription_types import SubscriptionType
+from .dispatchers import type_name
 from .subscription_members import SubscriptionMembers
 
 
@@ -30,6 +32,16 @@ def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
         raise NotAllowedError(
             f"{topic.name.full} has {bound} subscriptions, as many as it may have: delete one, or raise "
             "maxSubscriptionsPerTopic"
+        )
+
+
+def check_subscription_type(topic: BoundedTopic, subscription_type: int) -> None:
+    """Raise NotAllowedError for a type of subscriptions that the topic's policies do not enable."""
+    name = type_name(subscription_type)
+    if SubscriptionType(name) not in topic.policies.subscription_types_enabled:
+        raise NotAllowedError(
+            f"Topic[{topic.name.full}] doesn't support {name} sub type! Use another one, or change "
+            "subscriptionTypesEnabled"
         )
 
 

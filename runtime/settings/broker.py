@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from ...protocol.errors import SettingError
 from .text import setting
+
+SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,19 @@ class BrokerSettings:
         True,
         "Create a subscription when a consumer first uses it.",
     )
+    force_delete_namespace_allowed: bool = setting(
+        "forceDeleteNamespaceAllowed",
+        "pulsar",
+        False,
+        "Let the admin delete a namespace together with its topics, by force=true.",
+    )
+    subscription_types_enabled: str = setting(
+        "subscriptionTypesEnabled",
+        "pulsar",
+        ",".join(SUBSCRIPTION_TYPES),
+        "Types of subscriptions that consumers may use, separated by commas. The default for namespaces without the "
+        "policy subscription_types_enabled.",
+    )
     encryption_require_on_producer: bool = setting(
         "encryptionRequireOnProducer",
         "pulsar",
@@ -297,3 +313,13 @@ class BrokerSettings:
         "Further host names under which clients may call the admin HTTP, separated by commas; * allows every "
         "name. IP addresses, localhost and the machine's own name are always allowed.",
     )
+
+    def enabled_subscription_types(self) -> list[str]:
+        """The words of `subscriptionTypesEnabled`. Raises SettingError for one that is no type."""
+        words = [word.strip() for word in self.subscription_types_enabled.split(",") if word.strip()]
+        for word in words:
+            if word not in SUBSCRIPTION_TYPES:
+                raise SettingError(
+                    f"subscriptionTypesEnabled names {word!r}: the types are {', '.join(SUBSCRIPTION_TYPES)}"
+                )
+        return words

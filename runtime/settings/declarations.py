@@ -72,6 +72,7 @@ class Settings(
                 "defaultRetentionTimeInMinutes and defaultRetentionSizeInMB must be 0 both, or none of them: -1 is no "
                 "bound"
             )
+        self.enabled_subscription_types()
         if self.disk_usage_warn >= self.disk_usage_full:
             raise SettingError("diskUsageWarnThreshold must be below diskUsageThreshold")
         if self.session_timeout_s < 2 * self.heartbeat_interval_s:

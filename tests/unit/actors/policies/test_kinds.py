@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.policies.automatic_creation import AutoTopicCreation
 from magnetar.actors.policies.kinds import (
     INT_MAX,
     LONG_MAX,
@@ -19,8 +20,10 @@ from magnetar.actors.policies.kinds import (
     Real,
     RecordOf,
     WholeNumber,
+    WordSet,
     part,
 )
+from magnetar.actors.policies.subscription_types import SubscriptionType
 
 
 class Mode(enum.Enum):
@@ -127,3 +130,37 @@ def test_the_narrowest_level_counts_unless_the_kind_says_otherwise() -> None:
     ]
     wide, narrow = {Mode.HOLD: Quota(1), Mode.EVICT: Quota(2)}, {Mode.EVICT: Quota(3)}
     assert QUOTAS.over(wide, narrow) == {Mode.HOLD: Quota(1), Mode.EVICT: Quota(3)}
+
+
+def test_a_list_of_words_is_read_as_a_set_and_written_in_the_order_of_the_enum() -> None:
+    kind = WordSet(SubscriptionType)
+    for value in ("Shared", ["shared"], [1], {"Shared": 1}, None):
+        assert not kind.fits(value), value
+    for value in (["Key_Shared", "Shared", "Shared"], ["Shared", "Key_Shared"]):
+        assert kind.fits(value)
+        assert kind.read(value) == {SubscriptionType.SHARED, SubscriptionType.KEY_SHARED}
+        assert kind.write(kind.read(value)) == ["Shared", "Key_Shared"]
+    assert kind.read([]) == frozenset() and kind.nothing == []
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ({}, ""),
+        ({"allowAutoTopicCreation": False, "topicType": "x"}, ""),
+        ({"allowAutoTopicCreation": True}, "Unknown topic type [null]"),
+        ({"allowAutoTopicCreation": True, "topicType": "x"}, "Unknown topic type [x]"),
+        ({"allowAutoTopicCreation": True, "topicType": "non-partitioned"}, ""),
+        ({"allowAutoTopicCreation": True, "topicType": "non-partitioned", "defaultNumPartitions": 0}, "not allowed"),
+        ({"allowAutoTopicCreation": True, "topicType": "partitioned"}, "cannot be null"),
+        ({"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 0}, "less than 1"),
+        ({"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 10_001}, "more than"),
+        ({"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 10_000}, ""),
+    ],
+)
+def test_automatic_creation_is_refused_with_pulsars_reasons(value: dict[str, object], fault: str) -> None:
+    kind = RecordOf(AutoTopicCreation, sparse=True)
+    assert kind.fits(value)
+    found = kind.fault(kind.read(value), "autoTopicCreation")
+    assert fault in found and bool(found) is bool(fault)
+    assert kind.write(kind.read(value)) == {"allowAutoTopicCreation": False, **value}
