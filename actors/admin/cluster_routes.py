@@ -13,7 +13,7 @@ from ...runtime.metrics import Metrics
 from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
 from .policy_routes import policies_in, shown
-from .requests import Owners, json_answer, json_body, namespace_of, no_content
+from .requests import Owners, flag, json_answer, json_body, namespace_of, no_content
 
 GAUGES = {
     "magnetar_coordinator_up": "Whether the coordinator answers.",
@@ -184,8 +184,17 @@ class ClusterRoutes:
         return no_content()
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
-        """Delete a namespace that has no topics."""
-        await self._ask.delete_namespace(namespace=namespace_of(request))
+        """Delete a namespace that has no topics; with `force=true` also its topics, if the settings allow that."""
+        if not flag(request, "force"):
+            await self._ask.delete_namespace(namespace=namespace_of(request))
+            return no_content()
+        if not self._settings.force_delete_namespace_allowed:
+            raise web.HTTPMethodNotAllowed(
+                "DELETE",
+                [],
+                text="Broker doesn't allow forced deletion of namespaces: set forceDeleteNamespaceAllowed=true",
+            )
+        await self._ask.delete_namespace(namespace=namespace_of(request), force=True)
         return no_content()
 
     async def topics(self, request: web.Request) -> web.Response:

@@ -13,6 +13,7 @@ class NamespaceMethods:
     def __init__(self, office: Office) -> None:
         self._namespaces = office.namespaces
         self._registry = office.registry
+        self._deletions = office.namespace_deletions
         self._topics = office.topic_policies
 
     async def rpc_namespaces(self, connection: RpcConnection, tenant: str) -> list[str]:
@@ -38,9 +39,16 @@ class NamespaceMethods:
         """
         await self._namespaces.set_policy(namespace, policy, value)
 
-    async def rpc_delete_namespace(self, connection: RpcConnection, namespace: str) -> None:
-        """Raises TopicNotFound, NotAllowedError while it has topics."""
-        await self._namespaces.delete(namespace, self._registry.has_topics)
+    async def rpc_delete_namespace(self, connection: RpcConnection, namespace: str, force: bool = False) -> None:
+        """Delete a namespace; with `force` also its topics, with all that they store (see `namespace_deletions`).
+
+        Raises TopicNotFound; NotAllowedError while it has topics, unless forced; ServiceUnitNotReady: it takes long and
+        goes on.
+        """
+        if force:
+            await self._deletions.delete(namespace)
+        else:
+            await self._namespaces.delete(namespace, self._registry.has_topics)
 
     async def rpc_tenants(self, connection: RpcConnection) -> list[str]:
         return self._namespaces.tenants.names()

@@ -27,6 +27,7 @@ from ..members.contracts_namespaces import NamespacePolicies
 from ..members.peer_calls import MemberCalls
 from .member_lists import MemberLists
 from .membership import Membership
+from .namespace_deletions import NamespaceDeletions
 from .namespaces import Namespaces
 from .placement import Placement
 from .rebalancing import Rebalancer
@@ -54,7 +55,6 @@ class Office:
         self.active = True
         self.env = env
         self.settings = settings
-        self.cluster_id = cluster_id
         self.store = store
         self.ledger_ids = ledger_ids
         self.identity = Identity(cluster_id, ROLE_COORDINATOR, COORDINATOR_ID, str(store.epoch))
@@ -71,6 +71,7 @@ class Office:
         self.deletions = TopicDeletions(
             env, store, self.membership, self.placement, self.registry, self.topic_policies, self.broker_calls
         )
+        self.namespace_deletions = NamespaceDeletions(env, self.namespaces, self.registry, self.deletions)
         self.auditor = Auditor(
             env,
             self.identity,
@@ -112,6 +113,7 @@ class Office:
             await office.topic_policies.start()
             await office.placement.start()
             office.deletions.start()
+            office.namespace_deletions.start()
         except BaseException:
             await office.close()
             raise
@@ -121,6 +123,11 @@ class Office:
     def tick_interval_s(self) -> float:
         """How often sessions are judged."""
         return self.settings.heartbeat_interval_s / 2
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that the metadata store belongs to."""
+        return self.identity.cluster_id
 
     @property
     def epoch(self) -> int:
@@ -137,6 +144,7 @@ class Office:
         self.end()
         await self.rebalancer.close()
         await self.auditor.close()
+        await self.namespace_deletions.close()
         await self.deletions.close()
         await self.topic_policies.close()
         await self.namespaces.close()

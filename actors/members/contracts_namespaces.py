@@ -6,6 +6,8 @@ from typing import NamedTuple
 from ...runtime.rpc.contract import Contract, method
 from .permissions import ADMIN, BROKER
 
+NAMESPACE_DELETE_TIMEOUT_S = 120.0
+
 
 class NamespacePolicies(NamedTuple):
     """The policies of a namespace or a topic by name, and the version of its record. `policies` None: it has no record.
@@ -52,9 +54,13 @@ class NamespaceContract(Contract):
         """
         ...
 
-    @method(ADMIN)
-    async def delete_namespace(self, *, namespace: str) -> None:
-        """Raises TopicNotFound, NotAllowedError while it has topics."""
+    @method(ADMIN, timeout_s=NAMESPACE_DELETE_TIMEOUT_S)
+    async def delete_namespace(self, *, namespace: str, force: bool = False) -> None:
+        """Delete a namespace; with `force` also its topics, with all that they store.
+
+        Raises TopicNotFound; NotAllowedError while it has topics, unless forced; ServiceUnitNotReady: it takes long and
+        goes on.
+        """
         ...
 
     @method(ADMIN)

@@ -14,6 +14,7 @@ from .effective import POLICIES
 from .policy import Policy, PolicyValues
 
 _POLICIES = "policies"
+_DELETED = "deleted"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class NamespaceRecord:
     def policies(self) -> PolicyValues:
         """What is set, by name."""
         return cast("PolicyValues", self.fields[_POLICIES])
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the namespace is being deleted, with all that is in it."""
+        return self.fields.get(_DELETED) is True
+
+    def as_deleted(self) -> "NamespaceRecord":
+        """The record with the mark of that."""
+        return NamespaceRecord({**self.fields, _DELETED: True})
 
     def with_policy(self, name: str, value: object, settings: Settings, *, topic: bool = False) -> "NamespaceRecord":
         """The record with one policy set; None takes it away. Raises InvalidConfiguration like `new`, and for a policy
