@@ -32,6 +32,33 @@ UNSUPPORTED_DEFAULTS: Mapping[str, object] = {
 """Policies that there are not here, and the values by which Pulsar's tools say that they are not set. They send all
 policies of a namespace that they create. An empty value says so, too."""
 
+SHOWN_ALWAYS: Mapping[str, object] = {
+    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+    "replication_clusters": [],
+    "allowed_clusters": [],
+    "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
+    "backlog_quota_map": {},
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "deleted": False,
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "is_allow_auto_update_schema": True,
+    "schema_validation_enforced": False,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "migrated": False,
+}
+"""What Pulsar shows of a namespace without policies. There are no bundles here, which is shown as one."""
+
 WITHOUT_MEANING = ("bundles",)
 """What Pulsar's tools always send, and has no meaning here: topics are placed one by one."""
 
@@ -166,15 +193,13 @@ def topic_with_policies(request: web.Request, settings: Settings) -> TopicName:
 
 
 def shown(policies: PolicyValues, cluster: str) -> dict[str, object]:
-    """The policies of a namespace in the body of an answer: those that are set, and switches always, as in Pulsar."""
-    found: dict[str, object] = {}
+    """The policies of a namespace in the body of an answer: as in Pulsar, those that are set, and some always."""
+    found: dict[str, object] = {**SHOWN_ALWAYS, "replication_clusters": [cluster]}
     for name in _NAMES.values():
         policy = POLICIES[name]
-        value = policies.get(name, policy.kind.nothing)
-        if policy.by_cluster:
-            found[policy.key] = {} if value is None else {cluster: value}
-        elif value is not None:
-            found[policy.key] = value
+        if name in policies:
+            found[policy.key] = {cluster: policies[name]} if policy.by_cluster else policies[name]
+    found["clusterDispatchRate"] = found["topicDispatchRate"]
     return found
 
 
@@ -192,8 +217,9 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
     for key, value in body.items():
         name = _NAMES.get(key)
         if name is None:
-            _check_unset(key, value, cluster)
-            continue
+            if key != "clusterDispatchRate" or value != body.get("topicDispatchRate"):
+                _check_unset(key, value, cluster)
+            continue  # the old name of a policy that is there, too, says nothing more
         policy = POLICIES[name]
         if policy.by_cluster:
             value = _of_cluster(key, value, cluster)

@@ -102,7 +102,6 @@ class NamespaceDeletions:
         logger.info("the namespace %s is deleted", name)
 
     async def _remove(self, name: str) -> None:
-        await self._registry.creations_ended(name)
         while topics := self._registry.names_in(name)[:TOPICS_AT_A_TIME]:
             outcomes = await asyncio.gather(*(self._delete_topic(topic) for topic in topics), return_exceptions=True)
             for outcome in outcomes:
@@ -111,7 +110,9 @@ class NamespaceDeletions:
         await self._namespaces.remove_marked(name)
 
     async def _delete_topic(self, topic: str) -> None:
+        if (creation := self._registry.creating.get(topic)) is not None:
+            await asyncio.wait((creation,))
         try:
             await self._topics.delete(TopicName.parse(topic), force=True)
         except TopicNotFound:
-            return  # another call has deleted it
+            return  # it was not created, or another call has deleted it

@@ -48,7 +48,7 @@ class NamespaceMethods:
         if force:
             await self._deletions.delete(namespace)
         else:
-            await self._namespaces.delete(namespace, self._registry.has_topics)
+            await self._namespaces.delete(namespace, self._registry.names_in)
 
     async def rpc_tenants(self, connection: RpcConnection) -> list[str]:
         return self._namespaces.tenants.names()

@@ -18,7 +18,7 @@ Which topics a namespace has is not known here.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from ...protocol.errors import KeyExists, NotAllowedError, TopicNotFound
@@ -147,11 +147,11 @@ class Namespaces:
                 version = await self._in_doubt.outcome_of(namespace, change, None)
             self._enter(namespace, record, version)
 
-    async def delete(self, name: str, in_use: Callable[[str], bool]) -> None:
-        """Raises TopicNotFound, NotAllowedError while topics are in it, as `in_use` says."""
+    async def delete(self, name: str, topics_in: Callable[[str], Sequence[str]]) -> None:
+        """Raises TopicNotFound, NotAllowedError while topics are in it, as `topics_in` says."""
         async with self._changing:
             self.check(name)
-            if in_use(name):
+            if topics_in(name):
                 raise NotAllowedError(f"the namespace {name} still has topics: delete them first", exists=True)
             self._going[name] = None
             try:

@@ -56,7 +56,7 @@ class TopicMethods:
         """
         check_topic_creation(connection, create)
         name = TopicName.parse(topic)
-        wanted = self._registry.may_create(name) if create is None else create
+        wanted = self._office.namespaces.creation(name.namespace).allow if create is None else create
         await self._registry.check_assignable(name, wanted)
         preferred = connection.peer.node_id if here and name.partition < 0 else None
         assignment = await self._assign(name.full, preferred)

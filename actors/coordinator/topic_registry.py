@@ -55,7 +55,8 @@ class TopicRegistry:
         self._counts: dict[str, int] = {}
         """Topics of each namespace, partitions counted one by one; also those that are being created."""
         self._changing = asyncio.Lock()
-        self._creating: dict[str, asyncio.Future[None]] = {}
+        self.creating: dict[str, asyncio.Future[None]] = {}
+        """By full name: ends when the topic is created, or is not."""
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable."""
@@ -126,10 +127,6 @@ class TopicRegistry:
         if partitions:
             raise NotAllowedError(f"{topic.full} has {partitions} partitions: name one of them")
 
-    def may_create(self, topic: TopicName) -> bool:
-        """Whether a topic of that name is created when a client first uses it."""
-        return self._namespaces.creation(topic.namespace).allow
-
     def would_create(self, topic: TopicName) -> bool:
         """Whether `topic` is missing, and its first client would create it."""
         creation = self._namespaces.creation(topic.namespace)
@@ -179,14 +176,14 @@ class TopicRegistry:
             raise InvalidConfiguration(f"a topic has up to {PARTITIONS_MAX} partitions, not {partitions}")
         if len(metadata_keys.cursor(topic.path, "").encode()) > KEY_SIZE_MAX_BYTES - 300:
             raise InvalidTopicName(f"the topic name {topic.full[:100]}… is too long: shorten it")
-        while topic.full in self._creating:
-            await asyncio.wait((self._creating[topic.full],))
+        while topic.full in self.creating:
+            await asyncio.wait((self.creating[topic.full],))
         self._check_stays(topic)
         self._namespaces.check(topic.namespace)
         if topic.full in self._partitions:
             raise KeyExists(f"{topic.full} already exists", partitions=self._partitions[topic.full])
         self._take_room(topic.namespace, max(partitions, 1))
-        under_way = self._creating[topic.full] = asyncio.get_running_loop().create_future()
+        under_way = self.creating[topic.full] = asyncio.get_running_loop().create_future()
         try:
             version: int | None = None
             if topic.persistent or partitions:
@@ -195,7 +192,7 @@ class TopicRegistry:
             self._enter(topic.full, partitions, version)
         finally:
             self._counts[topic.namespace] -= max(partitions, 1)  # `_enter` has counted it, if it was created
-            del self._creating[topic.full]
+            del self.creating[topic.full]
             under_way.set_result(None)
         return partitions
 
@@ -279,21 +276,10 @@ class TopicRegistry:
         return [(name, self._partitions[name]) for name in names[first : first + max(1, min(limit, LIST_LIMIT_MAX))]]
 
     def names_in(self, namespace: str) -> list[str]:
-        """Full names of the topics of a namespace, also of one that is being deleted."""
-        return list(self._names_by_namespace.get(namespace, ()))
-
-    async def creations_ended(self, namespace: str) -> None:
-        """Wait until no topic is being created in a namespace. One that is being deleted begins no more."""
-        while creations := [
-            creation for topic, creation in self._creating.items() if TopicName.parse(topic).namespace == namespace
-        ]:
-            await asyncio.wait(creations)
-
-    def has_topics(self, namespace: str) -> bool:
-        """Whether topics are in a namespace, or are being created there."""
-        return bool(self._names_by_namespace.get(namespace)) or any(
-            TopicName.parse(topic).namespace == namespace for topic in self._creating
-        )
+        """Full names of the topics of a namespace, and of those that are being created there."""
+        there = self._names_by_namespace.get(namespace, ())
+        coming = [name for name in self.creating if TopicName.parse(name).namespace == namespace]
+        return list(dict.fromkeys((*there, *coming)))
 
     # -- inside --------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """When a topic counts as inactive, so that its broker may have it deleted.
 
-A topic is in use while it has a producer, or while its subscriptions need it: under `delete_when_no_subscriptions` each
-of them does, under `delete_when_subscriptions_caught_up` those with a backlog. The cursor of a compaction counts as a
-subscription. A bulk read that is planned, and a pin, are a use of that moment.
+A topic is in use while it has a producer, or while a subscription needs it. Under `delete_when_no_subscriptions` each
+subscription does. Under `delete_when_subscriptions_caught_up` those with a backlog do. The cursor of a compaction
+counts as a subscription. A bulk read that is planned, and a pin, are a use of that moment.
 
 A topic is inactive when it has not been in use for the policy's time, has no client, and stores nothing that its
 retention covers. The time begins again when a broker loads the topic. So a move makes it longer, never shorter.

@@ -15,8 +15,7 @@ that is used up does:
 - `consumer_backlog_eviction`: the next check takes the oldest messages away from the subscriptions that are too far
   behind, down to `EVICTION_SHARE` of the size, or to the age.
 
-None of this is told to the storage in another way than an acknowledgement: a crash loses at most a move that the next
-check repeats.
+All this reaches the storage as acknowledgements only. So a crash loses at most a move that the next check repeats.
 
 A durable subscription expires when it has had no consumer for `subscription_expiration_time_minutes`. It is then
 deleted as if a client had unsubscribed. When the topic closes, the time since which a subscription is idle is stored
@@ -160,7 +159,7 @@ class TopicKeeping(TopicChecks):
         """The topic closes, and consumers are gone: let the cursors store since when their subscriptions are idle."""
         if self._host.policies.subscription_expiration_time_minutes > 0:
             for subscription in self._host.subscriptions.values():
-                subscription.cursor.note_idle(subscription.idle_since_ms)
+                subscription.cursor.idle_at_close_ms = subscription.idle_since_ms
 
     # -- trimming ----------------------------------------------------------------------------------------------------
 

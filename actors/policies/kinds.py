@@ -3,8 +3,8 @@
 A value has two forms. The *plain* form is Pulsar's JSON: it is what records store, what travels, and what the admin
 shows. The other form is what topics read: immutable, with a type of its own where a number or a text does not do.
 
-A kind answers for both: `fits` and `fault` test a value that came from outside, `read` and `write` go from one form to
-the other, and `over` says what holds when two levels have a value. A level that does not say anything has no value at
+A kind answers for both. `fits` and `fault` test a value that came from outside. `read` and `write` go from one form to
+the other. `over` says what holds when two levels have a value. A level that does not say anything has no value at
 all: "not set" is no value of any kind.
 """
 

@@ -39,8 +39,8 @@ class Cursor:
         self._state = state
         self.idle_since_ms = 0 if storage is None else storage.idle_since_ms
         """Since when its subscription had no consumer when the topic was closed; 0 if that is not known."""
-        if storage is not None:
-            storage.idle_since_ms = 0
+        self.idle_at_close_ms = 0
+        """What `close` is to store for the next owner. It is not stored if the state does not fit into the record."""
         self._writer = CursorWriter(home, self.name, state, storage, self._fenced)
 
     # -- where it is -----------------------------------------------------------------------------------------------
@@ -148,12 +148,6 @@ class Cursor:
         """
         await self._writer.flush()
 
-    def note_idle(self, since_ms: int) -> None:
-        """The topic is about to close: store since when the subscription has no consumer, if the state fits into the
-        record."""
-        if (storage := self._writer.storage) is not None:
-            storage.idle_since_ms = since_ms
-
     # -- life --------------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -180,7 +174,7 @@ class Cursor:
 
     async def close(self) -> None:
         """Write what is not written, in the cheapest form to open again, and stop. Raises like `flush`."""
-        await self._writer.close()
+        await self._writer.close(self.idle_at_close_ms)
 
     async def delete(self) -> None:
         """Delete the cursor. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown."""

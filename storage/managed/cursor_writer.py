@@ -109,7 +109,7 @@ class CursorWriter:
             self._cancel_timer()
             self._fail_waiters(error)
 
-    async def close(self) -> None:
+    async def close(self, idle_since_ms: int = 0) -> None:
         """Write what is not written, in the cheapest form to open again, and stop. Raises like `flush`."""
         if self.state is CursorWriterState.CLOSED:
             return
@@ -117,7 +117,8 @@ class CursorWriter:
         if self.storage is None:
             return
         try:
-            has_news = self.dirty or self.storage.ledger_writer is not None or self.storage.idle_since_ms
+            self.storage.idle_since_ms = idle_since_ms
+            has_news = self.dirty or self.storage.ledger_writer is not None or idle_since_ms
             if self.error is None and has_news:
                 await self._write_last(self.storage)
         finally:

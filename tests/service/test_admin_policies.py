@@ -16,6 +16,11 @@ FRESH_IN_PULSAR: dict[str, Any] = {
     "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
     "backlog_quota_map": {},
     "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
     "latency_stats_sample_rate": {},
     "deleted": False,
     "encryption_required": False,
@@ -29,7 +34,8 @@ FRESH_IN_PULSAR: dict[str, Any] = {
     "properties": {},
     "migrated": False,
 }
-"""What Pulsar 4.2.4 stores for a namespace that was created without policies, and what its tools send."""
+"""What Pulsar 4.2.4 shows of a namespace that was created without policies, and what its tools send. It has as many
+bundles as its settings say."""
 
 
 BOUNDS = [
@@ -160,3 +166,98 @@ async def test_a_topic_says_its_largest_message_with_pulsars_answers(http: Http)
     assert (await http("POST", path, text=""))[0] == 400
     assert await http("DELETE", path) == await http("GET", path) == (204, "")
     assert (await http("GET", f"{NAMESPACE}/maxMessageSize"))[0] in (404, 501)
+
+
+async def test_all_policies_of_a_namespace_are_shown_as_by_pulsar_and_can_be_sent_back(http: Http) -> None:
+    assert await http("GET", NAMESPACE) == (200, FRESH_IN_PULSAR)
+    rate = {
+        "dispatchThrottlingRateInMsg": 7,
+        "dispatchThrottlingRateInByte": 0,
+        "relativeToPublishRate": False,
+        "ratePeriodInSecond": 1,
+    }
+    given = {
+        "inactive_topic_policies": {
+            "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+            "maxInactiveDurationSeconds": 5,
+            "deleteWhileInactive": True,
+        },
+        "autoTopicCreationOverride": {"allowAutoTopicCreation": False},
+        "autoSubscriptionCreationOverride": {"allowAutoSubscriptionCreation": False},
+        "subscription_expiration_time_minutes": 0,
+        "subscription_types_enabled": ["Shared", "Key_Shared"],
+        "topicDispatchRate": {"standalone": rate},
+        "clusterDispatchRate": {"standalone": rate},
+        "is_allow_auto_update_schema": False,
+        "message_ttl_in_seconds": 9,
+    }
+    one, other = "/admin/v2/namespaces/public/one", "/admin/v2/namespaces/public/other"
+    assert await http("PUT", one, given) == (204, "")
+    shown = (await http("GET", one))[1]
+    assert shown == {**FRESH_IN_PULSAR, **given}
+    assert await http("PUT", other, shown) == (204, "")
+    assert await http("GET", other) == (200, shown)
+    assert (await http("PUT", one + "2", {"clusterDispatchRate": {"standalone": rate}}))[0] == 412
+
+
+OVERRIDES: list[tuple[str, Any, Any]] = [
+    ("inactiveTopicPolicies", {}, {"maxInactiveDurationSeconds": 0, "deleteWhileInactive": False}),
+    ("autoTopicCreation", {}, {"allowAutoTopicCreation": False}),
+    ("autoSubscriptionCreation", {}, {"allowAutoSubscriptionCreation": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "shown"), OVERRIDES)
+async def test_an_object_is_set_shown_and_taken_away_by_an_empty_body(
+    http: Http, name: str, given: Any, shown: Any
+) -> None:
+    paths = [f"{NAMESPACE}/{name}"]
+    if name != "autoTopicCreation":
+        await http("PUT", "/admin/v2/persistent/public/default/t")
+        paths.append(f"/admin/v2/persistent/public/default/t/{name}")
+    for path in paths:
+        assert await http("GET", path) == (200, "")
+        for taken_away in ("", "null", None):
+            assert await http("POST", path, given) == (204, "")
+            assert await http("GET", path) == (200, shown)
+            if taken_away is None:
+                assert await http("DELETE", path) == (204, "")
+            else:
+                assert await http("POST", path, text=taken_away) == (204, "")
+            assert await http("GET", path) == (200, "")
+        for wrong in ("[]", "3", '"x"'):
+            assert (await http("POST", path, text=wrong))[0] == 400, wrong
+        assert (await http("PUT", path, given))[0] == 405
+
+
+async def test_subscriptions_expire_by_a_number_in_the_body_or_for_a_topic_in_the_query(http: Http) -> None:
+    path, topic = f"{NAMESPACE}/subscriptionExpirationTime", "/admin/v2/persistent/public/default/t"
+    assert await http("GET", path) == (200, "")
+    assert await http("POST", path, 5) == (204, "")
+    assert await http("GET", path) == (200, 5)
+    assert (await http("POST", path, -1))[0] == 412
+    assert (await http("POST", path, text=""))[0] == 400
+    assert await http("PUT", topic) == (204, "")
+    own = f"{topic}/subscriptionExpirationTime"
+    assert await http("GET", own) == (200, "")
+    assert await http("GET", own + "?applied=true") == (200, 5)
+    assert await http("POST", own + "?subscriptionExpirationTime=7") == (204, "")
+    assert await http("GET", own) == (200, 7)
+    assert await http("POST", own) == (204, "")
+    assert await http("GET", own) == (200, "")
+
+
+async def test_types_of_subscriptions_are_a_list_and_an_empty_one_takes_them_away(http: Http) -> None:
+    await http("PUT", "/admin/v2/persistent/public/default/t")
+    for path in (
+        f"{NAMESPACE}/subscriptionTypesEnabled",
+        "/admin/v2/persistent/public/default/t/subscriptionTypesEnabled",
+    ):
+        assert await http("GET", path + "?applied=true") == (200, [])
+        assert await http("POST", path, ["Key_Shared", "Shared"]) == (204, "")
+        assert await http("GET", path) == (200, ["Shared", "Key_Shared"])
+        for wrong in ('["shared"]', "null", "", "{}", '"Shared"'):
+            assert (await http("POST", path, text=wrong))[0] == 400, wrong
+        assert await http("POST", path, []) == (204, "")
+        assert await http("GET", path) == (200, [])
+        assert await http("DELETE", path) == (204, "")

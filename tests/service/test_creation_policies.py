@@ -101,7 +101,7 @@ def test_a_namespace_or_topic_says_whether_consumers_create_subscriptions(
     assert cluster.brokers[1].topics.loaded[topic] is loaded
 
 
-def test_only_enabled_types_of_subscriptions_are_served_and_consumers_that_are_there_stay(
+def test_only_enabled_types_of_subscriptions_are_served_and_old_consumers_stay(
     side: Any, cluster: EmbeddedCluster, namespace: str
 ) -> None:
     topic = f"persistent://{namespace}/t"

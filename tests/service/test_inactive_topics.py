@@ -141,7 +141,7 @@ def test_a_broker_without_its_coordinator_asks_again(cluster: EmbeddedCluster, t
     until(lambda: not exists(cluster, topic))
 
 
-def test_a_subscription_expires_and_a_move_of_its_topic_does_not_begin_its_time_again(
+def test_a_subscription_expires_and_its_time_goes_on_when_the_topic_moves(
     side: Any, cluster: EmbeddedCluster, topic: str
 ) -> None:
     side.client.subscribe(topic, "s").close()

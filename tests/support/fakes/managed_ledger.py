@@ -23,7 +23,7 @@ class MemoryCursor:
         self.flush_allowed = asyncio.Event()
         self.flush_allowed.set()
         self.batches = BatchIndexes()
-        self.idle_since_ms = 0
+        self.idle_since_ms = self.idle_at_close_ms = 0
         self._ledger = ledger
         self._first = first
         self._beyond: set[Position] = set()
@@ -75,9 +75,6 @@ class MemoryCursor:
 
     def acknowledge_cumulative(self, position: Position) -> None:
         self._first = max(self._first, self._ledger.next_position(position))
-
-    def note_idle(self, since_ms: int) -> None:
-        self.idle_since_ms = since_ms
 
     async def flush(self) -> None:
         await self.flush_allowed.wait()

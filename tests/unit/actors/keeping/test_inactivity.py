@@ -77,7 +77,7 @@ async def test_consumers_a_closing_topic_and_retention_keep_a_topic(monkeypatch:
     assert not found.check()
 
 
-async def test_the_mode_says_which_subscriptions_count_and_the_switch_whether_any_topic_goes() -> None:
+async def test_the_mode_says_which_subscriptions_count_and_the_switch_whether_a_topic_goes() -> None:
     topic = idle_topic()
     asked: list[InactiveTopicDeleteMode] = []
     found = Inactivity(topic, lambda mode: bool(asked.append(mode)))
@@ -116,7 +116,7 @@ async def test_a_topic_goes_when_its_producer_has_left_and_not_before() -> None:
         await until(lambda: TOPIC not in front.topics.loaded)
 
 
-async def test_a_subscription_keeps_its_topic_and_a_policy_lets_it_go_once_it_has_everything() -> None:
+async def test_a_subscription_keeps_its_topic_or_by_policy_only_while_it_has_a_backlog() -> None:
     async with broker_front(**AT_ONCE) as front:
         peer = await used_topic(front)
         assert type(await peer.subscribe(TOPIC, "s", 1, **DURABLE)) is CommandSuccess

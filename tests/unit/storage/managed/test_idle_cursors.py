@@ -26,7 +26,7 @@ async def test_the_next_owner_gets_the_time_and_takes_it_out_of_the_record(clust
     cursor = await managed.open_cursor("s", "earliest")
     positions = (await append(managed, bodies(4))).positions
     cursor.acknowledge(positions[2 : 2 + acknowledged])
-    cursor.note_idle(1234)
+    cursor.idle_at_close_ms = 1234
     await managed.close()
     assert (await record_of(cluster)).idle_since_ms == 1234
     managed = await open_(cluster, epoch=2)
@@ -40,10 +40,10 @@ async def test_the_next_owner_gets_the_time_and_takes_it_out_of_the_record(clust
 async def test_a_crash_leaves_no_time(cluster: Any) -> None:
     managed = await open_(cluster)
     cursor = await managed.open_cursor("s", "earliest")
-    cursor.note_idle(1234)
+    cursor.idle_at_close_ms = 1234
     await managed.close()
     crashed = await open_(cluster, epoch=2, keep=True)
-    crashed.cursors["s"].note_idle(5678)
+    crashed.cursors["s"].idle_at_close_ms = 5678
     managed = await open_(cluster, epoch=3, ledgers=cluster.new_ledgers())
     assert managed.cursors["s"].idle_since_ms == 0
     await managed.close()
