@@ -14,7 +14,8 @@ from ..aio.producer import report
 from ..core.configuration import ProducerConfiguration
 from ..core.message_id import MessageId
 from ..core.options import refuse
-from ..producing.outbox import Attributes, Outbox, SendCallback, ignore
+from ..producing.attributes import Attributes
+from ..producing.outbox import Outbox, SendCallback, ignore
 from ..producing.send_outcome import SendOutcome
 from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms, payload_of
 from .pickling import Opener, OpensLater

@@ -8,8 +8,9 @@ from ...protocol.pulsar_pb2 import KeyValue, MessageMetadata
 from ..core.connection import MESSAGE_SIZE_DEFAULT_BYTES
 from ..crypto.encryption import MessageEncryptor
 from ..schemas.schema import EncodedKey
+from .attributes import Attributes
 from .chunking import cut
-from .outbox import Attributes, Batch
+from .outbox import Batch
 
 _COMPRESSION = b"\x40"
 _UNCOMPRESSED_SIZE = b"\x48"
@@ -84,6 +85,8 @@ def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:
             metadata.partition_key_b64_encoded = True
     if attributes.ordering_key is not None:
         metadata.ordering_key = attributes.ordering_key.encode("utf-8", "surrogateescape")
+    if attributes.schema_version:
+        metadata.schema_version = attributes.schema_version  # behind the producer's own: the last one counts
     if batched:
         return metadata
     if attributes.properties:

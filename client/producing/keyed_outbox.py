@@ -7,7 +7,8 @@ follow each other.
 
 from collections.abc import Sequence
 
-from .outbox import Attributes, Batch, Outbox, SendCallback
+from .attributes import Attributes
+from .outbox import Batch, Outbox, SendCallback
 
 
 class _OpenBatch:
@@ -57,6 +58,7 @@ class KeyedOutbox(Outbox):
                 number,
                 attributes.event_timestamp,
                 attributes.null_value,
+                schema_version=attributes.schema_version,
             )
             piece = numbered.encode(content)
             if self._size + len(piece) > self._bytes_max and self._callbacks:

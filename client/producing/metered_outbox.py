@@ -11,8 +11,9 @@ from ...protocol.errors import MagnetarError, MemoryBufferIsFull
 from ..core.memory_limit import MemoryLimit
 from ..core.pending_pool import PendingPool
 from ..core.threading_bridge import Handover
+from .attributes import Attributes
 from .keyed_outbox import KeyedOutbox
-from .outbox import MESSAGE_OVERHEAD_BYTES, Attributes, Outbox, SendCallback
+from .outbox import MESSAGE_OVERHEAD_BYTES, Outbox, SendCallback
 
 
 class MeteredOutbox(Outbox):

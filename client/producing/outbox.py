@@ -16,18 +16,17 @@ Key-based batching is another outbox (`producing/keyed_outbox.py`). What becomes
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
 from ...protocol.batches import encode_batch, encode_single
-from ...protocol.commands import varint
 from ...protocol.errors import MagnetarError, ProducerQueueIsFull
 from ...protocol.message_id import Position
 from ..core.message_id import MessageId
 from ..core.pending_pool import PendingPool
 from ..core.results import Result
 from ..core.threading_bridge import Handover
-from ..schemas.schema import EncodedKey
+from .attributes import Attributes
 
 SendCallback = Callable[[Result, MessageId], object]
 
@@ -37,66 +36,6 @@ MESSAGE_OVERHEAD_BYTES = 10
 
 def ignore(result: Result, message_id: MessageId) -> None:
     """The callback of those who asked for none."""
-
-
-class Attributes:
-    """What a message may carry beside its payload. `content` None is a null value (a tombstone)."""
-
-    __slots__ = (
-        "deliver_at_ms",
-        "event_timestamp",
-        "null_value",
-        "ordering_key",
-        "partition_key",
-        "properties",
-        "sequence_id",
-    )
-
-    def __init__(
-        self,
-        properties: Mapping[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
-        sequence_id: int | None = None,
-        event_timestamp: int | None = None,
-        null_value: bool = False,
-        deliver_at_ms: int | None = None,
-    ) -> None:
-        self.properties = properties
-        self.partition_key = partition_key
-        self.ordering_key = ordering_key
-        self.sequence_id = sequence_id
-        self.event_timestamp = event_timestamp
-        self.null_value = null_value
-        self.deliver_at_ms = deliver_at_ms
-        """Such a message is an entry of its own, even with batching."""
-
-    def encode(self, content: bytes) -> bytes:
-        """The message as a piece of a batch: its SingleMessageMetadata, by hand because it is made once per message."""
-        metadata = b"\x18" + varint(len(content))
-        if self.partition_key is not None:
-            metadata += _text(b"\x12", self.partition_key)
-            if type(self.partition_key) is EncodedKey:
-                metadata += b"\x30\x01"
-        if self.properties:
-            for key, value in self.properties.items():
-                pair = _text(b"\x0a", key) + _text(b"\x12", value)
-                metadata += b"\x0a" + varint(len(pair)) + pair
-        if self.event_timestamp:
-            metadata += b"\x28" + varint(self.event_timestamp)
-        if self.ordering_key is not None:
-            metadata += _text(b"\x3a", self.ordering_key)
-        if self.sequence_id is not None:
-            metadata += b"\x40" + varint(self.sequence_id)
-        if self.null_value:
-            metadata += b"\x48\x01"
-        return len(metadata).to_bytes(4, "big") + metadata + content
-
-
-def _text(tag: bytes, text: str) -> bytes:
-    """A string field."""
-    data = text.encode("utf-8", "surrogateescape")  # an ordering key that was received may be any bytes
-    return tag + varint(len(data)) + data
 
 
 class Flush:

@@ -22,9 +22,10 @@ from ..core.pending_pool import PendingPool
 from ..crypto.encryption import MessageEncryptor
 from ..crypto.keys import ProducerCryptoFailureAction
 from ..schemas.automatic import AutoProduceBytesSchema, ProducedBytes
+from .attributes import Attributes
 from .key_renewal import KeyRenewal
 from .metered_outbox import outbox_type
-from .outbox import Attributes, Outbox, SendCallback
+from .outbox import Outbox, SendCallback
 from .partition_growth import PartitionGrowth
 from .partition_producer import PartitionProducer
 from .producer_statistics import ProducerStatistics

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import MessageId
+from magnetar.client.producing.attributes import Attributes
 from magnetar.client.producing.entry_encoder import EntryEncoder
-from magnetar.client.producing.outbox import Attributes, Batch, ignore
+from magnetar.client.producing.outbox import Batch, ignore
 from magnetar.protocol import entries
 from magnetar.protocol.compression import CompressionType
 from magnetar.protocol.errors import (

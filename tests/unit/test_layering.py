@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client.acknowledging": BASE | {"client.core"},
     "client.consuming": BASE
     | {"client.acknowledging", "client.core", "client.crypto", "client.schemas", "client.statistics"},
-    "client.letters": BASE | {"client.core", "client.producing", "client.consuming", "client.statistics"},
+    "client.letters": BASE
+    | {"client.core", "client.schemas", "client.producing", "client.consuming", "client.statistics"},
     "client.aio": BASE
     | {"client.core", "client.crypto", "client.producing", "client.consuming", "client.letters", "client.statistics"}
     | {"client.schemas"},

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.configuration import CompressionType
 from magnetar.client.core.message_id import MessageId
+from magnetar.client.producing.attributes import Attributes
 from magnetar.client.producing.entry_encoder import EntryEncoder
-from magnetar.client.producing.outbox import Attributes, Batch, ignore
+from magnetar.client.producing.outbox import Batch, ignore
 from magnetar.protocol.batches import decode_batch, encode_batch, encode_single
 from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.errors import MessageTooBig, OperationNotSupported, ProtocolError

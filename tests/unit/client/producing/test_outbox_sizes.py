@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.client.core.threading_bridge import NoLock
+from magnetar.client.producing.attributes import Attributes
 from magnetar.client.producing.keyed_outbox import KeyedOutbox
-from magnetar.client.producing.outbox import Attributes, Outbox, ignore
+from magnetar.client.producing.outbox import Outbox, ignore
 
 
 class Handover:
