@@ -1,13 +1,15 @@
 """Runs simulations: `python tests/simulation/run.py --seeds 1000`, or `--seed 7` for one transcript.
 
 There are two scenarios: a whole cluster (`scenarios.cluster`), and ledgers without brokers (`scenarios.ledgers`),
-which costs much less. An even seed is one of the first, an odd one of the second, unless `--scenario` says which.
+which costs much less. An even seed is one of the first, an odd one of the second, unless `--scenario` says which. With
+"kept" each cluster has a workload of `scenarios.kept`, which else takes part in a share of them.
 
 A run prints an *unseed*, drawn from all that happened: two runs of a seed that differ in it were not deterministic.
 """
 
 import argparse
 import concurrent.futures
+import functools
 import itertools
 import logging
 import os
@@ -24,7 +26,11 @@ from simulation.scenarios import cluster, ledgers
 from simulation.world.harness import Outcome
 from simulation.world.transcript import Transcript
 
-SCENARIOS = {"cluster": cluster.simulate, "ledgers": ledgers.simulate}
+SCENARIOS = {
+    "cluster": cluster.simulate,
+    "ledgers": ledgers.simulate,
+    "kept": functools.partial(cluster.simulate, kept_share=1.0),
+}
 
 
 def scenario_of(seed: int, chosen: str | None) -> str:
@@ -113,7 +119,7 @@ def main() -> int:
         print(f"  {name}: {totals[name]}")
     unseed = zlib.crc32(repr([(outcome.seed, outcome.unseed) for outcome in outcomes]).encode())
     ran = [scenario_of(outcome.seed, options.scenario) for outcome in outcomes]
-    kinds = ", ".join(f"{ran.count(name)} {name}" for name in SCENARIOS)
+    kinds = ", ".join(f"{ran.count(name)} {name}" for name in SCENARIOS if name in ran)
     print(f"{len(ran)} seeds ({kinds}) in {elapsed:.0f} s ({len(ran) / elapsed:.2f}/s), unseed {unseed:08x}")
     print(f"failed: {failed}" if failed else "no violation")
     return 1 if failed else 0

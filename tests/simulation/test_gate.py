@@ -41,6 +41,12 @@ def test_the_gate_finds_what_is_switched_on_and_nothing_else() -> None:
     assert table[-1].endswith("none of them with a violation")
 
 
+@pytest.mark.parametrize("name", catalog.MUTANTS)
+def test_what_a_mutant_replaces_is_there(name: str) -> None:
+    with catalog.active(name):
+        pass
+
+
 def test_a_mutant_that_is_not_caught_fails_the_gate(monkeypatch, capsys) -> None:
     harmless = Mutant("harmless", "none", "I1", lambda stack: None)
     monkeypatch.setitem(catalog.MUTANTS, harmless.name, harmless)

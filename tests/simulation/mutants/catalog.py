@@ -21,7 +21,16 @@ from .policies import POLICIES
 from .repair import REPAIR
 
 MUTANTS = {
-    mutant.name: mutant for mutant in (*COMPACTION, *DEDUPLICATION, *KEEPING, *ORIGINAL, *OWN, *POLICIES, *REPAIR)
+    mutant.name: mutant
+    for mutant in (
+        *COMPACTION,
+        *DEDUPLICATION,
+        *KEEPING,
+        *ORIGINAL,
+        *OWN,
+        *POLICIES,
+        *REPAIR,
+    )
 }
 EXPLORED = ("#2614", "#2615", "#1591")
 

@@ -53,6 +53,7 @@ from ..world.cluster import Node, SimCluster, draw_settings
 from ..world.harness import Outcome, Prepared, run_seed
 from ..world.loop import SimLoop
 from ..world.transcript import Transcript
+from . import kept
 
 SAFETY_S = 8.0
 CHUNKED_SHARE = 0.5
@@ -79,7 +80,14 @@ DELETION_DELAY_MAX_S = 3.0
 class Scenario:
     """See the module."""
 
-    def __init__(self, cluster: SimCluster, history: History, random: Random, faults: ClusterFaults | None) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        history: History,
+        random: Random,
+        faults: ClusterFaults | None,
+        kept_share: float = kept.SHARE,
+    ) -> None:
         self._cluster = cluster
         self._history = history
         self._random = random
@@ -139,6 +147,9 @@ class Scenario:
         if apart.random() < COMPACTING_SHARE:
             del self._publishers[1:], self._consumers[1:], self._readers[1:]
             self._besides.append(Compacting(cluster, history, Random(apart.getrandbits(64)), "compactor", "compacted"))
+        if found := kept.draw(cluster, history, apart, kept_share):
+            del self._publishers[1:], self._consumers[1:], self._readers[1:]
+            self._besides += found
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
             *self._asking, *self._electing, *self._besides, *self._watching,
@@ -353,9 +364,14 @@ class Scenario:
 
 
 def simulate(
-    seed: int, *, with_faults: bool = True, validate_every: int | None = None, transcript: Transcript | None = None
+    seed: int,
+    *,
+    with_faults: bool = True,
+    validate_every: int | None = None,
+    transcript: Transcript | None = None,
+    kept_share: float = kept.SHARE,
 ) -> Outcome:
-    """Run one seed. `validate_every`: see `validation`; drawn if not given."""
+    """Run one seed. `validate_every`: see `validation`; drawn if not given. `kept_share`: see `kept`."""
     history = History()
 
     def prepare(loop: SimLoop, random: Random, stack: ExitStack) -> Prepared:
@@ -368,7 +384,7 @@ def simulate(
         validation = Validation(Random(random.getrandbits(64)), cluster.records, validate_every)
         cluster.on_service = validation.watch
         watch(cluster, history, faults, stack)
-        scenario = Scenario(cluster, history, random, faults)
+        scenario = Scenario(cluster, history, random, faults, kept_share)
         scenario.watch(stack)
 
         def evidence() -> object:

@@ -1,0 +1,59 @@
+"""The checkers of what topics keep, delay and end with, and of their schemas, find what they are there for."""
+
+from typing import Any
+
+import pytest
+
+from magnetar.client.core.message_id import MessageId
+from magnetar.protocol.entries import build_entry
+from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.storage.metadata import keys as metadata_keys
+from simulation.checkers.history import History
+from simulation.checkers.number_watch import NumberWatch
+
+PATH = "persistent/public/default/t"
+KEY = metadata_keys.managed_ledger(PATH)
+NOW_MS = 1_000_000
+
+
+def broken(history: History) -> list[str]:
+    return [violation.partition(":")[0] for violation in history.violations]
+
+
+def entry(**fields: Any) -> bytes:
+    return build_entry(MessageMetadata(producer_name="p", sequence_id=0, **{"publish_time": 1, **fields}), b"x" * 100)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def at(position: int) -> MessageId:
+    return MessageId(-1, 1, position)
+
+
+def test_a_number_stands_at_one_place_however_often_it_is_given() -> None:
+    history = History()
+    watch = NumberWatch(history, "t")
+    for number, position in ((0, 0), (1, 1), (0, 0), (1, 1), (2, 2)):
+        watch.was_given("t", number, at(position))
+    assert history.violations == []
+    watch.was_given("t", 1, at(3))
+    assert broken(history)[0] == "I5"
+
+
+def test_a_number_that_stands_behind_a_later_one() -> None:
+    history = History()
+    watch = NumberWatch(history, "t")
+    watch.was_given("t", 2, at(0))
+    watch.was_given("t", 1, at(1))
+    assert broken(history) == ["I4"]
+
+
+@pytest.mark.parametrize(("ledger_id", "invariant"), [(1, "I1"), (-1, "I5")])
+def test_a_number_with_a_receipt_that_is_given_to_nobody(ledger_id: int, invariant: str) -> None:
+    history = History()
+    watch = NumberWatch(history, "t")
+    watch.has_receipt(0, MessageId(-1, ledger_id, 0 if ledger_id > 0 else -1))
+    watch.check_nothing_missing()
+    assert broken(history) == [invariant]
+    assert (watch.confirmed, watch.highest) == (1, 0)

@@ -1,0 +1,32 @@
+"""Workloads about what topics keep: a share of the runs has one kind of them, in the place of most of the others.
+
+In the scenario "kept" every run has one. It is for mutants that only such a workload finds.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from ..checkers.history import History
+from ..workloads.numbered import Numbered
+from ..workloads.workload import Workload
+from ..world.cluster import SimCluster
+
+SHARE = 0.25
+"""So many runs have one."""
+
+Making = Callable[[SimCluster, History, Random], list[Workload]]
+
+
+def draw(cluster: SimCluster, history: History, random: Random, share: float) -> list[Workload]:
+    """The workloads of one kind, or none. They may change the settings of the cluster, which has not begun."""
+    if random.random() >= share:
+        return []
+    make = random.choice(KINDS)
+    return make(cluster, history, Random(random.getrandbits(64)))
+
+
+def _numbered(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Numbered(cluster, history, random, "source", "numbered")]
+
+
+KINDS: tuple[Making, ...] = (_numbered,)
