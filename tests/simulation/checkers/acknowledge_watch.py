@@ -102,7 +102,8 @@ class AcknowledgeWatch:
             return
         host: Any = subscription.host
         for position in positions:
-            if (host.name.full, subscription.name, position) not in self._settled:
+            entry = (host.name.full, subscription.name, position)
+            if entry not in self._settled and entry not in self._history.given_up:
                 self._history.violated(
                     f"I7: {who()} takes an acknowledgement of {position} for {subscription.name} of {host.name.full}, "
                     "which no application was handed"

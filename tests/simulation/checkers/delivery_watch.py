@@ -7,7 +7,7 @@ of its topic on one broker, so everything here begins again with each incarnatio
 - I6: an entry that a consumer holds goes out to nobody, not even to that consumer again, before it was acknowledged,
   asked for again, or its consumer left.
 - I6, Key_Shared: no two consumers hold entries of one key, and an entry that goes out for the first time is not behind
-  one of its key that went out before.
+  one of its key that went out before, unless it waited for its delivery time.
 - I6, Failover: entries go to the consumer that was told last that it is active, and no consumer is told twice that it
   became active.
 - I7: to an Exclusive or an active consumer entries go out in order from where it began, and nothing in between that the
@@ -23,6 +23,7 @@ from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.key_shared import KeySharedDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics.subscription import Subscription
+from magnetar.protocol.entries import parse_metadata
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.sticky_key import sticky_hash
 
@@ -167,7 +168,8 @@ class DeliveryWatch:
                 self._history.violated(
                     f"I6: {who()} gives {position} to {consumer.name} while {holder.name} holds {other} of its key"
                 )
-        if position not in held.sent and position < held.highest.get(key, position):
+        overtaken = position not in held.sent and position < held.highest.get(key, position)
+        if overtaken and not parse_metadata(body).deliver_at_time:
             self._history.violated(f"I6: {who()} gives {position} behind {held.highest[key]} of its key")
         mine[position] = None
         held.sent.add(position)

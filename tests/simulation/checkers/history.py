@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.client.core.message_id import MessageId
+from magnetar.protocol.message_id import Position
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from magnetar.storage.metadata.store import Versioned
@@ -88,6 +89,8 @@ class History:
         self.frames: dict[Frame, int] = defaultdict(int)
         """How often clients have sent each."""
         self.subscriptions: dict[tuple[str, str], Subscription] = defaultdict(Subscription)
+        self.given_up: dict[tuple[str, str, Position], None] = {}
+        """Partition topic, subscription, entry: acknowledged by an application that was not handed it."""
         self.passing: dict[AttachedConsumer, None] = {}
         """Consumers of non-persistent topics, which `passing_watch` looks at."""
         self.duplicates = 0

@@ -1,13 +1,16 @@
 """The checkers of what topics keep, delay and end with, and of their schemas, find what they are there for."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from magnetar.actors.dispatch.consumer import Delivery
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.storage.metadata import keys as metadata_keys
+from simulation.checkers.delay_watch import DelayWatch
 from simulation.checkers.history import History
 from simulation.checkers.number_watch import NumberWatch
 
@@ -57,3 +60,32 @@ def test_a_number_with_a_receipt_that_is_given_to_nobody(ledger_id: int, invaria
     watch.check_nothing_missing()
     assert broken(history) == [invariant]
     assert (watch.confirmed, watch.highest) == (1, 0)
+
+
+# -- delivery times ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "strict", "acknowledged", "violations"),
+    [
+        (0, True, True, []),
+        (NOW_MS, True, False, []),
+        (NOW_MS + 1, True, False, ["I12"]),
+        (NOW_MS + 50, False, False, []),
+        (NOW_MS + 51, False, False, ["I12"]),
+        (NOW_MS, True, True, ["I12"]),
+    ],
+)
+def test_what_goes_out_before_its_time(at_ms: int, strict: bool, acknowledged: bool, violations: list[str]) -> None:
+    history = History()
+    host = SimpleNamespace(
+        settings=SimpleNamespace(delayed_delivery_strict=strict),
+        policies=SimpleNamespace(delayed_delivery=SimpleNamespace(tick_ms=50)),
+        name=SimpleNamespace(full="t"),
+    )
+    cursor = SimpleNamespace(is_acknowledged=lambda position: acknowledged)
+    subscription: Any = SimpleNamespace(host=host, cursor=cursor)
+    consumer: Any = None
+    sent = entry(deliver_at_time=at_ms) if at_ms else entry()
+    DelayWatch(history, "s").goes_out(subscription, Delivery(consumer, [((1, 0), sent, 1, 0)], 1), NOW_MS)
+    assert broken(history) == violations

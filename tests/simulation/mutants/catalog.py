@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 from .compaction import COMPACTION
 from .deduplication import DEDUPLICATION
+from .delays import DELAYS
 from .keeping import KEEPING
 from .mutant import Mutant
 from .original import ORIGINAL
@@ -25,6 +26,7 @@ MUTANTS = {
     for mutant in (
         *COMPACTION,
         *DEDUPLICATION,
+        *DELAYS,
         *KEEPING,
         *ORIGINAL,
         *OWN,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from ..checkers.history import History
+from ..workloads.delaying import Delaying
 from ..workloads.numbered import Numbered
 from ..workloads.workload import Workload
 from ..world.cluster import SimCluster
@@ -29,4 +30,8 @@ def _numbered(cluster: SimCluster, history: History, random: Random) -> list[Wor
     return [Numbered(cluster, history, random, "source", "numbered")]
 
 
-KINDS: tuple[Making, ...] = (_numbered,)
+def _delaying(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Delaying(cluster, history, random, "delayer", "delayed")]
+
+
+KINDS: tuple[Making, ...] = (_numbered, _delaying)

@@ -1,0 +1,50 @@
+"""Bugs of our own choosing in delayed delivery."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from magnetar.actors.dispatch.consumer import AttachedConsumer
+from magnetar.actors.dispatch.delay_gate import Delays
+from magnetar.actors.dispatch.shared import SharedDispatcher
+
+from .mutant import Mutant, replace
+
+
+def _never_be_strict(stack: ExitStack) -> None:
+    due_upto_ms = Delays._due_upto_ms
+
+    def due_upto(self: Any) -> int:
+        early_ms = self._host.policies.delayed_delivery.tick_ms if self._host.settings.delayed_delivery_strict else 0
+        return due_upto_ms(self) + early_ms
+
+    replace(stack, Delays, "_due_upto_ms", due_upto)
+
+
+def _forget_what_is_held(stack: ExitStack) -> None:
+    """The next dispatcher reads on where the last one was, and not from the first entry that is not acknowledged."""
+    initialize, remove = SharedDispatcher.__init__, SharedDispatcher.remove
+
+    def initializing(self: Any, cursor: Any, *others: Any) -> None:
+        initialize(self, cursor, *others)
+        self.read_position = max(self.read_position, cursor.__dict__.pop("reads_on_at", self.read_position))
+
+    def removing(self: Any, consumer: AttachedConsumer) -> None:
+        reads_on_at = self.read_position if self.gate is not None and self.gate.holds else None
+        remove(self, consumer)
+        if reads_on_at is not None and not self.consumers:
+            self._cursor.reads_on_at = reads_on_at
+
+    replace(stack, SharedDispatcher, "__init__", initializing)
+    replace(stack, SharedDispatcher, "remove", removing)
+
+
+DELAYS = (
+    Mutant("too early", "strict delivery times are kept as loosely as others", "I12", _never_be_strict, "kept"),
+    Mutant(
+        "forgotten delays",
+        "what was held when the last consumer left is not read again",
+        "I7",
+        _forget_what_is_held,
+        "kept",
+    ),
+)

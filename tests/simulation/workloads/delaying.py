@@ -1,0 +1,186 @@
+"""A publisher of messages with delivery times, and consumers of one Shared or Key_Shared subscription: `Delaying`.
+
+Some messages have no delivery time. Some are acknowledged by their ids before they were delivered, which cancels them.
+
+- I12: nothing is delivered too early, nor after it was cancelled (`DelayWatch`).
+- I7: what has its receipt and was not cancelled is delivered at last, whatever became of consumers and brokers.
+"""
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import magnetar
+from magnetar.client.core.message_id import MessageId
+from magnetar.protocol.errors import MagnetarError, Timeout
+
+from ..checkers.delay_watch import DelayWatch
+from ..checkers.history import History, show
+from ..world.cluster import SimCluster
+from .workload import Workload
+
+PENDING_MAX = 30
+DELAYED_SHARE = 0.6
+CANCELLED_SHARE = 0.1
+"""Of the delayed messages."""
+KEYS = 4
+LOOKS_MAX = 60
+LOOK_MS = 500
+
+
+class Delaying(Workload):
+    """See the module."""
+
+    def __init__(self, cluster: SimCluster, history: History, random: Random, name: str, topic: str) -> None:
+        super().__init__(cluster, history, random, name)
+        self.topic = topic
+        self.may_crash = random.random() < 0.5
+        cluster.settings = replace(
+            cluster.settings,
+            delayed_delivery_strict=random.random() < 0.5,
+            delayed_delivery_tick_ms=random.choice((50, 200, 1000)),
+        )
+        self._type = random.choice((magnetar.ConsumerType.Shared, magnetar.ConsumerType.KeyShared))
+        self._consumers_wanted = random.randint(1, 2)
+        self._queue_size = random.choice((1, 10, 1000))
+        self._delay_max_s = random.choice((0.5, 2.0, 4.0))
+        self._acknowledged_share = random.choice((0.7, 1.0))
+        self._leaving_share = random.choice((0.0, 0.02))
+        """So often a consumer closes and comes back. Sometimes it is the last one."""
+        self._watch = DelayWatch(history, name)
+        self._number = 0
+        self._pending: dict[bytes, None] = {}
+        self._owed: dict[bytes, None] = {}
+        """Messages with a receipt that were neither delivered nor cancelled."""
+        self._delivered: dict[bytes, None] = {}
+        self._consumers: list[Any] = []
+
+    def watch(self, stack: ExitStack) -> None:
+        self._watch.install(stack)
+
+    async def setup(self) -> None:
+        self.connect()
+        self._consumers = [await self.again(self._subscribe) for _ in range(self._consumers_wanted)]
+        self._producer = await self.again(self._create)
+
+    async def _create(self) -> Any:
+        return await self.client.create_producer(self.topic, send_timeout_millis=0)
+
+    async def _subscribe(self) -> Any:
+        return await self.client.subscribe(
+            self.topic,
+            self.name,
+            self._type,
+            receiver_queue_size=self._queue_size,
+            initial_position=magnetar.InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=300,
+        )
+
+    async def start(self) -> None:
+        self.begin(self._publish(), "publish for later")
+        for index in range(len(self._consumers)):
+            self.begin(self._consume(index), "consume in time")
+
+    def crash(self) -> None:
+        super().crash()
+        self._pending = {}
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    async def _publish(self) -> None:
+        while not self.stopping:
+            for _ in range(self.random.randint(1, 3)):
+                if len(self._pending) < PENDING_MAX:
+                    self._send()
+            await asyncio.sleep(self.random.random() * 0.3)
+
+    def _send(self) -> None:
+        payload = f"{self.name}:{self._number:06d}".encode()
+        key = f"key-{self._number % KEYS}"
+        self._number += 1
+        pending = self._pending
+        pending[payload] = None
+        is_delayed = self.random.random() < DELAYED_SHARE
+        is_cancelled = is_delayed and self.random.random() < CANCELLED_SHARE
+        delay = timedelta(seconds=self.random.random() * self._delay_max_s) if is_delayed else None
+
+        def answered(result: magnetar.Result, message_id: MessageId) -> None:
+            pending.pop(payload, None)
+            if result != magnetar.Result.Ok:
+                if pending is self._pending:  # else of a process that was killed
+                    self.history.violated(f"I8: {show(payload)} was refused permanently: {result}")
+            elif is_cancelled and pending is self._pending:
+                self.begin(self._cancel(message_id), "cancel")
+            elif payload not in self._delivered:
+                self._owed[payload] = None
+
+        self._producer.send_async(payload, answered, None, key, deliver_after=delay)
+
+    async def _cancel(self, message_id: MessageId) -> None:
+        """Acknowledge a message that was not delivered yet."""
+        partitions = await self.again(self._partitions)
+        partition = partitions[max(message_id.partition(), 0)]
+        self.history.counts["delayed messages cancelled"] += 1
+        self.history.given_up[partition, self.name, (message_id.ledger_id(), message_id.entry_id())] = None
+        try:
+            await self._consumers[0].acknowledge(message_id)
+        except MagnetarError as error:  # its consumer is just coming back
+            self.history.counts[f"not cancelled: {type(error).__name__}"] += 1
+
+    async def _partitions(self) -> list[str]:
+        return await self.client.get_topic_partitions(self.topic)
+
+    # -- consuming ---------------------------------------------------------------------------------------------------
+
+    async def _consume(self, index: int) -> None:
+        while not self.stopping:
+            consumer = self._consumers[index]
+            message = await self._receive(consumer)
+            if message is not None:
+                await self._settle(consumer, message)
+            if self.random.random() < self._leaving_share:
+                await consumer.close()
+                await asyncio.sleep(self.random.random() * 0.3)
+                self._consumers[index] = await self.again(self._subscribe)
+
+    async def _receive(self, consumer: Any) -> Any:
+        try:
+            message = await consumer.receive(LOOK_MS)
+        except Timeout:
+            return None
+        payload = bytes(message.data())
+        self._delivered[payload] = None
+        self._owed.pop(payload, None)
+        return message
+
+    async def _settle(self, consumer: Any, message: Any) -> None:
+        if self.random.random() < self._acknowledged_share:
+            await consumer.acknowledge(message)
+        else:
+            await consumer.negative_acknowledge(message)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Everything that is owed is delivered."""
+        self.stopping = True
+        for task in self.tasks:
+            await task
+        while self._pending:  # noqa: ASYNC110  # virtual time costs nothing
+            await asyncio.sleep(0.05)
+        looks = 0
+        while self._owed and looks < LOOKS_MAX:
+            for consumer in self._consumers:
+                message = await self._receive(consumer)
+                if message is not None:
+                    await consumer.acknowledge(message)
+                else:
+                    looks += 1
+        if self._owed:
+            lost = ", ".join(map(show, list(self._owed)[:5]))
+            self.history.violated(f"I7: {lost} of {self.topic}, which have receipts, are never delivered")
+        for consumer in self._consumers:
+            await consumer.close()
