@@ -8,10 +8,15 @@ import pytest
 from magnetar.actors.dispatch.consumer import Delivery
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.entries import build_entry
+from magnetar.protocol.message_id import Position
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.storage.managed.chain import LedgerInfo
+from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import Versioned
 from simulation.checkers.delay_watch import DelayWatch
 from simulation.checkers.history import History
+from simulation.checkers.keep_watch import KeepWatch, Kept
 from simulation.checkers.number_watch import NumberWatch
 
 PATH = "persistent/public/default/t"
@@ -88,4 +93,58 @@ def test_what_goes_out_before_its_time(at_ms: int, strict: bool, acknowledged: b
     consumer: Any = None
     sent = entry(deliver_at_time=at_ms) if at_ms else entry()
     DelayWatch(history, "s").goes_out(subscription, Delivery(consumer, [((1, 0), sent, 1, 0)], 1), NOW_MS)
+    assert broken(history) == violations
+
+
+# -- what is given up --------------------------------------------------------------------------------------------------
+
+
+def keeping(kept: Kept, *published_ms: int) -> tuple[History, KeepWatch]:
+    """A topic of one subscription with these entries."""
+    history = History()
+    watch = KeepWatch(history, "t", kept, lambda: NOW_MS)
+    watch.subscribed(PATH, "s")
+    for number, time_ms in enumerate(published_ms):
+        watch.holds(PATH, (1, number), entry(publish_time=time_ms))
+    return history, watch
+
+
+@pytest.mark.parametrize(("ttl_s", "violations"), [(1, []), (2, ["I7"]), (0, ["I7"])])
+def test_what_expires_is_old_enough(ttl_s: int, violations: list[str]) -> None:
+    history, watch = keeping(Kept(ttl_s=ttl_s), NOW_MS - 1_500)
+    watch.expired(PATH, [(1, 0)], NOW_MS)
+    assert broken(history) == violations
+
+
+SIZE = len(entry())
+
+
+@pytest.mark.parametrize(
+    ("quota_bytes", "evicts", "count", "violations"),
+    [
+        (8 * SIZE, True, 3, []),
+        (8 * SIZE, False, 3, ["I7"]),  # producers are to be held
+        (30 * SIZE, True, 3, ["I7"]),  # there is room
+        (8 * SIZE, True, 10, ["I7"]),  # too many
+    ],
+)
+def test_what_is_evicted_is_too_much(quota_bytes: int, evicts: bool, count: int, violations: list[str]) -> None:
+    history, watch = keeping(Kept(quota_bytes=quota_bytes, evicts=evicts), *[1] * 10)
+    watch.evicted(PATH, count, 10 - count)
+    assert broken(history) == violations
+
+
+def chain(*ledger_ids: int, end: Position | None = None) -> Versioned:
+    ledgers = tuple(LedgerInfo(ledger_id, 1, 2, 20, True) for ledger_id in ledger_ids)
+    return Versioned(ManagedLedgerRecord(1, ledgers, terminated=end).pack(), 1)
+
+
+@pytest.mark.parametrize(
+    ("done", "published_ms", "violations"),
+    [(2, 1, []), (1, 1, ["I9"]), (2, NOW_MS - 59_000, ["I9"]), (2, NOW_MS - 61_000, [])],
+)
+def test_a_ledger_that_is_trimmed_is_needed_no_more(done: int, published_ms: int, violations: list[str]) -> None:
+    history, watch = keeping(Kept(retention_s=64), published_ms, published_ms)
+    watch.done(PATH, "s", [(1, number) for number in range(done)])
+    watch.metadata_changed(KEY, chain(1, 2), chain(2))
     assert broken(history) == violations

@@ -15,6 +15,8 @@ from magnetar.actors.dispatch.entry_gate import EntryGate
 from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
+from magnetar.actors.policies.backlog_quota import QuotaPolicy
+from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.topics.non_persistent import NonPersistentTopic
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.actors.topics.producer import ProducerState
@@ -98,6 +100,7 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     bound = dispatcher._limits.unacked_messages_max
     chain, state = subscription.host.ledger._chain, cursor._state
     read, mark, ranges = dispatcher.read_position, state.mark_delete, state._ranges
+    passes_over = _passes_over(subscription)
     for consumer in dispatcher.consumers:
         if consumer.unacked_messages != sum(consumer.pending.values()):
             yield f"{consumer.name} holds {sum(consumer.pending.values())} messages, {consumer.unacked_messages} count"
@@ -107,7 +110,8 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
             if position in holders:
                 yield f"{position} is with {holders[position]} and with {consumer.name}"
             holders[position] = consumer.name
-            if position >= read or position <= mark or (ranges and state.is_acknowledged(position)):
+            is_done = position <= mark or bool(ranges and state.is_acknowledged(position))
+            if position >= read or (is_done and not passes_over):
                 yield f"{consumer.name} holds {position}, which is acknowledged or not yet read"
     replay = [*dispatcher._replay, *(one for one in dispatcher._aside if chain.contains(one))]
     if isinstance(dispatcher, ChunkedSharedDispatcher):
@@ -130,11 +134,21 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     )
     if len(set(replay)) != len(replay):
         yield f"some of {replay} are set aside, and to be replayed too"
+    if passes_over:
+        holders = {position: name for position, name in holders.items() if not state.is_acknowledged(position)}
+        replay = [position for position in replay if not state.is_acknowledged(position)]
     if behind - done != len(holders) + len(replay) + len(delayed):
         yield (
             f"of {behind} entries between {mark} and {read} {done} are acknowledged, "
             f"{len(holders)} with consumers, {len(replay)} to be replayed, {len(delayed)} held until their time"
         )
+
+
+def _passes_over(subscription: Subscription) -> bool:
+    """Whether entries may count as acknowledged while consumers hold them: they expire, or are evicted."""
+    policies: EffectivePolicies = subscription.host.policies
+    quotas = policies.backlog_quota_map.values()
+    return policies.message_ttl > 0 or any(quota.policy is QuotaPolicy.EVICTION for quota in quotas)
 
 
 # -- the coordinator ---------------------------------------------------------------------------------------------------

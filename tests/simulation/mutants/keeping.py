@@ -1,8 +1,11 @@
-"""Bugs in what topics keep: retention. See `own` for how a mutant is made."""
+"""Bugs in what topics keep: retention, time to live, backlog quotas. See `own` for how a mutant is made."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from magnetar.actors.keeping import topic_keeping
+from magnetar.actors.keeping.topic_keeping import KeptSubscription, TopicKeeping
+from magnetar.protocol.message_id import Position
 from magnetar.storage.managed.chain import LedgerInfo
 from magnetar.storage.managed.trimming import Retention
 
@@ -16,6 +19,30 @@ def _trim_what_retention_covers(stack: ExitStack) -> None:
     replace(stack, Retention, "covers", covers)
 
 
+def _take_seconds_for_minutes(stack: ExitStack) -> None:
+    of = Retention.of
+    replace(stack, Retention, "of", staticmethod(lambda minutes, size_mb: of(minutes / 60, size_mb)))
+
+
+def _expire_younger_ones(stack: ExitStack) -> None:
+    expire = TopicKeeping.expire
+
+    async def expiring(self: TopicKeeping, subscription: KeptSubscription, age_s: float) -> int:
+        return await expire(self, subscription, age_s / 2)
+
+    replace(stack, TopicKeeping, "expire", expiring)
+
+
+def _evict_all(stack: ExitStack) -> None:
+    def place(infos: Sequence[LedgerInfo], size_bytes: int) -> Position | None:
+        return (infos[-1].ledger_id, infos[-1].entries) if infos else None
+
+    replace(stack, topic_keeping, "place_with_bytes_behind", place)
+
+
 KEEPING: Sequence[Mutant] = (
     Mutant("forgotten retention", "a ledger that retention covers is trimmed", "I9", _trim_what_retention_covers),
+    Mutant("short retention", "minutes of retention count as seconds", "I9", _take_seconds_for_minutes, "kept"),
+    Mutant("too young", "messages expire after half their time to live", "I7", _expire_younger_ones, "kept"),
+    Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "kept"),
 )

@@ -8,6 +8,7 @@ from random import Random
 
 from ..checkers.history import History
 from ..workloads.delaying import Delaying
+from ..workloads.keeping import Keeping
 from ..workloads.numbered import Numbered
 from ..workloads.workload import Workload
 from ..world.cluster import SimCluster
@@ -34,4 +35,8 @@ def _delaying(cluster: SimCluster, history: History, random: Random) -> list[Wor
     return [Delaying(cluster, history, random, "delayer", "delayed")]
 
 
-KINDS: tuple[Making, ...] = (_numbered, _delaying)
+def _keeping(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Keeping(cluster, history, random, "keeper-of-some", "kept")]
+
+
+KINDS: tuple[Making, ...] = (_numbered, _delaying, _keeping)

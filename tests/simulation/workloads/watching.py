@@ -16,11 +16,10 @@ from magnetar.client.consuming.topic_listing import TopicListing
 from magnetar.client.consuming.topic_pattern import TopicPattern
 from magnetar.client.core.configuration import RegexSubscriptionMode
 from magnetar.protocol.errors import KeyExists, MagnetarError, TopicNotFound
-from magnetar.protocol.names import ROLE_ADMIN
-from magnetar.runtime.rpc.keys import Identity
 
 from ..checkers.history import History
-from ..world.cluster import CLUSTER_ID, KEYS, SimCluster
+from ..world.cluster import SimCluster
+from .admin import new_admin
 from .workload import Workload
 
 SPACE = "persistent://public/default/"
@@ -41,11 +40,7 @@ class Watching(Workload):
 
     async def setup(self) -> None:
         self.connect()
-        env = self.process.env
-        identity = Identity(CLUSTER_ID, ROLE_ADMIN, self.name, env.random.hex(8))
-        keys = KEYS.node(ROLE_ADMIN, self.name)
-        self._admin = CoordinatorClient(env, identity, keys, self.cluster.settings, self.cluster.locate)
-        await self.again(self._admin.start)
+        self._admin = await new_admin(self)
         pattern = TopicPattern(re.compile(f"{self.name}-.*"), RegexSubscriptionMode.PersistentOnly)
         self._listing = TopicListing(self.client._running_core(), pattern, self._there.set)
         await self.again(self._listing.ask)

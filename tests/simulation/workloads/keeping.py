@@ -1,0 +1,200 @@
+"""A topic with a policy of what it keeps, a publisher, and consumers that are too slow for it: `Keeping`.
+
+A run has one of these policies, as a policy of the topic: a time to live, a backlog quota that evicts, one that holds
+producers, or a retention. `KeepWatch` sees what brokers give up (I7, I9). The clients see:
+
+- I7: what has its receipt and was not passed over is given to each subscription.
+- I8: in the end messages can be published again, whatever a quota said meanwhile.
+"""
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import magnetar
+from magnetar.client.core.message_id import MessageId
+from magnetar.protocol.errors import Timeout
+from magnetar.protocol.topics import TopicName
+
+from ..checkers.history import History, show
+from ..checkers.keep_watch import KeepWatch, Kept
+from ..checkers.policies_agree import policies_agree
+from ..world.cluster import SimCluster
+from ..world.process import EPOCH_MS
+from .admin import new_admin
+from .workload import Workload
+
+MESSAGE_BYTES = 500
+QUOTA_MESSAGES = 20
+PENDING_MAX = 20
+RETENTION_MINUTES = 2
+LOOKS_MAX = 100
+LOOK_MS = 500
+CHECKS_EVERY_S = 0.5
+KINDS = ("ttl", "evict", "hold", "retention")
+
+
+class Keeping(Workload):
+    """See the module."""
+
+    def __init__(self, cluster: SimCluster, history: History, random: Random, name: str, topic: str) -> None:
+        super().__init__(cluster, history, random, name)
+        self.topic = topic
+        kind = random.choice(KINDS)
+        self.may_crash = kind != "ttl" and random.random() < 0.3  # another process has another clock
+        quota_bytes = QUOTA_MESSAGES * MESSAGE_BYTES
+        self._policy, value, kept = {
+            "ttl": ("message_ttl", random.choice((1, 3)), Kept()),
+            "evict": (
+                "backlog_quota_map",
+                _quota(quota_bytes, "consumer_backlog_eviction"),
+                Kept(0, 0, quota_bytes, True),
+            ),
+            "hold": ("backlog_quota_map", _quota(quota_bytes, "producer_request_hold"), Kept(0, 0, quota_bytes)),
+            "retention": (
+                "retention",
+                {"retentionTimeInMinutes": RETENTION_MINUTES, "retentionSizeInMB": -1},
+                Kept(retention_s=RETENTION_MINUTES * 60),
+            ),
+        }[kind]
+        self._value: object = value
+        if isinstance(value, int):
+            kept = Kept(ttl_s=value)
+        cluster.settings = replace(
+            cluster.settings,
+            message_expiry_check_interval_minutes=CHECKS_EVERY_S / 60,
+            backlog_quota_check_interval_s=CHECKS_EVERY_S,
+            ledger_entries_max=random.choice((3, 10)),
+        )
+        self._watch = KeepWatch(history, topic, kept, lambda: EPOCH_MS + int(cluster.loop.now * 1000))
+        cluster.on_record.append(self._watch.metadata_changed)
+        self._subscriptions = {f"{name}-{number}": random.choice((0.02, 0.3, 1.5)) for number in range(2)}
+        """And how long each takes for a message, at most."""
+        self._pace_s = random.choice((0.05, 0.2))
+        self._consumers: dict[str, Any] = {}
+        self._number = 0
+        self._pending: dict[bytes, None] = {}
+        self._stored: dict[bytes, tuple[str, tuple[int, int]]] = {}
+        """Messages with a receipt, and where they are."""
+        self._given: dict[str, dict[bytes, None]] = {one: {} for one in self._subscriptions}
+
+    def watch(self, stack: ExitStack) -> None:
+        self._watch.install(stack)
+
+    # -- beginning ---------------------------------------------------------------------------------------------------
+
+    async def setup(self) -> None:
+        self.connect()
+        self._partitions = await self.again(partial(self.client.get_topic_partitions, self.topic))
+        for subscription in self._subscriptions:
+            self._consumers[subscription] = await self.again(partial(self._subscribe, subscription))
+            for topic in self._partitions:
+                self._watch.subscribed(TopicName.parse(topic).path, subscription)
+        await self._set_policy()
+        self._producer = await self.again(self._create)
+
+    async def _set_policy(self) -> None:
+        """From here on all brokers that could trim know it."""
+        admin = await new_admin(self)
+        topic = TopicName.parse(self.topic).full
+        await self.again(partial(admin.call, "set_topic_policy", topic=topic, policy=self._policy, value=self._value))
+        await admin.close()
+        while not policies_agree(self.cluster):  # noqa: ASYNC110  # virtual time costs nothing
+            await asyncio.sleep(0.05)
+
+    async def _subscribe(self, subscription: str) -> Any:
+        return await self.client.subscribe(
+            self.topic,
+            subscription,
+            magnetar.ConsumerType.Shared,
+            initial_position=magnetar.InitialPosition.Earliest,
+            receiver_queue_size=2,
+        )
+
+    async def _create(self) -> Any:
+        return await self.client.create_producer(self.topic, send_timeout_millis=0, batching_enabled=False)
+
+    async def start(self) -> None:
+        self.begin(self._publish(), "publish what is kept")
+        for subscription, slowness_s in self._subscriptions.items():
+            self.begin(self._consume(subscription, slowness_s), "consume slowly")
+
+    def crash(self) -> None:
+        super().crash()
+        self._pending = {}
+
+    # -- publishing and consuming ------------------------------------------------------------------------------------
+
+    async def _publish(self) -> None:
+        while not self.stopping:
+            if len(self._pending) < PENDING_MAX:
+                self._send()
+            await asyncio.sleep(self.random.random() * 2 * self._pace_s)
+
+    def _send(self) -> None:
+        payload = f"{self.name}:{self._number:06d}".encode().rjust(MESSAGE_BYTES, b".")
+        self._number += 1
+        pending = self._pending
+        pending[payload] = None
+
+        def answered(result: magnetar.Result, message_id: MessageId) -> None:
+            pending.pop(payload, None)
+            if result == magnetar.Result.Ok:
+                partition = TopicName.parse(self._partitions[max(message_id.partition(), 0)]).path
+                if message_id.ledger_id() >= 0:  # else it was stored with a receipt that was lost
+                    self._stored[payload] = (partition, (message_id.ledger_id(), message_id.entry_id()))
+            elif pending is self._pending:  # else of a process that was killed
+                self.history.violated(f"I8: {show(payload)} was refused permanently: {result}")
+
+        self._producer.send_async(payload, answered)
+
+    async def _consume(self, subscription: str, slowness_s: float) -> None:
+        while not self.stopping:
+            await self._take(subscription)
+            await asyncio.sleep(self.random.random() * 2 * slowness_s)
+
+    async def _take(self, subscription: str) -> bool:
+        consumer = self._consumers[subscription]
+        try:
+            message = await consumer.receive(LOOK_MS)
+        except Timeout:
+            return False
+        self._given[subscription][bytes(message.data())] = None
+        await consumer.acknowledge(message)
+        return True
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Each subscription is given everything that it was not made to pass over; then there is room again."""
+        self.stopping = True
+        for task in self.tasks:
+            await task
+        self._send()
+        looks = 0
+        while (self._pending or any(map(self._owed, self._subscriptions))) and looks < LOOKS_MAX:
+            for subscription in self._subscriptions:
+                for _ in range(max(len(self._owed(subscription)), bool(self._pending))):
+                    looks += not await self._take(subscription)
+        if self._pending:
+            raise AssertionError(f"I8: {len(self._pending)} messages to {self.topic} have no receipt")
+        for subscription in self._subscriptions:
+            if owed := self._owed(subscription):
+                places = [self._stored[payload] for payload in owed[:3]]
+                self.history.violated(f"I7: {subscription} of {self.topic} is never given {places}")
+            await self._consumers[subscription].close()
+
+    def _owed(self, subscription: str) -> list[bytes]:
+        given = self._given[subscription]
+        return [
+            payload
+            for payload, (partition, position) in self._stored.items()
+            if payload not in given and not self._watch.was_passed_over(partition, subscription, position)
+        ]
+
+
+def _quota(size_bytes: int, policy: str) -> dict[str, object]:
+    return {"destination_storage": {"limitSize": size_bytes, "limitTime": 0, "policy": policy}}
