@@ -18,6 +18,7 @@ from simulation.checkers.delay_watch import DelayWatch
 from simulation.checkers.history import History
 from simulation.checkers.keep_watch import KeepWatch, Kept
 from simulation.checkers.number_watch import NumberWatch
+from simulation.checkers.termination_watch import TerminationWatch
 
 PATH = "persistent/public/default/t"
 KEY = metadata_keys.managed_ledger(PATH)
@@ -148,3 +149,35 @@ def test_a_ledger_that_is_trimmed_is_needed_no_more(done: int, published_ms: int
     watch.done(PATH, "s", [(1, number) for number in range(done)])
     watch.metadata_changed(KEY, chain(1, 2), chain(2))
     assert broken(history) == violations
+
+
+# -- terminated topics -------------------------------------------------------------------------------------------------
+
+
+def test_an_end_that_is_stored_and_stays_breaks_nothing() -> None:
+    history = History()
+    watch = TerminationWatch(history)
+    watch.has_receipt(PATH, (1, 3))
+    watch.metadata_changed(KEY, chain(1), chain(1, end=(1, 3)))
+    watch.was_told(PATH, (1, 3))
+    watch.was_told(PATH, (1, 3))
+    assert history.violations == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "told", "receipt"),
+    [
+        ([None], (1, 3), (1, 0)),  # told before it is stored
+        ([(1, 3), (1, 4)], (1, 4), (1, 0)),
+        ([(1, 3), None], (1, 3), (1, 0)),
+        ([(1, 3)], (1, 3), (1, 4)),
+    ],
+)
+def test_an_end_that_moves(stored: list[Position | None], told: Position, receipt: Position) -> None:
+    history = History()
+    watch = TerminationWatch(history)
+    for end in stored:
+        watch.metadata_changed(KEY, chain(1), chain(1, end=end))
+    watch.was_told(PATH, told)
+    watch.has_receipt(PATH, receipt)
+    assert set(broken(history)) == {"I13"}

@@ -20,6 +20,7 @@ from .original import ORIGINAL
 from .own import OWN
 from .policies import POLICIES
 from .repair import REPAIR
+from .termination import TERMINATION
 
 MUTANTS = {
     mutant.name: mutant
@@ -32,6 +33,7 @@ MUTANTS = {
         *OWN,
         *POLICIES,
         *REPAIR,
+        *TERMINATION,
     )
 }
 EXPLORED = ("#2614", "#2615", "#1591")

@@ -10,6 +10,7 @@ from ..checkers.history import History
 from ..workloads.delaying import Delaying
 from ..workloads.keeping import Keeping
 from ..workloads.numbered import Numbered
+from ..workloads.terminating import Terminating
 from ..workloads.workload import Workload
 from ..world.cluster import SimCluster
 
@@ -39,4 +40,8 @@ def _keeping(cluster: SimCluster, history: History, random: Random) -> list[Work
     return [Keeping(cluster, history, random, "keeper-of-some", "kept")]
 
 
-KINDS: tuple[Making, ...] = (_numbered, _delaying, _keeping)
+def _terminating(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Terminating(cluster, history, random, "terminator", "ending")]
+
+
+KINDS: tuple[Making, ...] = (_numbered, _delaying, _keeping, _terminating)
