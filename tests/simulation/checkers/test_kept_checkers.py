@@ -10,14 +10,17 @@ from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.chain import LedgerInfo
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.schema_record import StoredSchema
 from magnetar.storage.metadata.store import Versioned
 from simulation.checkers.delay_watch import DelayWatch
 from simulation.checkers.history import History
 from simulation.checkers.keep_watch import KeepWatch, Kept
 from simulation.checkers.number_watch import NumberWatch
+from simulation.checkers.schema_watch import SchemaWatch
 from simulation.checkers.termination_watch import TerminationWatch
 
 PATH = "persistent/public/default/t"
@@ -181,3 +184,40 @@ def test_an_end_that_moves(stored: list[Position | None], told: Position, receip
     watch.was_told(PATH, told)
     watch.has_receipt(PATH, receipt)
     assert set(broken(history)) == {"I13"}
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+
+
+def schemas(*rows: tuple[int, bytes]) -> tuple[StoredSchema, ...]:
+    return tuple(StoredSchema(version, 2, data, b"", 1, deleted=not data) for version, data in rows)
+
+
+@pytest.mark.parametrize(
+    ("records", "violations"),
+    [
+        ([[(0, b"a")], [(0, b"a"), (1, b"b")]], []),
+        ([[(0, b"a")], [(1, b"")], [(1, b""), (2, b"a")]], []),  # deleted, and there again
+        ([[(0, b"a")], [(0, b"b")]], ["I14"]),
+        ([[(0, b"a")], [(0, b"a"), (2, b"b")]], ["I14"]),
+        ([[(0, b"a"), (1, b"b")], [(0, b"a")]], ["I14"]),
+        ([[(0, b"a"), (1, b"a")]], ["I14"]),
+    ],
+)
+def test_versions_keep_their_meaning(records: list[list[tuple[int, bytes]]], violations: list[str]) -> None:
+    history = History()
+    watch = SchemaWatch(history, TopicName.parse("t"))
+    for rows in records:
+        watch.is_now(schemas(*rows))
+    assert broken(history)[:1] == violations
+
+
+@pytest.mark.parametrize(
+    ("version", "definition", "violations"), [(b"", b"a", ["I14"]), (bytes(8), b"a", []), (bytes(8), b"b", ["I14"])]
+)
+def test_a_message_has_the_version_of_its_schema(version: bytes, definition: bytes, violations: list[str]) -> None:
+    history = History()
+    watch = SchemaWatch(history, TopicName.parse("t"))
+    watch.is_now(schemas((0, b"a")))
+    watch.check_message(version, definition, "it")
+    assert broken(history) == violations

@@ -20,6 +20,7 @@ from .original import ORIGINAL
 from .own import OWN
 from .policies import POLICIES
 from .repair import REPAIR
+from .schemas import SCHEMAS
 from .termination import TERMINATION
 
 MUTANTS = {
@@ -33,6 +34,7 @@ MUTANTS = {
         *OWN,
         *POLICIES,
         *REPAIR,
+        *SCHEMAS,
         *TERMINATION,
     )
 }

@@ -6,10 +6,14 @@ In the scenario "kept" every run has one. It is for mutants that only such a wor
 from collections.abc import Callable
 from random import Random
 
+from magnetar.protocol.topics import TopicName
+
 from ..checkers.history import History
+from ..checkers.schema_watch import SchemaWatch
 from ..workloads.delaying import Delaying
 from ..workloads.keeping import Keeping
 from ..workloads.numbered import Numbered
+from ..workloads.registering import Registering
 from ..workloads.terminating import Terminating
 from ..workloads.workload import Workload
 from ..world.cluster import SimCluster
@@ -44,4 +48,15 @@ def _terminating(cluster: SimCluster, history: History, random: Random) -> list[
     return [Terminating(cluster, history, random, "terminator", "ending")]
 
 
-KINDS: tuple[Making, ...] = (_numbered, _delaying, _keeping, _terminating)
+def _registering(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    watch = SchemaWatch(history, TopicName.parse("registered"))
+    count = random.randint(2, 3)
+    return [
+        Registering(
+            cluster, history, Random(random.getrandbits(64)), f"registrar-{number}", watch, judges=number == count
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+KINDS: tuple[Making, ...] = (_numbered, _delaying, _keeping, _terminating, _registering)

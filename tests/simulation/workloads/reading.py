@@ -41,17 +41,24 @@ class LogReading(Workload):
 
 async def read_log(client: Any, partition: str) -> Log:
     """Everything that a partition holds. Raises what reading raises."""
-    reader = await client.create_reader(partition, MessageId.earliest)
     log: list[LogMessage] = []
+    for message in await read_messages(client, partition):
+        message_id = message.message_id()
+        frame = (partition, message.producer_name(), message.sequence_id() - max(message_id.batch_index(), 0))
+        log.append(LogMessage(message_id, bytes(message.data()), frame))
+    return log
+
+
+async def read_messages(client: Any, partition: str) -> list[Any]:
+    """The same, as messages."""
+    reader = await client.create_reader(partition, MessageId.earliest)
+    messages: list[Any] = []
     try:
         while await reader.has_message_available():
-            message = await reader.read_next(20_000)
-            message_id = message.message_id()
-            frame = (partition, message.producer_name(), message.sequence_id() - max(message_id.batch_index(), 0))
-            log.append(LogMessage(message_id, bytes(message.data()), frame))
+            messages.append(await reader.read_next(20_000))
     finally:
         await reader.close()
-    return log
+    return messages
 
 
 class Reading(Workload):
