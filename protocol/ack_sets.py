@@ -24,4 +24,7 @@ def bits_to_words(bits: int) -> list[int]:
 
 def open_messages(ack_set: Sequence[int], count: int) -> int:
     """How many messages of a batch of `count` are not acknowledged; 1 if all are, for no entry is free of permits."""
-    return max((words_to_bits(ack_set) & ((1 << count) - 1)).bit_count(), 1)
+    bits = words_to_bits(ack_set)
+    if bits.bit_length() > count:
+        bits &= (1 << count) - 1
+    return max(bits.bit_count(), 1)

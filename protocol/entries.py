@@ -22,6 +22,9 @@ _CRC_AND_SIZE = Struct(">II")
 _MAGIC_SIZE_BYTES = 2
 _CRC_SIZE_BYTES = 4
 
+ENTRY_MESSAGES_MAX = 1 << 24
+"""In one entry. Who acknowledges single messages of a batch keeps a bit for each, whatever the batch really holds."""
+
 
 def build_entry(metadata: bytes | MessageMetadata, payload: bytes | bytearray | memoryview) -> bytes:
     """The entry of that metadata (serialized or not) and payload."""
@@ -82,9 +85,12 @@ def is_batch(metadata: MessageMetadata) -> bool:
 
 
 def message_count(metadata: MessageMetadata) -> int:
-    """How many messages the entry holds, 1 if it is no batch; ProtocolError for a batch of none or fewer."""
+    """How many messages the entry holds, 1 if it is no batch.
+
+    Raises ProtocolError for a batch of fewer than one message, or of more than `ENTRY_MESSAGES_MAX`.
+    """
     count = metadata.num_messages_in_batch
-    if count < 1:
+    if not 0 < count <= ENTRY_MESSAGES_MAX:
         raise ProtocolError(f"an entry claims to be a batch of {count} messages", count=count)
     return count
 

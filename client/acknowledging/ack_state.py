@@ -23,6 +23,7 @@ Bound: `_undelivered` and `_passed` hold unacknowledged entries, which the broke
 from collections.abc import Sequence
 
 from ...protocol.ack_sets import bits_to_words, words_to_bits
+from ...protocol.entries import ENTRY_MESSAGES_MAX
 from ...protocol.errors import OperationNotSupported
 from ...protocol.message_id import Position
 from ..core.message_id import MessageId
@@ -114,7 +115,7 @@ class Acknowledgements:
         if index < 0:
             self._finish(position)
             return position
-        if size <= 0 or index >= size:
+        if not index < size <= ENTRY_MESSAGES_MAX:
             raise OperationNotSupported(
                 f"message {message_id.text} is part of a batch of unknown size; use an id that a consumer gave"
             )

@@ -55,6 +55,8 @@ def plain(value: object) -> object:
     """What msgpack packs for a value that it does not know: of a dataclass, the map of its fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, int):
+        raise OverflowError("a number above 64 bits cannot travel over the internal RPC")
     raise TypeError(f"{type(value).__name__} cannot travel over the internal RPC")
 
 

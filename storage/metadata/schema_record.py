@@ -82,12 +82,15 @@ class SchemaRecord:
 def _version(
     version: int, kind: int, data: bytes, mark: bytes, created_ms: int, properties: Mapping[str, str], deleted: bool
 ) -> StoredSchema:
+    for number in (version, kind, created_ms):
+        if type(number) is not int:
+            raise TypeError(f"a whole number is expected, not {number!r:.40}")
     return StoredSchema(
-        int(version),
-        int(kind),
+        version,
+        kind,
         memoryview(data).tobytes(),  # bytes() of a number would be as many zeros
         memoryview(mark).tobytes(),
-        int(created_ms),
+        created_ms,
         {str(name): str(text) for name, text in properties.items()},
         bool(deleted),
     )

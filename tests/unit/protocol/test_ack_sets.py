@@ -19,3 +19,4 @@ def test_any_words_stand_for_one_number(words: list[int]) -> None:
 
 def test_open_messages_are_those_inside_the_batch() -> None:
     assert open_messages([0b1011], 3) == 2 and open_messages([-1, -1], 70) == 70 and open_messages([0b1000], 3) == 1
+    assert open_messages([0b1011], (1 << 31) - 1) == 3

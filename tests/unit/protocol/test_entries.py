@@ -96,7 +96,7 @@ def test_batches_are_marked_by_presence() -> None:
     assert entries.is_batch(metadata)
     metadata.num_messages_in_batch = 5
     assert entries.message_count(metadata) == 5
-    for count in (0, -1, -(1 << 31)):
+    for count in (0, -1, -(1 << 31), entries.ENTRY_MESSAGES_MAX + 1, (1 << 31) - 1):
         metadata.num_messages_in_batch = count
         with pytest.raises(ProtocolError):
             entries.message_count(metadata)

@@ -203,6 +203,8 @@ def test_a_type_that_cannot_travel_is_refused_at_its_declaration() -> None:
         shape_of(set[int])
     with pytest.raises(TypeError, match="cannot travel"):
         pack({"when": object()})
+    with pytest.raises(OverflowError, match="64 bits"):
+        pack({"when": 1 << 64})
 
 
 def test_an_argument_that_is_not_keyword_only_is_refused_at_its_declaration() -> None:
