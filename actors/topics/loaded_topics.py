@@ -217,6 +217,7 @@ class Topics:
         self._closed = True
         if self._compaction_timer is not None:
             self._compaction_timer.cancel()
+        await self._rounds.close()
         await self.close_all()
         await self._tasks.close()
 

@@ -1,6 +1,8 @@
 """Which topics a broker serves, and when it loads and closes them."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -22,6 +24,15 @@ async def test_concurrent_users_share_one_load():
         front.open_gate.set()
         topics = await asyncio.gather(*waiting)
         assert len({id(topic) for topic in topics}) == 1 and len(front.opened) == 1
+
+
+async def test_nothing_holds_the_topics_of_a_broker_that_is_closed():
+    async with broker_front() as front:
+        await front.topics.get(NAME)
+        topics = weakref.ref(front.topics)
+    del front
+    gc.collect()
+    assert topics() is None
 
 
 async def test_loads_are_bounded_and_those_with_a_client_go_first():
