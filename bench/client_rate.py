@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from admin_http import ask
 from measurement import measurement, payload
 from rows import Report, median_of_pairs, ratio
 
@@ -115,11 +115,7 @@ def compare(service_url: str, admin_url: str, runs: int = RUNS, seconds: float =
 
 
 def _create_partitions(admin_url: str, topic: str) -> None:
-    url = f"{admin_url}/admin/v2/persistent/public/default/{topic}/partitions"
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, str(PARTITIONS).encode(), headers, method="PUT")
-    with urllib.request.urlopen(request, timeout=60):
-        pass
+    ask("PUT", f"{admin_url}/admin/v2/persistent/public/default/{topic}/partitions", PARTITIONS)
 
 
 def one_run(service_url: str, way: str, topic: str, seconds: float) -> dict[str, Any]:

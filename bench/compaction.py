@@ -7,13 +7,12 @@ whole topic before and after the compaction; the figure is over the faster of th
 """
 
 import argparse
-import json
 import random
 import secrets
 import time
-import urllib.request
 from typing import Any
 
+from admin_http import ask
 from measurement import payload
 from rows import Report, ratio
 
@@ -92,13 +91,6 @@ def compact(admin: str, messages: int) -> float:
     if found["status"] != "SUCCESS":
         raise RuntimeError(f"the compaction failed: {found['lastError']}")
     return messages / (ask("GET", f"{admin}/stats")["compaction"]["lastCompactionDurationTimeInMills"] / 1000)
-
-
-def ask(method: str, url: str) -> Any:
-    """A request to the admin HTTP."""
-    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=60) as answer:
-        text = answer.read()
-    return json.loads(text) if text else None
 
 
 def main() -> None:

@@ -4,8 +4,9 @@
 
 The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--directory`. The default is a temporary directory
 in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
-used the cluster yet; the kills go last, and behind them starting and stopping other clusters. A benchmark that fails is
-reported and does not keep the others from running. The logs of Ray, Spark and Java go to bench/results/libraries.log.
+used the cluster yet; the kills go late. Behind them go 11,000 topics that stay, and starting and stopping other
+clusters. A benchmark that fails is reported and does not keep the others from running. The logs of Ray, Spark and Java
+go to bench/results/libraries.log.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import consume_rate
 import entry_cost
 import failover
 import idle
+import keeping
 import lifecycle
 import non_persistent
 import plot
@@ -58,6 +60,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "non-persistent": lambda: non_persistent.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),
         "failover": lambda: failover.run(cluster, report),
+        "keeping": lambda: keeping.run(cluster, report),
         "lifecycle": lambda: lifecycle.run(directory, report),
     }
 
@@ -65,7 +68,9 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
 def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = "idle publish cpu steady client consume types compaction spark non-persistent topics failover lifecycle"
+    names = (
+        "idle publish cpu steady client consume types compaction spark non-persistent topics failover keeping lifecycle"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()
