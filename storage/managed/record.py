@@ -118,6 +118,9 @@ class ManagedLedgerRecord:
         try:
             record = cast("Mapping[str, Any]", unpack(value))
             epoch, end = int(record["epoch"]), record.get("terminated")
+            topic_epoch = int(record.get("topic_epoch", -1))
+            if topic_epoch < -1:
+                raise ValueError(f"topic epoch {topic_epoch}")
             return ManagedLedgerRecord(
                 epoch=epoch,
                 ledgers=tuple(
@@ -126,7 +129,7 @@ class ManagedLedgerRecord:
                 ),
                 deleting=tuple(map(int, record["deleting"])),
                 highest_ledger_id=int(record["highest_ledger_id"]),
-                topic_epoch=int(record.get("topic_epoch", -1)),
+                topic_epoch=topic_epoch,
                 created_ms=int(record.get("created_ms", 0)),
                 terminated=None if end is None else (int(end[0]), int(end[1])),
                 compacted=_compacted(record.get("compacted")),
