@@ -46,6 +46,7 @@ class ClusterRoutes:
         self._settings = settings
         self._coordinator = owners.coordinator
         self._ask = owners.coordinator.ask
+        self._owners = owners
         self._metrics = metrics
         self._gauges = {name: metrics.gauge(name, description) for name, description in GAUGES.items()}
 
@@ -90,7 +91,11 @@ class ClusterRoutes:
         return json_answer([url.removeprefix("pulsar://") for url in self._broker_urls()])
 
     async def health(self, request: web.Request) -> web.Response:
-        """Answer `ok` when the coordinator, a broker and an ack quorum of writable bookies live; else status 503."""
+        """Answer `ok` when the coordinator lives, and a broker can store a message and read it again; else status 503.
+
+        `brokerId`, as `host:port`, says which broker. With `systemTopicEnabled=false` nothing is stored: a broker and
+        an ack quorum of writable bookies have to live.
+        """
         status = await self._ask.status()
         brokers = [member for member in status["members"] if member["role"] == ROLE_BROKER]
         writable = _writable(status)
@@ -101,7 +106,19 @@ class ClusterRoutes:
                 f"{writable} bookies are writable, but {self._settings.ack_quorum} are needed: start bookies, or free "
                 "disk space"
             )
+        if self._settings.system_topic_enabled:
+            await self._check_broker(request.query.get("brokerId"))
         return web.Response(text="ok")
+
+    async def _check_broker(self, address: str | None) -> None:
+        """Have a broker store and read something, any one if none is named. Raises NoSuchKey for an unknown one."""
+        if address is None:
+            await self._owners.ask_any(lambda broker: broker.check_health())
+            return
+        found = [one.id for one in self._coordinator.brokers.values() if one.url == f"pulsar://{address}"]
+        if not found:
+            raise NoSuchKey(f"there is no live broker {address[:200]}: GET /admin/v2/brokers lists them")
+        await self._owners.of(found[0]).check_health()
 
     async def bookies(self, request: web.Request) -> web.Response:
         """List all bookies that have ever joined the cluster, alive or not."""
@@ -198,10 +215,14 @@ class ClusterRoutes:
         return no_content()
 
     async def topics(self, request: web.Request) -> web.Response:
-        """List the full names of the namespace's topics. `mode` is PERSISTENT, NON_PERSISTENT or ALL."""
+        """List the full names of the namespace's topics. `mode` is PERSISTENT, NON_PERSISTENT or ALL.
+
+        System topics are in the list with `includeSystemTopic=true` only.
+        """
         await self._ask.namespace(namespace=namespace_of(request))
         domain = DOMAIN_OF_MODE.get(request.query.get("mode", "PERSISTENT").upper())
-        return json_answer([name async for names in pages(self._ask, namespace_of(request), domain) for name in names])
+        found = pages(self._ask, namespace_of(request), domain, system=flag(request, "includeSystemTopic"))
+        return json_answer([name async for names in found for name in names])
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,10 @@ class Owners:
             on_retry=retry.silently,
         )
 
+    def of(self, broker_id: str) -> BrokerContract:
+        """The methods of a live broker."""
+        return self._brokers.of(broker_id, timeout_s=OWNER_TIMEOUT_S)
+
     async def ask_any(self, question: Callable[[BrokerContract], Awaitable[A]]) -> A:
         """Ask a live broker something that every broker knows; while there is none, try again for a while.
 

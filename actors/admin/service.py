@@ -191,6 +191,8 @@ class AdminService:
 def _status_of(error: MagnetarError) -> int:
     if error.details.get("exists"):
         return 409
+    if error.details.get("reserved"):
+        return 400
     if error.details.get("invalid"):
         return 422
     if error.details.get("in_use"):

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from ...protocol.plain_values import is_text_map
+from ...protocol.system_topics import is_system_topic
 from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from ..members.contracts_broker import Point
@@ -64,19 +65,23 @@ class TopicRoutes:
     # -- topics --------------------------------------------------------------------------------------------------
 
     async def list_topics(self, request: web.Request) -> web.Response:
-        """List the full names of a namespace's topics, partitions one by one."""
-        return json_answer(
-            [name async for names in pages(self._ask, namespace_of(request), domain_of(request)) for name in names]
-        )
+        """List the full names of a namespace's topics, partitions one by one; with `includeSystemTopic=true` all."""
+        system = flag(request, "includeSystemTopic")
+        found = pages(self._ask, namespace_of(request), domain_of(request), system=system)
+        return json_answer([name async for names in found for name in names])
 
     async def list_partitioned(self, request: web.Request) -> web.Response:
-        """List the full names of a namespace's partitioned topics."""
-        domain = domain_of(request)
+        """List the full names of a namespace's partitioned topics; with `includeSystemTopic=true` all."""
+        domain, system = domain_of(request), flag(request, "includeSystemTopic")
         found: list[str] = []
         after = ""
         while True:
             page = await self._ask.topic_records(namespace=namespace_of(request), after=after, limit=PAGE)
-            found += [name for name, partitions in page if partitions and TopicName.parse(name).domain == domain]
+            found += [
+                name
+                for name, partitions in page
+                if partitions and TopicName.parse(name).domain == domain and (system or not is_system_topic(name))
+            ]
             if len(page) < PAGE:
                 return json_answer(found)
             after = page[-1].topic

@@ -21,6 +21,7 @@ from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
+from .health import HealthMethods
 from .message_methods import MessageMethods
 from .read_planning import plan_read, position_of_point
 from .schema_methods import SchemaMethods
@@ -205,18 +206,19 @@ class BrokerRpc(RpcService):
     """The internal side of one broker."""
 
     contract = BrokerContract
-    method_groups = (OwnerMethods, MessageMethods, SchemaMethods)
+    method_groups = (OwnerMethods, MessageMethods, SchemaMethods, HealthMethods)
 
     def __init__(
         self,
         topics: Topics,
         schemas: SchemaRegistry,
         bookies: Callable[[], Iterable[BookieInfo]],
+        health: HealthMethods,
         address: str = "",
     ) -> None:
         """`address` is `host:port` of the broker."""
         self._handlers = handlers_of(
-            OwnerMethods(topics, bookies, address), MessageMethods(topics), SchemaMethods(schemas, topics)
+            OwnerMethods(topics, bookies, address), MessageMethods(topics), SchemaMethods(schemas, topics), health
         )
 
     def handler(self, method: str) -> Handler | None:

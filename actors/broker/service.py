@@ -41,6 +41,7 @@ from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
+from .health import HealthMethods
 from .methods import BrokerRpc
 from .producer_names import ProducerNames
 from .session import BrokerSession
@@ -156,6 +157,7 @@ class BrokerService:
                 self.topics,
                 self.schemas,
                 lambda: self._coordinator().bookies.bookies.values(),
+                HealthMethods(self.env, self.topics, lambda: self._coordinator().ask.heartbeat_topic()),
                 self.service_url.removeprefix("pulsar://"),
             ),
             frame_size_max=RPC_FRAME_SIZE_MAX,

@@ -5,9 +5,11 @@ what a topic stores. Topics are named in full on the RPC.
 """
 
 import asyncio
+import contextlib
 
-from ...protocol.errors import InvalidConfiguration, NotAllowedError, ServiceUnitNotReady
+from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
+from ...protocol.system_topics import heartbeat_topic
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ..members.contracts_coordinator import Owner
@@ -118,6 +120,23 @@ class TopicMethods:
         name = TopicName.parse(topic)
         whole = name if self._registry.find(name) is not None else name.without_partition()
         await self._office.deletions.delete(whole, force=False, inactive=True)
+
+    async def rpc_heartbeat_topic(self, connection: RpcConnection) -> str:
+        """The topic that the health check of the calling broker uses, made and assigned to it if need be.
+
+        Raises ServiceUnitNotReady: no session, or the topic is being deleted at this moment.
+        """
+        session = self._membership.find(ROLE_BROKER, connection.peer.node_id)
+        if session is None:
+            raise ServiceUnitNotReady(f"{connection.peer.node_id} is not registered")
+        address = url_of(session).removeprefix("pulsar://").replace("[", "").replace("]", "")
+        name = heartbeat_topic(address)
+        with contextlib.suppress(KeyExists):
+            await self._registry.create(name, 0, system=True)
+        assignment = await self._assign(name.full, session.node_id)
+        if assignment.broker != session.node_id:
+            await self._office.rebalancer.move({name.full: session.node_id})
+        return name.full
 
     async def rpc_topic_records(
         self, connection: RpcConnection, namespace: str, after: str = "", limit: int = 1000

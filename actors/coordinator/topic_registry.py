@@ -24,6 +24,7 @@ from ...protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
+from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -130,7 +131,7 @@ class TopicRegistry:
     def would_create(self, topic: TopicName) -> bool:
         """Whether `topic` is missing, and its first client would create it."""
         creation = self._namespaces.creation(topic.namespace)
-        if not creation.allow or not self._namespaces.exists(topic.namespace):
+        if not creation.allow or not self._namespaces.exists(topic.namespace) or _is_reserved(topic, self._settings):
             return False
         if topic.partition < 0:
             return topic.full not in self._partitions
@@ -165,9 +166,14 @@ class TopicRegistry:
         except KeyExists:
             return self._partitions[topic.full]
 
-    async def create(self, topic: TopicName, partitions: int) -> int:
-        """Create a topic (0 partitions: a plain one). Raises KeyExists, TopicNotFound (no such namespace), …"""
+    async def create(self, topic: TopicName, partitions: int, *, system: bool = False) -> int:
+        """Create a topic (0 partitions: a plain one). `system` says that it is for the cluster, and needs no namespace.
+
+        Raises KeyExists, TopicNotFound (no such namespace), NotAllowedError (a name that is reserved), …
+        """
         _check_domain(topic, self._settings)
+        if _is_reserved(topic, self._settings) and not system:
+            raise NotAllowedError("Cannot create topic in system topic format!", reserved=True)
         if topic.partition >= 0:
             raise NotAllowedError(
                 f"{topic.full} is the name of a partition, which cannot be created alone: choose another name"
@@ -179,7 +185,8 @@ class TopicRegistry:
         while topic.full in self.creating:
             await asyncio.wait((self.creating[topic.full],))
         self._check_stays(topic)
-        self._namespaces.check(topic.namespace)
+        if not system:
+            self._namespaces.check(topic.namespace)
         if topic.full in self._partitions:
             raise KeyExists(f"{topic.full} already exists", partitions=self._partitions[topic.full])
         self._take_room(topic.namespace, max(partitions, 1))
@@ -315,6 +322,10 @@ class TopicRegistry:
         if 0 < self._namespaces.topics_max(namespace) < wanted:
             raise NotAllowedError("Exceed maximum number of topics in namespace.")
         self._counts[namespace] = wanted
+
+
+def _is_reserved(topic: TopicName, settings: Settings) -> bool:
+    return settings.system_topic_enabled and is_system_topic(topic.full)
 
 
 def _check_domain(topic: TopicName, settings: Settings) -> None:

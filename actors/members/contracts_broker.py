@@ -123,6 +123,11 @@ class BrokerContract(SchemaContract, MessageContract):
         """Delete all that these topics store, each under the epoch beside its name. Raises the first error."""
         ...
 
+    @method(ADMIN, timeout_s=RELEASE_TIMEOUT_S)
+    async def check_health(self) -> float:
+        """Store an entry in the broker's topic `heartbeat` and read it again. Returns how many seconds that took."""
+        ...
+
     # -- compaction ----------------------------------------------------------------------------------------------
 
     @method(ADMIN)

@@ -191,6 +191,11 @@ class CoordinatorContract(NamespaceContract, TopicListContract, MetadataContract
         """
         ...
 
+    @method(BROKER, timeout_s=UNLOAD_TIMEOUT_S)
+    async def heartbeat_topic(self) -> str:
+        """The topic that the health check of the calling broker uses, made and assigned to it if need be."""
+        ...
+
 
 class MemberContract(Contract):
     """What the coordinator tells registered members: notifications, each with the epoch of the coordinator."""

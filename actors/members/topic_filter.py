@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import re2
 
 from ...protocol.errors import InvalidTopicName
+from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import NON_PERSISTENT, PERSISTENT
 
 MEMORY_MAX_BYTES = 64 << 10
@@ -40,7 +41,9 @@ class TopicFilter:
         self._everything = self.pattern == EVERYTHING
 
     def takes(self, topic: str) -> bool:
-        """Whether the pattern matches a topic's full name, which is not that of a partition."""
+        """Whether the pattern matches a topic's full name, which is not that of a partition; never a system topic's."""
+        if is_system_topic(topic):
+            return False
         return self._everything or self._expression.fullmatch(topic.partition("://")[2].encode()) is not None
 
     def among(self, topics: Iterable[str]) -> list[str]:

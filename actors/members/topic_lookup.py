@@ -15,6 +15,7 @@ from ...protocol.errors import (
     TooManyLookupRequestException,
     TopicNotFound,
 )
+from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName, parse_namespace
 from ...runtime.rpc.connection import CALL_TIMEOUT_S
 from .contracts_coordinator import CoordinatorContract
@@ -120,10 +121,15 @@ class Lookups:
 
 
 async def pages(
-    coordinator: CoordinatorContract, namespace: str, domain: str | None = None, taken: TopicFilter | None = None
+    coordinator: CoordinatorContract,
+    namespace: str,
+    domain: str | None = None,
+    taken: TopicFilter | None = None,
+    *,
+    system: bool = False,
 ) -> AsyncIterator[list[str]]:
     """Full names of a namespace's topics, partitions one by one, in pages; those of one domain, or those that a filter
-    takes, if it is given.
+    takes, if it is given. System topics are in it only if `system` says so.
 
     What is created or deleted meanwhile is in it or not. Raises TopicNotFound for a missing namespace.
     """
@@ -136,7 +142,7 @@ async def pages(
                 await asyncio.sleep(0)  # a pattern can take long for each name
             if domain is not None and TopicName.parse(name).domain != domain:
                 continue
-            if taken is not None and not taken.takes(name):
+            if (taken is not None and not taken.takes(name)) or (not system and is_system_topic(name)):
                 continue
             names += names_of(name, partitions)
             if len(names) >= PAGE:

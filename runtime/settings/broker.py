@@ -241,6 +241,12 @@ class BrokerSettings:
         True,
         "Create a subscription when a consumer first uses it.",
     )
+    system_topic_enabled: bool = setting(
+        "systemTopicEnabled",
+        "pulsar",
+        True,
+        "Reserve the names of system topics, and let the health check of a broker use its topic heartbeat.",
+    )
     force_delete_namespace_allowed: bool = setting(
         "forceDeleteNamespaceAllowed",
         "pulsar",

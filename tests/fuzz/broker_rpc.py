@@ -11,6 +11,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+from magnetar.actors.broker.health import HealthMethods
 from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.schemas.registry import SchemaRegistry
 from magnetar.actors.topics.loaded_topics import Topics
@@ -57,10 +58,14 @@ class _Broker:
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
         schemas = SchemaRegistry(self._env, lambda: self._bookies.metadata)
-        self.rpc = BrokerRpc(self.topics, schemas, self._bookies.directory.bookies.values)
+        health = HealthMethods(self._env, self.topics, self._heartbeat_topic)
+        self.rpc = BrokerRpc(self.topics, schemas, self._bookies.directory.bookies.values, health)
 
     async def _claim(self, name: TopicName, create: bool) -> bool:
         raise Wrong("a member's call claimed a topic")
+
+    async def _heartbeat_topic(self) -> str:
+        return _OTHER
 
     async def _retire(self, name: TopicName) -> None:
         """Topics of this target are used within seconds."""

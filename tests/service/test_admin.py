@@ -9,10 +9,10 @@ from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
 from magnetar.actors.coordinator.status_methods import StatusMethods
 from magnetar.protocol.cluster_status import ClusterView
-from magnetar.protocol.errors import InvalidConfiguration
+from magnetar.protocol.errors import InvalidConfiguration, NotEnoughBookies
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
-from support.servers.admin_http import Http
+from support.servers.admin_http import AdminBrokerRpc, Http
 from support.servers.coordination import (
     eventually,
 )
@@ -197,7 +197,16 @@ async def test_health_needs_brokers_and_bookies(http: Http) -> None:
     for number in (1, 2):
         await http.cluster.store.put(metadata_keys.bookie(f"bookie-{number}"), pack({"instance": "a"}), None)
         await http.cluster.join("bookie", f"bookie-{number}", instance="a")
+    brokers = [member.rpc for member in http.cluster.members if isinstance(member.rpc, AdminBrokerRpc)]
     assert await http("GET", "/admin/v2/brokers/health") == (200, "ok")
+    assert sum(broker.health_checks for broker in brokers) == 1
+    for broker in brokers:
+        broker.health_error = NotEnoughBookies("the entry could not be stored")
+    assert (await http("GET", "/admin/v2/brokers/health"))[0] == 503
+    brokers[0].health_error = None
+    assert await http("GET", "/admin/v2/brokers/health?brokerId=broker-1:6650") == (200, "ok")
+    assert (await http("GET", "/admin/v2/brokers/health?brokerId=broker-2:6650"))[0] == 503
+    assert (await http("GET", "/admin/v2/brokers/health?brokerId=broker-9:6650"))[0] == 404
     metrics = (await http("GET", "/metrics"))[1]
     assert 'magnetar_bookies{node="admin",service="admin"} 2.0' in metrics
     assert 'magnetar_coordinator_up{node="admin",service="admin"} 1.0' in metrics

@@ -61,6 +61,8 @@ class TestBrokerRpc(OpenService):
         self.used: dict[str, None] = {}
         """Topics that are not inactive."""
         self.deleted: list[tuple[str, int]] = []
+        self.health_checks = 0
+        self.health_error: Exception | None = None
         self.unload_error: Exception | None = None
         self.delete_error: Exception | None = None
         self.delete_gate: asyncio.Event | None = None
@@ -74,6 +76,12 @@ class TestBrokerRpc(OpenService):
         if inactive and topic in self.used:
             raise NotAllowedError(f"{topic} is in use")
         self.released.append(topic)
+
+    async def rpc_check_health(self, connection: RpcConnection) -> float:
+        self.health_checks += 1
+        if self.health_error is not None:
+            raise self.health_error
+        return 0.001
 
     async def rpc_is_inactive(self, connection: RpcConnection, topic: str) -> bool:
         return topic not in self.used

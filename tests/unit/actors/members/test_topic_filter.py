@@ -47,3 +47,8 @@ def test_the_worst_patterns_match_a_long_name_within_milliseconds(pattern: str) 
     for number in range(20):
         worst.takes(SPACE + "abxx" * 60 + str(number))
     assert time.process_time() - began < 20 * 0.05
+
+
+def test_no_pattern_takes_a_system_topic() -> None:
+    for pattern in (".*", "public/default/__change_events", "public/default/.*"):
+        assert not TopicFilter(pattern).takes("persistent://public/default/__change_events")

@@ -30,6 +30,7 @@ PULSAR = {
     "dispatchThrottlingRatePerSubscriptionInByte": "0",
     "dispatchThrottlingRateRelativeToPublishRate": "false",
     "forceDeleteNamespaceAllowed": "false",
+    "systemTopicEnabled": "true",
     "subscriptionTypesEnabled": "Exclusive,Shared,Failover,Key_Shared",
     "subscriptionExpirationTimeMinutes": "0",
     "subscriptionExpiryCheckIntervalInMinutes": "5",
