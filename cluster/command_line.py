@@ -1,4 +1,4 @@
-"""The command `magnetar`: start, status, stop, accept-lost-ledgers, settings.
+"""The command `magnetar`: start, status, stop, accept-lost-ledgers, settings, and the commands of the sub-rooms.
 
 An operator's mistake prints one line and exits with status 1, never with a traceback.
 """
@@ -8,8 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -17,10 +16,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from ..protocol.errors import MagnetarError, SettingError
+from ..protocol.errors import SettingError
 from ..protocol.names import VERSION
 from ..runtime.logs import log_to_stderr
 from .directory import default_data_directory
+from .terminal.addresses import Finder, RunningCluster
+from .terminal.consume import consume
+from .terminal.failures import clear_errors
+from .terminal.produce import produce
 
 if TYPE_CHECKING:
     from .ray_cluster import RayCluster
@@ -32,7 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
-errors = Console(stderr=True)
+app.command()(produce)
+app.command()(consume)
 
 DataDirectory = Annotated[
     Path | None,
@@ -42,14 +46,17 @@ DataDirectory = Annotated[
 ]
 
 
-@contextmanager
-def clear_errors() -> Generator[None]:
-    """Turn errors that the operator can mend into one line."""
-    try:
-        yield
-    except (MagnetarError, PermissionError) as error:
-        errors.print(f"[red]magnetar:[/red] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from error
+@app.callback()
+def main_command(context: typer.Context) -> None:
+    """Apache Pulsar's messaging system on Ray."""
+    context.obj = Finder(_find)
+
+
+def _find() -> RunningCluster:
+    """The running cluster of this user's data directory. Loads Ray."""
+    from .ray_cluster import find_on_ray
+
+    return find_on_ray(default_data_directory())
 
 
 @app.command()

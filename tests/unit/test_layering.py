@@ -80,9 +80,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.admin", "storage.metadata"},
     "spark": BASE | {"spark.reading"},
     "spark.reading": BASE | CLIENT | {"actors.members", "storage.ledger", "storage.metadata"},
+    "cluster.terminal": BASE | CLIENT,
     "cluster": BASE
     | CLIENT
-    | {"spark", "actors.processes", "actors.coordinator", "storage.bookie", "storage.metadata"},
+    | {"spark", "actors.processes", "actors.coordinator", "storage.bookie", "storage.metadata"}
+    | {"cluster.terminal"},
     "cluster.demo": BASE | CLIENT | {"cluster", "spark"},
 }
 """By sub-room: what its files may import, beside their own sub-room. `docs/design/architecture.md` says why."""

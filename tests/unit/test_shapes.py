@@ -59,7 +59,13 @@ PARAMETERS: dict[str, int] = {
 }
 ANY_USES = 48
 
-PUBLIC_FACES = ("client/aio/", "client/blocking/", "cluster/starting.py", "cluster/command_line.py")
+PUBLIC_FACES = (
+    "client/aio/",
+    "client/blocking/",
+    "cluster/starting.py",
+    "cluster/command_line.py",
+    *(f"cluster/{room}/{command}.py" for room in ("terminal",) for command in ("produce", "consume")),
+)
 """Their calls keep the official client's parameters, and the command line's options are its parameters."""
 
 

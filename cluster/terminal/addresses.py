@@ -1,0 +1,56 @@
+"""Where a command finds its cluster: at the URL that it was given, or where the cluster of this machine runs.
+
+Only the search for a running cluster needs Ray. A command that was given a URL never loads it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+from urllib.parse import urlsplit
+
+import typer
+
+from ...protocol.errors import InvalidUrl
+
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "-u",
+        "--service-url",
+        "--url",
+        envvar="MAGNETAR_SERVICE_URL",
+        metavar="URL",
+        help="Brokers to connect to, as pulsar://host:port,host:port. By default those of the running cluster.",
+    ),
+]
+
+
+class RunningCluster(Protocol):
+    """What commands want to know of a cluster."""
+
+    @property
+    def service_url(self) -> str: ...
+
+    admin_url: str
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Finds the running cluster. The command line puts one into the context of its commands."""
+
+    find: Callable[[], RunningCluster]
+    """Raises ClusterError when no cluster runs."""
+
+
+def service_url_of(context: typer.Context, given: str | None) -> str:
+    """The service URL that a command uses. Raises ClusterError."""
+    return given or context.ensure_object(Finder).find().service_url
+
+
+def admin_url_of(finder: Finder, given: str | None) -> str:
+    """The URL of the admin HTTP, without a slash at its end. Raises InvalidUrl, ClusterError."""
+    url = given or finder.find().admin_url
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise InvalidUrl(f"{url!r} is not an admin URL: write http://host:port")
+    return url.rstrip("/")

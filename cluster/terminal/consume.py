@@ -1,0 +1,104 @@
+"""`magnetar consume`: print messages of a subscription, with the options of `pulsar-client consume`.
+
+The client is loaded when the command runs: other commands shall start without it.
+"""
+
+import re
+from typing import Annotated
+
+import typer
+
+from ...protocol.errors import InvalidConfiguration
+from .addresses import ServiceUrl, service_url_of
+from .failures import clear_errors
+from .words import Position, SchemaUse, SubscriptionMode, SubscriptionType
+
+Topic = Annotated[str, typer.Argument(help="The topic, in any form of its name; a pattern with --regex.")]
+Subscription = Annotated[str, typer.Option("-s", "--subscription-name", help="The subscription.")]
+Number = Annotated[int, typer.Option("-n", "--num-messages", min=0, help="How many messages; 0 = without end.")]
+Type = Annotated[
+    SubscriptionType, typer.Option("-t", "--subscription-type", case_sensitive=False, help="Type of the subscription.")
+]
+Mode = Annotated[
+    SubscriptionMode,
+    typer.Option("-m", "--subscription-mode", case_sensitive=False, help="Whether it outlives the command."),
+]
+Begin = Annotated[
+    Position, typer.Option("-p", "--subscription-position", case_sensitive=False, help="Where a new one begins.")
+]
+Regex = Annotated[bool, typer.Option("--regex", help="The topic is a pattern: consume all topics that match.")]
+Hex = Annotated[bool, typer.Option("--hex", help="Print contents as hexadecimal numbers.")]
+Hide = Annotated[bool, typer.Option("--hide-content", help="Print the rate of each second instead of messages.")]
+Rate = Annotated[float, typer.Option("-r", "--rate", min=0, help="Messages per second; 0 = as fast as possible.")]
+QueueSize = Annotated[int, typer.Option("-q", "--queue-size", min=0, help="Receive queue; 0 = the client's default.")]
+ChunksMax = Annotated[
+    int, typer.Option("-mc", "--max_chunked_msg", min=0, help="Incomplete messages to keep; 0 = the client's default.")
+]
+AckOldest = Annotated[
+    bool, typer.Option("-ac", "--auto_ack_chunk_q_full", help="Beyond that, acknowledge the oldest incomplete one.")
+]
+PrivateKey = Annotated[
+    str | None, typer.Option("-ekv", "--encryption-key-value", help="Path or URI of the private key.", metavar="URI")
+]
+Schemas = Annotated[
+    SchemaUse, typer.Option("-st", "--schema-type", help="auto_consume decodes values as the topic's schema says.")
+]
+
+
+def consume(
+    context: typer.Context,
+    topic: Topic,
+    subscription: Subscription,
+    number: Number = 1,
+    kind: Type = SubscriptionType.EXCLUSIVE,
+    mode: Mode = SubscriptionMode.DURABLE,
+    position: Begin = Position.LATEST,
+    regex: Regex = False,
+    hexadecimal: Hex = False,
+    hide_content: Hide = False,
+    rate: Rate = 0.0,
+    queue_size: QueueSize = 0,
+    chunks_max: ChunksMax = 0,
+    ack_oldest: AckOldest = False,
+    private_key: PrivateKey = None,
+    schema: Schemas = SchemaUse.BYTES,
+    service_url: ServiceUrl = None,
+) -> None:
+    """Print messages of a subscription, and acknowledge them."""
+    with clear_errors():
+        import uvloop
+
+        from ...client.core.configuration import ConsumerType, InitialPosition
+        from ...client.core.message_id import MessageId
+        from ...client.schemas.automatic import AutoConsumeSchema
+        from .keys import GivenKey
+        from .receiving import Printing, receive
+
+        options: dict[str, object] = {"auto_ack_oldest_chunked_message_on_queue_full": ack_oldest}
+        if queue_size:
+            options["receiver_queue_size"] = queue_size
+        if chunks_max:
+            options["max_pending_chunked_message"] = chunks_max
+        if private_key is not None:
+            options["crypto_key_reader"] = GivenKey(private_key)
+        if schema is SchemaUse.AUTO_CONSUME:
+            options["schema"] = AutoConsumeSchema()
+        if mode is SubscriptionMode.NON_DURABLE:
+            if regex or kind is not SubscriptionType.EXCLUSIVE:
+                raise InvalidConfiguration("a NonDurable subscription is Exclusive, and on one topic")
+            options["subscription_name"] = subscription
+            options["start_message_id"] = MessageId.latest if position is Position.LATEST else MessageId.earliest
+        else:
+            options["subscription_name"] = subscription
+            options["consumer_type"] = ConsumerType[kind.client_name]
+            options["initial_position"] = InitialPosition[position.value]
+        printing = Printing(number, rate, hide_content, hexadecimal, schema is SchemaUse.AUTO_CONSUME)
+        topics = _pattern(topic) if regex else topic
+        uvloop.run(receive(service_url_of(context, service_url), topics, options, printing))
+
+
+def _pattern(topic: str) -> re.Pattern[str]:
+    try:
+        return re.compile(topic)
+    except re.error as error:
+        raise InvalidConfiguration(f"{topic!r} is no pattern: {error}") from None

@@ -1,0 +1,38 @@
+"""Errors as an operator sees them: one line that names the error, and status 1; never a traceback."""
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ...protocol.errors import ClusterError, MagnetarError, SettingError
+
+PIPE_CLOSED_STATUS = 141
+"""What a shell reports for a process that died of SIGPIPE."""
+UNNAMED = (ClusterError, SettingError, PermissionError)
+"""Errors whose message says it all. Of others, the line names the class as a client would catch it."""
+
+errors = Console(stderr=True)
+
+
+@contextmanager
+def clear_errors() -> Generator[None]:
+    """Turn errors that the operator can mend into one line."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        # What is still buffered has no reader: without this the interpreter fails again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(PIPE_CLOSED_STATUS) from error
+    except (MagnetarError, OSError) as error:
+        errors.print(f"[red]magnetar:[/red] {escape(_line(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UNNAMED) else f"{type(error).__name__}: {text}"
