@@ -20,6 +20,8 @@ from ..protocol.errors import SettingError
 from ..protocol.names import VERSION
 from ..runtime.logs import log_to_stderr
 from .directory import default_data_directory
+from .load.consume import consume as consume_load
+from .load.produce import produce as produce_load
 from .terminal.addresses import Finder, RunningCluster
 from .terminal.consume import consume
 from .terminal.failures import clear_errors
@@ -37,6 +39,10 @@ app = typer.Typer(
 console = Console()
 app.command()(produce)
 app.command()(consume)
+perf = typer.Typer(help="Measure rates and latencies, as `pulsar-perf` does.", no_args_is_help=True)
+perf.command("produce")(produce_load)
+perf.command("consume")(consume_load)
+app.add_typer(perf, name="perf")
 
 DataDirectory = Annotated[
     Path | None,

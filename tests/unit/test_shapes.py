@@ -64,7 +64,7 @@ PUBLIC_FACES = (
     "client/blocking/",
     "cluster/starting.py",
     "cluster/command_line.py",
-    *(f"cluster/{room}/{command}.py" for room in ("terminal",) for command in ("produce", "consume")),
+    *(f"cluster/{room}/{command}.py" for room in ("terminal", "load") for command in ("produce", "consume")),
 )
 """Their calls keep the official client's parameters, and the command line's options are its parameters."""
 

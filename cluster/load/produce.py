@@ -1,0 +1,126 @@
+"""`magnetar perf produce`: publish at a rate, or as fast as possible, and measure latencies.
+
+The client is loaded when the command runs: other commands shall start without it.
+"""
+
+import random
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...protocol.errors import InvalidConfiguration
+from ..terminal.addresses import ServiceUrl, service_url_of
+from ..terminal.failures import clear_errors
+from .keys import KeyMode
+from .limits import Limits
+from .options import (
+    Duration,
+    EveryS,
+    Figures,
+    HistogramFile,
+    Number,
+    PlotFile,
+    Topic,
+    Topics,
+    WarmUp,
+    names_of,
+)
+
+
+class Compression(StrEnum):
+    """How batches are compressed."""
+
+    NONE = "NONE"
+    LZ4 = "LZ4"
+    ZLIB = "ZLIB"
+    ZSTD = "ZSTD"
+    SNAPPY = "SNAPPY"
+
+
+Rate = Annotated[
+    float, typer.Option("-r", "--rate", min=0, help="Messages per second of all producers; 0 = as fast as possible.")
+]
+Size = Annotated[int, typer.Option("-s", "--size", min=0, help="Bytes of a message.")]
+Producers = Annotated[int, typer.Option("-n", "--num-producers", min=1, help="Producers on each topic.")]
+Outstanding = Annotated[
+    int, typer.Option("-o", "--max-outstanding", min=1, help="Messages without a receipt, per producer and partition.")
+]
+BatchTime = Annotated[float, typer.Option("-b", "--batch-time-window", min=0, help="Milliseconds that a batch waits.")]
+BatchMessages = Annotated[int, typer.Option("-bm", "--batch-max-messages", min=1, help="Messages of a batch.")]
+BatchBytes = Annotated[int, typer.Option("-bb", "--batch-max-bytes", min=1, help="Bytes of a batch.")]
+NoBatches = Annotated[bool, typer.Option("-db", "--disable-batching", help="Send each message in an entry of its own.")]
+Chunking = Annotated[bool, typer.Option("-ch", "--chunking", help="Send messages that are too large in chunks.")]
+Compressed = Annotated[
+    Compression, typer.Option("-z", "--compression", case_sensitive=False, help="How batches are compressed.")
+]
+PayloadFile = Annotated[
+    Path | None, typer.Option("-f", "--payload-file", help="Send the parts of this file in turn, not random bytes.")
+]
+Delimiter = Annotated[str, typer.Option("-e", "--payload-delimiter", help="What separates the parts of the file.")]
+Keys = Annotated[
+    KeyMode | None, typer.Option("-mk", "--message-key-generation-mode", help="Give messages keys of this kind.")
+]
+EndOnFailure = Annotated[bool, typer.Option("--exit-on-failure", help="End with the first message that fails.")]
+
+
+def produce(
+    context: typer.Context,
+    topic: Topic,
+    rate: Rate = 100.0,
+    size: Size = 1024,
+    topics: Topics = 1,
+    producers: Producers = 1,
+    number: Number = 0,
+    duration: Duration = 0.0,
+    outstanding: Outstanding = 10_000,
+    batch_time_ms: BatchTime = 1.0,
+    batch_messages: BatchMessages = 1_000,
+    batch_bytes: BatchBytes = 4 << 20,
+    no_batches: NoBatches = False,
+    chunking: Chunking = False,
+    compression: Compressed = Compression.NONE,
+    payload_file: PayloadFile = None,
+    delimiter: Delimiter = "\\n",
+    keys: Keys = None,
+    end_on_failure: EndOnFailure = False,
+    every_s: EveryS = 10.0,
+    warmup_s: WarmUp = 1.0,
+    histogram_file: HistogramFile = None,
+    plot_file: PlotFile = None,
+    service_url: ServiceUrl = None,
+) -> None:
+    """Publish messages, and show rates and latencies."""
+    with clear_errors():
+        import uvloop
+
+        from ...client.core.configuration import CompressionType
+        from .publishing import Load, run
+
+        payloads = _parts(payload_file, delimiter) if payload_file is not None else [random.Random(1).randbytes(size)]
+        options: dict[str, object] = {
+            "batching_enabled": not (no_batches or chunking),
+            "chunking_enabled": chunking,
+            "batching_max_publish_delay_ms": max(1, round(batch_time_ms)),
+            "batching_max_messages": batch_messages,
+            "batching_max_allowed_size_in_bytes": batch_bytes,
+            "max_pending_messages": outstanding,
+            "max_pending_messages_across_partitions": 1 << 30,
+            "block_if_queue_full": True,
+            "compression_type": CompressionType[compression.value],
+        }
+        load = Load(rate / (topics * producers), payloads, keys, outstanding, end_on_failure)
+        names = [name for name in names_of(topic, topics) for _ in range(producers)]
+        with Figures(every_s, warmup_s, histogram_file, plot_file).report("produced") as report:
+            url = service_url_of(context, service_url)
+            uvloop.run(run(url, names, options, load, Limits(number, duration), report))
+
+
+def _parts(path: Path, delimiter: str) -> list[bytes]:
+    """The parts of a file that are not empty. Raises InvalidConfiguration, OSError."""
+    separator = delimiter.encode().decode("unicode_escape").encode()
+    parts = [part for part in path.read_bytes().split(separator) if part] if separator else [path.read_bytes()]
+    if not any(parts):
+        raise InvalidConfiguration(f"{path} holds nothing to send: put payloads into it")
+    return parts
