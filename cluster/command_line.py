@@ -19,6 +19,7 @@ from rich.console import Console
 from ..protocol.errors import SettingError
 from ..protocol.names import VERSION
 from ..runtime.logs import log_to_stderr
+from .admin.tree import admin
 from .directory import default_data_directory
 from .load.consume import consume as consume_load
 from .load.produce import produce as produce_load
@@ -43,6 +44,7 @@ perf = typer.Typer(help="Measure rates and latencies, as `pulsar-perf` does.", n
 perf.command("produce")(produce_load)
 perf.command("consume")(consume_load)
 app.add_typer(perf, name="perf")
+app.add_typer(admin, name="admin")
 
 DataDirectory = Annotated[
     Path | None,

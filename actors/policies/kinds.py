@@ -215,6 +215,11 @@ class RecordOf(Kind[R]):
         }
 
     @property
+    def parts(self) -> Mapping[str, Kind[object]]:
+        """The kinds of the fields by their name in Pulsar's JSON."""
+        return {one.name: one.kind for one in self._parts.values()}
+
+    @property
     def text(self) -> str:
         return "an object with " + ", ".join(f"{one.name} ({one.kind.text})" for one in self._parts.values())
 

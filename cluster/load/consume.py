@@ -9,46 +9,66 @@ import typer
 
 from ..terminal.addresses import ServiceUrl, service_url_of
 from ..terminal.failures import clear_errors
-from ..terminal.words import Position, SubscriptionType
-from .limits import Limits
-from .options import Duration, EveryS, Figures, HistogramFile, Number, PlotFile, Topic, Topics, WarmUp, names_of
+from ..terminal.words import StartPosition, SubscriptionTypeName
+from .limits import LoadLimits
+from .options import (
+    Figures,
+    PerfDuration,
+    PerfEveryS,
+    PerfHistogramFile,
+    PerfNumber,
+    PerfPlotFile,
+    PerfTopic,
+    PerfTopics,
+    PerfWarmUp,
+    names_of,
+)
 
-Subscription = Annotated[
+PerfConsumeSubscription = Annotated[
     str, typer.Option("-s", "--subscriber-name", help="The subscription; with several, the beginning of their names.")
 ]
-Subscriptions = Annotated[int, typer.Option("-ns", "--num-subscriptions", min=1, help="Subscriptions of each topic.")]
-Consumers = Annotated[int, typer.Option("-n", "--num-consumers", min=1, help="Consumers of each subscription.")]
-Type = Annotated[
-    SubscriptionType, typer.Option("-st", "--subscription-type", case_sensitive=False, help="Type of subscriptions.")
+PerfConsumeSubscriptions = Annotated[
+    int, typer.Option("-ns", "--num-subscriptions", min=1, help="Subscriptions of each topic.")
 ]
-Begin = Annotated[
-    Position, typer.Option("-sp", "--subscription-position", case_sensitive=False, help="Where new ones begin.")
+PerfConsumeConsumers = Annotated[
+    int, typer.Option("-n", "--num-consumers", min=1, help="Consumers of each subscription.")
 ]
-QueueSize = Annotated[int, typer.Option("-q", "--receiver-queue-size", min=1, help="Receive queue of a consumer.")]
-Rate = Annotated[float, typer.Option("-r", "--rate", min=0, help="Messages per second of all; 0 = no limit.")]
-AckDelay = Annotated[
+PerfConsumeType = Annotated[
+    SubscriptionTypeName,
+    typer.Option("-st", "--subscription-type", case_sensitive=False, help="Type of subscriptions."),
+]
+PerfConsumeBegin = Annotated[
+    StartPosition, typer.Option("-sp", "--subscription-position", case_sensitive=False, help="Where new ones begin.")
+]
+PerfConsumeQueueSize = Annotated[
+    int, typer.Option("-q", "--receiver-queue-size", min=1, help="Receive queue of a consumer.")
+]
+PerfConsumeRate = Annotated[
+    float, typer.Option("-r", "--rate", min=0, help="Messages per second of all; 0 = no limit.")
+]
+PerfConsumeAckDelay = Annotated[
     int, typer.Option("--acks-delay-millis", min=0, help="Milliseconds that the client gathers acknowledgements.")
 ]
 
 
 def consume(
     context: typer.Context,
-    topic: Topic,
-    subscription: Subscription = "sub",
-    topics: Topics = 1,
-    subscriptions: Subscriptions = 1,
-    consumers: Consumers = 1,
-    kind: Type = SubscriptionType.EXCLUSIVE,
-    position: Begin = Position.LATEST,
-    queue_size: QueueSize = 1_000,
-    rate: Rate = 0.0,
-    ack_delay_ms: AckDelay = 100,
-    number: Number = 0,
-    duration: Duration = 0.0,
-    every_s: EveryS = 10.0,
-    warmup_s: WarmUp = 0.0,
-    histogram_file: HistogramFile = None,
-    plot_file: PlotFile = None,
+    topic: PerfTopic,
+    subscription: PerfConsumeSubscription = "sub",
+    topics: PerfTopics = 1,
+    subscriptions: PerfConsumeSubscriptions = 1,
+    consumers: PerfConsumeConsumers = 1,
+    kind: PerfConsumeType = SubscriptionTypeName.EXCLUSIVE,
+    position: PerfConsumeBegin = StartPosition.LATEST,
+    queue_size: PerfConsumeQueueSize = 1_000,
+    rate: PerfConsumeRate = 0.0,
+    ack_delay_ms: PerfConsumeAckDelay = 100,
+    number: PerfNumber = 0,
+    duration: PerfDuration = 0.0,
+    every_s: PerfEveryS = 10.0,
+    warmup_s: PerfWarmUp = 0.0,
+    histogram_file: PerfHistogramFile = None,
+    plot_file: PerfPlotFile = None,
     service_url: ServiceUrl = None,
 ) -> None:
     """Consume messages, and show rates and end-to-end latencies."""
@@ -56,10 +76,10 @@ def consume(
         import uvloop
 
         from ...client.core.configuration import ConsumerType, InitialPosition
-        from .consuming import Place, run
+        from .consuming import ConsumerPlace, run
 
         places = [
-            Place(name, called)
+            ConsumerPlace(name, called)
             for name in names_of(topic, topics)
             for called in names_of(subscription, subscriptions)
             for _ in range(consumers)
@@ -72,4 +92,4 @@ def consume(
         }
         with Figures(every_s, warmup_s, histogram_file, plot_file).report("received") as report:
             url = service_url_of(context, service_url)
-            uvloop.run(run(url, places, options, rate / len(places), Limits(number, duration), report))
+            uvloop.run(run(url, places, options, rate / len(places), LoadLimits(number, duration), report))

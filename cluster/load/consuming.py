@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...client.aio.client import AsyncClient
 from ...client.aio.consumer import AsyncConsumer
 from ...protocol.errors import Timeout
-from .limits import Limits
+from .limits import LoadLimits
 from .report import Report
 
 TAKEN_MAX = 1_000
@@ -21,7 +21,7 @@ WAIT_MS = 200
 
 
 @dataclass(frozen=True)
-class Place:
+class ConsumerPlace:
     """A subscription of a topic; a run has a consumer for each."""
 
     topic: str
@@ -29,7 +29,12 @@ class Place:
 
 
 async def run(
-    service_url: str, places: list[Place], options: dict[str, object], rate: float, limits: Limits, report: Report
+    service_url: str,
+    places: list[ConsumerPlace],
+    options: dict[str, object],
+    rate: float,
+    limits: LoadLimits,
+    report: Report,
 ) -> None:
     """Consume until the limits say that it is over. Raises the first error."""
     async with AsyncClient(service_url) as client:
@@ -46,7 +51,7 @@ async def run(
                 raise errors.exceptions[0] from None
 
 
-async def _consume(consumer: AsyncConsumer, rate: float, limits: Limits, report: Report) -> None:
+async def _consume(consumer: AsyncConsumer, rate: float, limits: LoadLimits, report: Report) -> None:
     begin_s = time.monotonic()
     taken = 0
     while not limits.over:

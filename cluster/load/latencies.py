@@ -15,7 +15,7 @@ CURVE = (*range(0, 100, 2), 99, 99.5, 99.9, 99.95, 99.99, 100)
 
 
 @dataclass(frozen=True)
-class Latencies:
+class LatencyFigures:
     """What a histogram says, in milliseconds. All are 0 when it is empty."""
 
     count: int
@@ -72,7 +72,7 @@ class LatencyRecorder:
         """So many messages had this latency."""
         self._interval.record_value(min(max(int(latency_s * 1e6), 1), LATENCY_MAX_US), count)
 
-    def interval(self, elapsed_s: float) -> Latencies:
+    def interval(self, elapsed_s: float) -> LatencyFigures:
         """What was recorded since the last call, which is now so many seconds after the start."""
         ended, self._interval = self._interval, _histogram()
         if self._log is not None:
@@ -83,7 +83,7 @@ class LatencyRecorder:
         self._whole.add(ended)
         return _latencies(ended)
 
-    def whole(self) -> Latencies:
+    def whole(self) -> LatencyFigures:
         """What was recorded in all intervals that have ended."""
         return _latencies(self._whole)
 
@@ -115,10 +115,10 @@ def _log_writer(file: IO[str] | None, started_s: float) -> LogWriter | None:
     return writer
 
 
-def _latencies(histogram: Histogram) -> Latencies:
+def _latencies(histogram: Histogram) -> LatencyFigures:
     count = histogram.get_total_count()
     if not count:
-        return Latencies(0, 0.0, dict.fromkeys(QUANTILES, 0.0), 0.0)
+        return LatencyFigures(0, 0.0, dict.fromkeys(QUANTILES, 0.0), 0.0)
     found = histogram.get_percentile_to_value_dict(list(QUANTILES.values()))
     quantiles = {name: found[percent] / 1000 for name, percent in QUANTILES.items()}
-    return Latencies(count, histogram.get_mean_value() / 1000, quantiles, histogram.get_max_value() / 1000)
+    return LatencyFigures(count, histogram.get_mean_value() / 1000, quantiles, histogram.get_max_value() / 1000)

@@ -3,7 +3,7 @@
 import time
 
 
-class Limits:
+class LoadLimits:
     """What all producers or consumers of a run may still do. 0 is no limit."""
 
     def __init__(self, messages: int, seconds: float) -> None:

@@ -11,20 +11,22 @@ import typer
 from .plot import check_plotting, plot
 from .report import Report
 
-Topic = Annotated[str, typer.Argument(help="The topic; with several topics, the beginning of their names.")]
-Topics = Annotated[
+PerfTopic = Annotated[str, typer.Argument(help="The topic; with several topics, the beginning of their names.")]
+PerfTopics = Annotated[
     int, typer.Option("-t", "--num-topics", min=1, help="Topics; several are called TOPIC-0, TOPIC-1 and so on.")
 ]
-Number = Annotated[int, typer.Option("-m", "--num-messages", min=0, help="Messages in all; 0 = no limit.")]
-Duration = Annotated[float, typer.Option("-time", "--test-duration", min=0, help="Seconds of the run; 0 = no limit.")]
-EveryS = Annotated[
+PerfNumber = Annotated[int, typer.Option("-m", "--num-messages", min=0, help="Messages in all; 0 = no limit.")]
+PerfDuration = Annotated[
+    float, typer.Option("-time", "--test-duration", min=0, help="Seconds of the run; 0 = no limit.")
+]
+PerfEveryS = Annotated[
     float, typer.Option("-i", "--stats-interval-seconds", min=0.1, help="Seconds between two lines of figures.")
 ]
-WarmUp = Annotated[float, typer.Option("--warmup-time", min=0, help="Seconds before latencies count.")]
-HistogramFile = Annotated[
+PerfWarmUp = Annotated[float, typer.Option("--warmup-time", min=0, help="Seconds before latencies count.")]
+PerfHistogramFile = Annotated[
     Path | None, typer.Option("--histogram-file", help="Write the latencies of each interval as an HDR log.")
 ]
-PlotFile = Annotated[
+PerfPlotFile = Annotated[
     Path | None, typer.Option("--plot-file", help="Draw rates and latencies into this PNG at the end.")
 ]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...protocol.errors import ClusterError
-from .report import Interval, Report
+from .report import LoadInterval, Report
 
 DOTS_PER_INCH = 120
 
@@ -47,7 +47,7 @@ def plot(report: Report, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _lines(intervals: Sequence[Interval]) -> dict[str, list[float]]:
+def _lines(intervals: Sequence[LoadInterval]) -> dict[str, list[float]]:
     """The latencies of each interval by their name. An interval without any leaves a gap."""
     found: dict[str, list[float]] = {}
     for interval in intervals:

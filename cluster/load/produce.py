@@ -14,17 +14,17 @@ from ...protocol.errors import InvalidConfiguration
 from ..terminal.addresses import ServiceUrl, service_url_of
 from ..terminal.failures import clear_errors
 from .keys import KeyMode
-from .limits import Limits
+from .limits import LoadLimits
 from .options import (
-    Duration,
-    EveryS,
     Figures,
-    HistogramFile,
-    Number,
-    PlotFile,
-    Topic,
-    Topics,
-    WarmUp,
+    PerfDuration,
+    PerfEveryS,
+    PerfHistogramFile,
+    PerfNumber,
+    PerfPlotFile,
+    PerfTopic,
+    PerfTopics,
+    PerfWarmUp,
     names_of,
 )
 
@@ -39,56 +39,68 @@ class Compression(StrEnum):
     SNAPPY = "SNAPPY"
 
 
-Rate = Annotated[
+PerfProduceRate = Annotated[
     float, typer.Option("-r", "--rate", min=0, help="Messages per second of all producers; 0 = as fast as possible.")
 ]
-Size = Annotated[int, typer.Option("-s", "--size", min=0, help="Bytes of a message.")]
-Producers = Annotated[int, typer.Option("-n", "--num-producers", min=1, help="Producers on each topic.")]
-Outstanding = Annotated[
+PerfProduceSize = Annotated[int, typer.Option("-s", "--size", min=0, help="Bytes of a message.")]
+PerfProduceProducers = Annotated[int, typer.Option("-n", "--num-producers", min=1, help="Producers on each topic.")]
+PerfProduceOutstanding = Annotated[
     int, typer.Option("-o", "--max-outstanding", min=1, help="Messages without a receipt, per producer and partition.")
 ]
-BatchTime = Annotated[float, typer.Option("-b", "--batch-time-window", min=0, help="Milliseconds that a batch waits.")]
-BatchMessages = Annotated[int, typer.Option("-bm", "--batch-max-messages", min=1, help="Messages of a batch.")]
-BatchBytes = Annotated[int, typer.Option("-bb", "--batch-max-bytes", min=1, help="Bytes of a batch.")]
-NoBatches = Annotated[bool, typer.Option("-db", "--disable-batching", help="Send each message in an entry of its own.")]
-Chunking = Annotated[bool, typer.Option("-ch", "--chunking", help="Send messages that are too large in chunks.")]
-Compressed = Annotated[
+PerfProduceBatchTime = Annotated[
+    float, typer.Option("-b", "--batch-time-window", min=0, help="Milliseconds that a batch waits.")
+]
+PerfProduceBatchMessages = Annotated[
+    int, typer.Option("-bm", "--batch-max-messages", min=1, help="Messages of a batch.")
+]
+PerfProduceBatchBytes = Annotated[int, typer.Option("-bb", "--batch-max-bytes", min=1, help="Bytes of a batch.")]
+PerfProduceNoBatches = Annotated[
+    bool, typer.Option("-db", "--disable-batching", help="Send each message in an entry of its own.")
+]
+PerfProduceChunking = Annotated[
+    bool, typer.Option("-ch", "--chunking", help="Send messages that are too large in chunks.")
+]
+PerfProduceCompressed = Annotated[
     Compression, typer.Option("-z", "--compression", case_sensitive=False, help="How batches are compressed.")
 ]
-PayloadFile = Annotated[
+PerfProducePayloadFile = Annotated[
     Path | None, typer.Option("-f", "--payload-file", help="Send the parts of this file in turn, not random bytes.")
 ]
-Delimiter = Annotated[str, typer.Option("-e", "--payload-delimiter", help="What separates the parts of the file.")]
-Keys = Annotated[
+PerfProduceDelimiter = Annotated[
+    str, typer.Option("-e", "--payload-delimiter", help="What separates the parts of the file.")
+]
+PerfProduceKeys = Annotated[
     KeyMode | None, typer.Option("-mk", "--message-key-generation-mode", help="Give messages keys of this kind.")
 ]
-EndOnFailure = Annotated[bool, typer.Option("--exit-on-failure", help="End with the first message that fails.")]
+PerfProduceEndOnFailure = Annotated[
+    bool, typer.Option("--exit-on-failure", help="End with the first message that fails.")
+]
 
 
 def produce(
     context: typer.Context,
-    topic: Topic,
-    rate: Rate = 100.0,
-    size: Size = 1024,
-    topics: Topics = 1,
-    producers: Producers = 1,
-    number: Number = 0,
-    duration: Duration = 0.0,
-    outstanding: Outstanding = 10_000,
-    batch_time_ms: BatchTime = 1.0,
-    batch_messages: BatchMessages = 1_000,
-    batch_bytes: BatchBytes = 4 << 20,
-    no_batches: NoBatches = False,
-    chunking: Chunking = False,
-    compression: Compressed = Compression.NONE,
-    payload_file: PayloadFile = None,
-    delimiter: Delimiter = "\\n",
-    keys: Keys = None,
-    end_on_failure: EndOnFailure = False,
-    every_s: EveryS = 10.0,
-    warmup_s: WarmUp = 1.0,
-    histogram_file: HistogramFile = None,
-    plot_file: PlotFile = None,
+    topic: PerfTopic,
+    rate: PerfProduceRate = 100.0,
+    size: PerfProduceSize = 1024,
+    topics: PerfTopics = 1,
+    producers: PerfProduceProducers = 1,
+    number: PerfNumber = 0,
+    duration: PerfDuration = 0.0,
+    outstanding: PerfProduceOutstanding = 10_000,
+    batch_time_ms: PerfProduceBatchTime = 1.0,
+    batch_messages: PerfProduceBatchMessages = 1_000,
+    batch_bytes: PerfProduceBatchBytes = 4 << 20,
+    no_batches: PerfProduceNoBatches = False,
+    chunking: PerfProduceChunking = False,
+    compression: PerfProduceCompressed = Compression.NONE,
+    payload_file: PerfProducePayloadFile = None,
+    delimiter: PerfProduceDelimiter = "\\n",
+    keys: PerfProduceKeys = None,
+    end_on_failure: PerfProduceEndOnFailure = False,
+    every_s: PerfEveryS = 10.0,
+    warmup_s: PerfWarmUp = 1.0,
+    histogram_file: PerfHistogramFile = None,
+    plot_file: PerfPlotFile = None,
     service_url: ServiceUrl = None,
 ) -> None:
     """Publish messages, and show rates and latencies."""
@@ -114,7 +126,7 @@ def produce(
         names = [name for name in names_of(topic, topics) for _ in range(producers)]
         with Figures(every_s, warmup_s, histogram_file, plot_file).report("produced") as report:
             url = service_url_of(context, service_url)
-            uvloop.run(run(url, names, options, load, Limits(number, duration), report))
+            uvloop.run(run(url, names, options, load, LoadLimits(number, duration), report))
 
 
 def _parts(path: Path, delimiter: str) -> list[bytes]:

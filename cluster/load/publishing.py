@@ -16,7 +16,7 @@ from ...client.core.results import Result
 from ...client.producing.partition_producer import Failing
 from ...protocol.errors import MagnetarError
 from .keys import KeyMode, keys_of
-from .limits import Limits
+from .limits import LoadLimits
 from .report import Report
 
 TICK_S = 0.001
@@ -37,7 +37,7 @@ class Load:
 
 
 async def run(
-    service_url: str, topics: list[str], options: dict[str, object], load: Load, limits: Limits, report: Report
+    service_url: str, topics: list[str], options: dict[str, object], load: Load, limits: LoadLimits, report: Report
 ) -> None:
     """Publish to each of the topics until the limits say that it is over. Raises the first error."""
     async with AsyncClient(service_url) as client:
@@ -54,7 +54,7 @@ class Publisher:
     """One producer under load."""
 
     def __init__(
-        self, producer: AsyncProducer, load: Load, limits: Limits, report: Report, failures: list[MagnetarError]
+        self, producer: AsyncProducer, load: Load, limits: LoadLimits, report: Report, failures: list[MagnetarError]
     ) -> None:
         self.producer = producer
         self.load = load

@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from .latencies import Latencies, LatencyRecorder
+from .latencies import LatencyFigures, LatencyRecorder
 
 MEGABIT_BYTES = 1e6 / 8
 
 
 @dataclass(frozen=True)
-class Interval:
+class LoadInterval:
     """One interval of a run."""
 
     end_s: float
     messages_per_s: float
     failures_per_s: float
     megabits_per_s: float
-    latencies: Latencies
+    latencies: LatencyFigures
 
 
 class Report:
@@ -32,7 +32,7 @@ class Report:
         self.messages = 0
         self.size_bytes = 0
         self.failures = 0
-        self.intervals: list[Interval] = []
+        self.intervals: list[LoadInterval] = []
         self.latencies = LatencyRecorder(log, time.time())
         self._interval_s = interval_s
         self._warm_at_s = time.monotonic() + warmup_s
@@ -81,7 +81,7 @@ class Report:
         messages, size_bytes, failures = self._seen
         self._seen, self._seen_s = (self.messages, self.size_bytes, self.failures), now_s
         latencies = self.latencies.interval(now_s - self._begin_s)
-        found = Interval(
+        found = LoadInterval(
             now_s - self._begin_s,
             (self.messages - messages) / seconds,
             (self.failures - failures) / seconds,

@@ -11,57 +11,62 @@ import typer
 from ...protocol.errors import InvalidConfiguration
 from .addresses import ServiceUrl, service_url_of
 from .failures import clear_errors
-from .words import Position, SchemaUse, SubscriptionMode, SubscriptionType
+from .words import SchemaUse, StartPosition, SubscriptionMode, SubscriptionTypeName
 
-Topic = Annotated[str, typer.Argument(help="The topic, in any form of its name; a pattern with --regex.")]
-Subscription = Annotated[str, typer.Option("-s", "--subscription-name", help="The subscription.")]
-Number = Annotated[int, typer.Option("-n", "--num-messages", min=0, help="How many messages; 0 = without end.")]
-Type = Annotated[
-    SubscriptionType, typer.Option("-t", "--subscription-type", case_sensitive=False, help="Type of the subscription.")
+ConsumeTopic = Annotated[str, typer.Argument(help="The topic, in any form of its name; a pattern with --regex.")]
+ConsumeSubscription = Annotated[str, typer.Option("-s", "--subscription-name", help="The subscription.")]
+ConsumeNumber = Annotated[int, typer.Option("-n", "--num-messages", min=0, help="How many messages; 0 = without end.")]
+ConsumeType = Annotated[
+    SubscriptionTypeName,
+    typer.Option("-t", "--subscription-type", case_sensitive=False, help="Type of the subscription."),
 ]
-Mode = Annotated[
+ConsumeMode = Annotated[
     SubscriptionMode,
     typer.Option("-m", "--subscription-mode", case_sensitive=False, help="Whether it outlives the command."),
 ]
-Begin = Annotated[
-    Position, typer.Option("-p", "--subscription-position", case_sensitive=False, help="Where a new one begins.")
+ConsumeBegin = Annotated[
+    StartPosition, typer.Option("-p", "--subscription-position", case_sensitive=False, help="Where a new one begins.")
 ]
-Regex = Annotated[bool, typer.Option("--regex", help="The topic is a pattern: consume all topics that match.")]
-Hex = Annotated[bool, typer.Option("--hex", help="Print contents as hexadecimal numbers.")]
-Hide = Annotated[bool, typer.Option("--hide-content", help="Print the rate of each second instead of messages.")]
-Rate = Annotated[float, typer.Option("-r", "--rate", min=0, help="Messages per second; 0 = as fast as possible.")]
-QueueSize = Annotated[int, typer.Option("-q", "--queue-size", min=0, help="Receive queue; 0 = the client's default.")]
-ChunksMax = Annotated[
+ConsumeRegex = Annotated[bool, typer.Option("--regex", help="The topic is a pattern: consume all topics that match.")]
+ConsumeHex = Annotated[bool, typer.Option("--hex", help="Print contents as hexadecimal numbers.")]
+ConsumeHide = Annotated[bool, typer.Option("--hide-content", help="Print the rate of each second instead of messages.")]
+ConsumeRate = Annotated[
+    float, typer.Option("-r", "--rate", min=0, help="Messages per second; 0 = as fast as possible.")
+]
+ConsumeQueueSize = Annotated[
+    int, typer.Option("-q", "--queue-size", min=0, help="Receive queue; 0 = the client's default.")
+]
+ConsumeChunksMax = Annotated[
     int, typer.Option("-mc", "--max_chunked_msg", min=0, help="Incomplete messages to keep; 0 = the client's default.")
 ]
-AckOldest = Annotated[
+ConsumeAckOldest = Annotated[
     bool, typer.Option("-ac", "--auto_ack_chunk_q_full", help="Beyond that, acknowledge the oldest incomplete one.")
 ]
-PrivateKey = Annotated[
+ConsumePrivateKey = Annotated[
     str | None, typer.Option("-ekv", "--encryption-key-value", help="Path or URI of the private key.", metavar="URI")
 ]
-Schemas = Annotated[
+ConsumeSchemas = Annotated[
     SchemaUse, typer.Option("-st", "--schema-type", help="auto_consume decodes values as the topic's schema says.")
 ]
 
 
 def consume(
     context: typer.Context,
-    topic: Topic,
-    subscription: Subscription,
-    number: Number = 1,
-    kind: Type = SubscriptionType.EXCLUSIVE,
-    mode: Mode = SubscriptionMode.DURABLE,
-    position: Begin = Position.LATEST,
-    regex: Regex = False,
-    hexadecimal: Hex = False,
-    hide_content: Hide = False,
-    rate: Rate = 0.0,
-    queue_size: QueueSize = 0,
-    chunks_max: ChunksMax = 0,
-    ack_oldest: AckOldest = False,
-    private_key: PrivateKey = None,
-    schema: Schemas = SchemaUse.BYTES,
+    topic: ConsumeTopic,
+    subscription: ConsumeSubscription,
+    number: ConsumeNumber = 1,
+    kind: ConsumeType = SubscriptionTypeName.EXCLUSIVE,
+    mode: ConsumeMode = SubscriptionMode.DURABLE,
+    position: ConsumeBegin = StartPosition.LATEST,
+    regex: ConsumeRegex = False,
+    hexadecimal: ConsumeHex = False,
+    hide_content: ConsumeHide = False,
+    rate: ConsumeRate = 0.0,
+    queue_size: ConsumeQueueSize = 0,
+    chunks_max: ConsumeChunksMax = 0,
+    ack_oldest: ConsumeAckOldest = False,
+    private_key: ConsumePrivateKey = None,
+    schema: ConsumeSchemas = SchemaUse.BYTES,
     service_url: ServiceUrl = None,
 ) -> None:
     """Print messages of a subscription, and acknowledge them."""
@@ -84,10 +89,10 @@ def consume(
         if schema is SchemaUse.AUTO_CONSUME:
             options["schema"] = AutoConsumeSchema()
         if mode is SubscriptionMode.NON_DURABLE:
-            if regex or kind is not SubscriptionType.EXCLUSIVE:
+            if regex or kind is not SubscriptionTypeName.EXCLUSIVE:
                 raise InvalidConfiguration("a NonDurable subscription is Exclusive, and on one topic")
             options["subscription_name"] = subscription
-            options["start_message_id"] = MessageId.latest if position is Position.LATEST else MessageId.earliest
+            options["start_message_id"] = MessageId.latest if position is StartPosition.LATEST else MessageId.earliest
         else:
             options["subscription_name"] = subscription
             options["consumer_type"] = ConsumerType[kind.client_name]

@@ -11,60 +11,68 @@ from ...protocol.errors import InvalidConfiguration
 from .addresses import ServiceUrl, service_url_of
 from .failures import clear_errors
 
-Topic = Annotated[str, typer.Argument(help="The topic, in any form of its name.")]
-Messages = Annotated[
+ProduceTopic = Annotated[str, typer.Argument(help="The topic, in any form of its name.")]
+ProduceMessages = Annotated[
     list[str] | None,
     typer.Option("-m", "--messages", help="Text to send, several with the separator. Repeat the option for more."),
 ]
-Files = Annotated[
+ProduceFiles = Annotated[
     list[str] | None,
     typer.Option("-f", "--files", help="Files to send, one message each, with commas. - is the standard input."),
 ]
-Times = Annotated[int, typer.Option("-n", "--num-produce", min=1, help="How often to send all of it.")]
-Rate = Annotated[float, typer.Option("-r", "--rate", min=0, help="Messages per second; 0 = as fast as possible.")]
-NoBatches = Annotated[bool, typer.Option("-db", "--disable-batching", help="Send each message in an entry of its own.")]
-Chunking = Annotated[bool, typer.Option("-c", "--chunking", help="Send messages that are too large in chunks.")]
-Separator = Annotated[str, typer.Option("-s", "--separator", help="What separates the texts; '' sends each as it is.")]
-Properties = Annotated[
+ProduceTimes = Annotated[int, typer.Option("-n", "--num-produce", min=1, help="How often to send all of it.")]
+ProduceRate = Annotated[
+    float, typer.Option("-r", "--rate", min=0, help="Messages per second; 0 = as fast as possible.")
+]
+ProduceNoBatches = Annotated[
+    bool, typer.Option("-db", "--disable-batching", help="Send each message in an entry of its own.")
+]
+ProduceChunking = Annotated[bool, typer.Option("-c", "--chunking", help="Send messages that are too large in chunks.")]
+ProduceSeparator = Annotated[
+    str, typer.Option("-s", "--separator", help="What separates the texts; '' sends each as it is.")
+]
+ProduceProperties = Annotated[
     list[str] | None,
     typer.Option("-p", "--properties", metavar="NAME=VALUE,…", help="Properties of each message."),
 ]
-Key = Annotated[str | None, typer.Option("-k", "--key", help="Key of each message.")]
-ValueSchema = Annotated[
+ProduceKey = Annotated[str | None, typer.Option("-k", "--key", help="Key of each message.")]
+ProduceValueSchema = Annotated[
     str, typer.Option("-vs", "--value-schema", help="bytes, string, avro:DEFINITION or json:DEFINITION.")
 ]
-KeySchema = Annotated[
+ProduceKeySchema = Annotated[
     str, typer.Option("-ks", "--key-schema", help="The same of the key, with --key-value-encoding-type.")
 ]
-Encoding = Annotated[
+ProduceEncoding = Annotated[
     str | None,
     typer.Option(
         "-kvet", "--key-value-encoding-type", help="separated or inline: send pairs of key and value.", metavar="TYPE"
     ),
 ]
-KeyName = Annotated[str | None, typer.Option("-ekn", "--encryption-key-name", help="Name of the key to encrypt with.")]
-PublicKey = Annotated[
+ProduceKeyName = Annotated[
+    str | None, typer.Option("-ekn", "--encryption-key-name", help="Name of the key to encrypt with.")
+]
+ProducePublicKey = Annotated[
     str | None, typer.Option("-ekv", "--encryption-key-value", help="Path or URI of that public key.", metavar="URI")
 ]
 
 
 def produce(
     context: typer.Context,
-    topic: Topic,
-    messages: Messages = None,
-    files: Files = None,
-    times: Times = 1,
-    rate: Rate = 0.0,
-    no_batches: NoBatches = False,
-    chunking: Chunking = False,
-    separator: Separator = ",",
-    properties: Properties = None,
-    key: Key = None,
-    value_schema: ValueSchema = "bytes",
-    key_schema: KeySchema = "string",
-    encoding: Encoding = None,
-    key_name: KeyName = None,
-    public_key: PublicKey = None,
+    topic: ProduceTopic,
+    messages: ProduceMessages = None,
+    files: ProduceFiles = None,
+    times: ProduceTimes = 1,
+    rate: ProduceRate = 0.0,
+    no_batches: ProduceNoBatches = False,
+    chunking: ProduceChunking = False,
+    separator: ProduceSeparator = ",",
+    properties: ProduceProperties = None,
+    key: ProduceKey = None,
+    value_schema: ProduceValueSchema = "bytes",
+    key_schema: ProduceKeySchema = "string",
+    encoding: ProduceEncoding = None,
+    key_name: ProduceKeyName = None,
+    public_key: ProducePublicKey = None,
     service_url: ServiceUrl = None,
 ) -> None:
     """Send messages to a topic."""

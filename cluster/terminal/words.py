@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class SubscriptionType(StrEnum):
+class SubscriptionTypeName(StrEnum):
     """Pulsar's words for the types of subscriptions."""
 
     EXCLUSIVE = "Exclusive"
@@ -24,7 +24,7 @@ class SubscriptionMode(StrEnum):
     NON_DURABLE = "NonDurable"
 
 
-class Position(StrEnum):
+class StartPosition(StrEnum):
     """Where a new subscription begins."""
 
     LATEST = "Latest"

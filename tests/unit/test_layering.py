@@ -82,10 +82,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark.reading": BASE | CLIENT | {"actors.members", "storage.ledger", "storage.metadata"},
     "cluster.terminal": BASE | CLIENT,
     "cluster.load": BASE | CLIENT | {"cluster.terminal"},
+    "cluster.admin": BASE | {"actors.policies", "cluster.terminal"},
     "cluster": BASE
     | CLIENT
     | {"spark", "actors.processes", "actors.coordinator", "storage.bookie", "storage.metadata"}
-    | {"cluster.terminal", "cluster.load"},
+    | {"cluster.terminal", "cluster.load", "cluster.admin"},
     "cluster.demo": BASE | CLIENT | {"cluster", "spark"},
 }
 """By sub-room: what its files may import, beside their own sub-room. `docs/design/architecture.md` says why."""

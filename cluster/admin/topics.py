@@ -1,0 +1,189 @@
+"""The commands of `topics`, without those of subscriptions."""
+
+from typing import cast
+
+from ...protocol.plain_values import is_list, is_text_map
+from .arguments import (
+    FORCE,
+    NAMESPACE,
+    TOPIC,
+    Argument,
+    ArgumentPlace,
+    choice,
+    moment,
+    option,
+    whole,
+)
+from .command import ArgumentValues, Command
+from .messages import message_at
+from .output import Table
+from .paths import TOPIC_PATH
+from .session import AdminSession
+
+DOMAINS = ("persistent", "non-persistent")
+LOOKUP_PATH = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+PARTITIONS_PATH = f"{TOPIC_PATH}/partitions"
+
+_FIGURES = (
+    "state", "ownerBroker", "ownerEpoch", "msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut",
+    "msgInCounter", "msgOutCounter", "averageMsgSize", "storageSize", "backlogSize", "waitingPublishers",
+    "deduplicationStatus", "lastPublishTimeStamp",
+)  # fmt: skip
+_SUBSCRIPTION_FIGURES = (
+    "type", "msgBacklog", "msgDelayed", "unackedMessages", "msgRateOut", "msgRateRedeliver", "messageAckRate",
+    "msgOutCounter", "totalMsgExpired",
+)  # fmt: skip
+_PRODUCER_FIGURES = ("producerName", "producerId", "accessMode", "msgRateIn", "msgThroughputIn", "address")
+_STATS = Table(_FIGURES, {"subscriptions": _SUBSCRIPTION_FIGURES, "publishers": _PRODUCER_FIGURES})
+_PARTITIONED_STATS = Table(
+    _FIGURES,
+    {
+        "subscriptions": _SUBSCRIPTION_FIGURES,
+        "publishers": _PRODUCER_FIGURES,
+        "partitions": ("ownerBroker", "msgRateIn", "msgRateOut", "msgInCounter", "storageSize", "backlogSize"),
+    },
+)
+_INTERNAL = Table(
+    (),
+    {
+        "ledgers": ("ledgerId", "entries", "size", "closed"),
+        "cursors": ("markDeletePosition", "readPosition", "messagesConsumedCounter"),
+    },
+)
+
+
+def _of_both_domains(session: AdminSession, command: Command, values: ArgumentValues) -> object:
+    """The lists of the domain that was given, or of both."""
+    given = values.get("domain")
+    found: list[object] = []
+    for domain in DOMAINS if given is None else (str(given),):
+        names = command.ask(session, values, domain=domain)
+        found += names if is_list(names) else []
+    return found
+
+
+def _partitioned_lookup(session: AdminSession, command: Command, values: ArgumentValues) -> object:
+    """The broker of each partition."""
+    found = command.ask(session, values, path=PARTITIONS_PATH)
+    count = cast("int", found.get("partitions", 0)) if is_text_map(found) else 0
+    local_name = command.request(values)[0]["topic"]
+    names = [f"{local_name}-partition-{index}" for index in range(count)] or [local_name]
+    return {name: _broker_of(command.ask(session, values, path=LOOKUP_PATH, topic=name)) for name in names}
+
+
+def _broker_of(found: object) -> object:
+    return found.get("brokerUrl") if is_text_map(found) else found
+
+
+_DOMAIN = option(
+    "domain", "-td --topic-domain", "Only topics of this domain.", ArgumentPlace.NOWHERE, read=choice(*DOMAINS)
+)
+_PARTITIONS = Argument("partitions", "The number of partitions.", ("-p", "--partitions"), ArgumentPlace.BODY, whole)
+
+
+def _topic(verb: str, help: str, method: str, path: str = "", *more: Argument, table: Table | None = None) -> Command:
+    return Command("topics", verb, help, method, TOPIC_PATH + path, (TOPIC, *more), table)
+
+
+TOPICS = (
+    Command(
+        "topics",
+        "list",
+        "List a namespace's topics, partitions one by one.",
+        "GET",
+        "/admin/v2/{domain}/{tenant}/{namespace}",
+        (NAMESPACE, _DOMAIN),
+        run=_of_both_domains,
+    ),
+    Command(
+        "topics",
+        "list-partitioned-topics",
+        "List a namespace's partitioned topics.",
+        "GET",
+        "/admin/v2/{domain}/{tenant}/{namespace}/partitioned",
+        (NAMESPACE, _DOMAIN),
+        run=_of_both_domains,
+    ),
+    _topic("create", "Create a topic without partitions.", "PUT"),
+    _topic("delete", "Delete a topic without partitions.", "DELETE", "", FORCE),
+    _topic("create-partitioned-topic", "Create a partitioned topic.", "PUT", "/partitions", _PARTITIONS),
+    _topic("update-partitioned-topic", "Add partitions to a topic.", "POST", "/partitions", _PARTITIONS),
+    _topic("get-partitioned-topic-metadata", "Show how many partitions a topic has.", "GET", "/partitions"),
+    _topic("delete-partitioned-topic", "Delete a topic and its partitions.", "DELETE", "/partitions", FORCE),
+    _topic("stats", "Show rates, backlogs, producers and subscriptions.", "GET", "/stats", table=_STATS),
+    _topic(
+        "partitioned-stats",
+        "Show the sums over all partitions.",
+        "GET",
+        "/partitioned-stats",
+        option("perPartition", "--per-partition/--no-per-partition", "Each partition, too.", switch=True),
+        table=_PARTITIONED_STATS,
+    ),
+    _topic("stats-internal", "Show ledgers and cursors.", "GET", "/internalStats", table=_INTERNAL),
+    Command(
+        "topics", "lookup", "Show the broker that owns a topic.", "GET", LOOKUP_PATH, (TOPIC,), Table(("brokerUrl",))
+    ),
+    Command(
+        "topics",
+        "partitioned-lookup",
+        "Show the broker of each partition.",
+        "GET",
+        LOOKUP_PATH,
+        (TOPIC,),
+        run=_partitioned_lookup,
+        routes=(("GET", PARTITIONS_PATH), ("GET", LOOKUP_PATH)),
+    ),
+    _topic(
+        "unload",
+        "Move a topic to another broker.",
+        "PUT",
+        "/unload",
+        option("destination", "-d --destinationBroker", "The broker that gets it.", outside="destinationBroker"),
+    ),
+    _topic("terminate", "Let a topic take no more messages, forever.", "POST", "/terminate"),
+    _topic("partitioned-terminate", "The same for all partitions.", "POST", "/terminate/partitions"),
+    _topic("truncate", "Acknowledge all backlogs, and delete what is free.", "DELETE", "/truncate"),
+    _topic("compact", "Begin to compact a topic.", "PUT", "/compaction"),
+    _topic("compaction-status", "Show how the last compaction went.", "GET", "/compaction"),
+    _topic("last-message-id", "Show the id of the last message.", "GET", "/lastMessageId"),
+    Command(
+        "topics",
+        "get-message-id",
+        "Show the id of the first message at a time, or later.",
+        "GET",
+        TOPIC_PATH + "/messageid/{timestamp}",
+        (TOPIC, Argument("timestamp", "Time: ms since the epoch, or ISO 8601.", ("-d", "--datetime"), read=moment)),
+    ),
+    Command(
+        "topics",
+        "get-message-by-id",
+        "Show the message with an id.",
+        "GET",
+        TOPIC_PATH + "/ledger/{ledger}/entry/{entry}",
+        (
+            TOPIC,
+            Argument("ledger", "The ledger.", ("-l", "--ledgerId"), read=whole),
+            Argument("entry", "The entry.", ("-e", "--entryId"), read=whole),
+        ),
+        run=message_at,
+    ),
+    Command(
+        "topics",
+        "examine-messages",
+        "Show a message by its number.",
+        "GET",
+        TOPIC_PATH + "/examinemessage",
+        (
+            TOPIC,
+            option(
+                "initialPosition",
+                "-i --initialPosition",
+                "Count from earliest or latest.",
+                read=choice("earliest", "latest"),
+                default="latest",
+            ),
+            option("messagePosition", "-m --messagePosition", "The number, from 1.", read=whole, default="1"),
+        ),
+        run=message_at,
+    ),
+)

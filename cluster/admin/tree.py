@@ -1,0 +1,153 @@
+"""The tables of commands as a part of the command line: `magnetar admin NOUN VERB`.
+
+The verbs of a noun are built when the noun is used, because building all of them takes a moment.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from typer.core import TyperGroup
+
+from ...protocol.errors import InvalidConfiguration
+from ..terminal.addresses import Finder, admin_url_of
+from ..terminal.failures import clear_errors
+from .nouns import NOUNS
+
+if TYPE_CHECKING:
+    from .arguments import Argument
+    from .command import Command
+
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-url",
+        envvar="MAGNETAR_ADMIN_URL",
+        metavar="URL",
+        help="The admin HTTP, as http://host:port. By default that of the running cluster.",
+    ),
+]
+VerbAdminUrl = Annotated[
+    str | None, typer.Option("--admin-url", metavar="URL", help="The same as before the noun: the admin HTTP.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the verbs are told by what stands before the noun."""
+
+    finder: Finder
+    url: str | None
+
+
+class _Nouns(dict[str, object]):
+    """The groups of verbs by noun, each built when it is first asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(NOUNS))
+
+    def __getitem__(self, noun: str) -> object:
+        if super().__getitem__(noun) is None:
+            self[noun] = typer.main.get_command(_noun_app(noun))
+        return super().__getitem__(noun)
+
+    def get(self, noun: str, default: object = None) -> object:  # type: ignore[override]
+        return self[noun] if noun in self else default
+
+
+class NounGroup(TyperGroup):
+    """`magnetar admin`."""
+
+    def __init__(self, **attributes: object) -> None:
+        super().__init__(**attributes)  # type: ignore[arg-type]
+        self.commands = _Nouns()  # type: ignore[assignment]
+
+
+admin = typer.Typer(
+    cls=NounGroup,
+    help="Manage the cluster, with the nouns and verbs of `pulsar-admin`.",
+    no_args_is_help=True,
+)
+
+
+@admin.callback()
+def options(context: typer.Context, admin_url: AdminUrl = None) -> None:
+    """Manage the cluster, with the nouns and verbs of `pulsar-admin`."""
+    context.obj = Context(context.ensure_object(Finder), admin_url)
+
+
+def _noun_app(noun: str) -> typer.Typer:
+    from .commands import of_noun
+
+    app = typer.Typer(name=noun, help=NOUNS[noun], no_args_is_help=True, add_completion=False)
+
+    @app.callback()
+    def group() -> None:  # a group stays one, also with a single verb
+        pass
+
+    group.__doc__ = NOUNS[noun]
+    for command in of_noun(noun):
+        app.command(command.verb, help=command.help)(_function(command))
+    return app
+
+
+def _function(command: "Command") -> Callable[..., None]:
+    """A function with the parameters of a command, as the command line wants it."""
+
+    def run(context: typer.Context, admin_url: str | None, as_json: bool, **given: object) -> None:
+        from .output import show, show_json
+        from .session import AdminSession
+
+        with clear_errors():
+            found = context.ensure_object(Context)
+            session = AdminSession(admin_url_of(found.finder, admin_url or found.url))
+            answer = command.execute(session, read(command, given))
+            if as_json:
+                show_json(answer)
+            else:
+                show(answer, command.table)
+
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        *(_parameter(argument) for argument in command.arguments),
+        inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
+        inspect.Parameter("admin_url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=VerbAdminUrl),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def read(command: "Command", given: Mapping[str, object]) -> dict[str, object]:
+    """The values of what was given as text. Raises InvalidConfiguration, which names the option."""
+    values: dict[str, object] = {}
+    for argument in command.arguments:
+        found = given[argument.name]
+        if found is None or found == []:
+            continue
+        try:
+            if argument.switch:
+                values[argument.name] = found
+            elif argument.many:
+                texts = cast("list[str]", found)
+                values[argument.name] = [argument.read(part) for text in texts for part in text.split(",")]
+            else:
+                values[argument.name] = argument.read(cast("str", found))
+        except InvalidConfiguration as error:
+            raise InvalidConfiguration(f"{'/'.join(argument.flags) or argument.name.upper()}: {error}") from None
+    return values
+
+
+def _parameter(argument: "Argument") -> inspect.Parameter:
+    kind = bool if argument.switch else list[str] if argument.many else str
+    if not argument.flags:
+        annotation: object = Annotated[kind, typer.Argument(help=argument.help)]
+    else:
+        metavar = None if argument.switch else argument.flags[-1].lstrip("-").upper()
+        option = typer.Option(*argument.flags, help=argument.help, metavar=metavar)
+        annotation = Annotated[kind if argument.required else kind | None, option]
+    default = inspect.Parameter.empty if argument.required else argument.default
+    return inspect.Parameter(argument.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
