@@ -158,10 +158,10 @@ class Unopenable(Workload):
             self._pending -= 1
             if result != magnetar.Result.Ok:
                 self.history.violated(f"I8: {payload!r} was refused permanently: {result}")
-            elif bad:
-                self._bad[message_id.position] = None
-            else:
+            elif not bad:
                 self._stored[payload] = message_id.position
+            elif message_id.ledger_id() >= 0:  # else it is a duplicate, and the receipt has no place
+                self._bad[message_id.position] = None
 
         self._producers[bad].send_async(payload, answered)
 
