@@ -12,7 +12,7 @@
 """
 
 import asyncio
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -188,7 +188,10 @@ class StoreWatch:
 
 
 async def missing_copies(
-    ledgers: Iterable[LedgerMetadata], stores: dict[str, BookieStore], harmed: Iterable[str]
+    ledgers: Iterable[LedgerMetadata],
+    stores: dict[str, BookieStore],
+    harmed: Iterable[str],
+    is_there: Callable[[int], bool] = lambda ledger_id: True,
 ) -> list[str]:
     """I9, at the end: which entries of CLOSED ledgers have too few intact copies where their record says.
 
@@ -196,7 +199,8 @@ async def missing_copies(
     intact, and D those of its write set that were `harmed` (bits flipped, or the disk lost) in this run. Then |H| has
     to be at least Qa − |D|, and never 0: an acknowledged entry was durable at Qa of them, recovery and re-replication
     put copies at Qa or more, and nothing but harm may take one away. Entries of OPEN ledgers are not counted: which of
-    them are acknowledged is known to their writer only.
+    them are acknowledged is known to their writer only. Nor are those of a ledger that `is_there` no more, because its
+    topic was trimmed meanwhile.
     """
     harmed = dict.fromkeys(harmed)
     missing: list[str] = []
@@ -214,7 +218,7 @@ async def missing_copies(
                 bookie for bookie in write_set if any(first <= entry_id <= last for first, last in held.get(bookie, ()))
             ]
             wanted = max(1, metadata.ack_quorum - sum(bookie in harmed for bookie in write_set))
-            if len(holders) < wanted:
+            if len(holders) < wanted and is_there(metadata.ledger_id):
                 missing.append(
                     f"I9: entry {(metadata.ledger_id, entry_id)} is held by {holders} of {write_set}, at least "
                     f"{wanted} should"

@@ -326,7 +326,12 @@ class Scenario:
             if key.startswith(metadata_keys.LEDGERS_PREFIX)
         ]
         stores = {node.name: node.service.store for node in here}
-        for sentence in await missing_copies(ledgers, stores, faults.harmed if faults is not None else ()):
+        harmed = faults.harmed if faults is not None else ()
+
+        def is_there(ledger_id: int) -> bool:
+            return metadata_keys.ledger(ledger_id) in cluster.records.by_key
+
+        for sentence in await missing_copies(ledgers, stores, harmed, is_there):
             self._history.violated(sentence)
 
     async def _collect(self, node: Node) -> None:

@@ -112,7 +112,7 @@ class Delaying(Workload):
             if result != magnetar.Result.Ok:
                 if pending is self._pending:  # else of a process that was killed
                     self.history.violated(f"I8: {show(payload)} was refused permanently: {result}")
-            elif is_cancelled and pending is self._pending:
+            elif is_cancelled and pending is self._pending and message_id.ledger_id() >= 0:  # else it is a duplicate
                 self.begin(self._cancel(message_id), "cancel")
             elif payload not in self._delivered:
                 self._owed[payload] = None

@@ -17,7 +17,6 @@ from typing import Any
 import magnetar
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.schemas.schema import Schema, SchemaInfo
-from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.schema_types import SchemaType
 
 from ..checkers.history import History, show
@@ -125,13 +124,7 @@ class Registering(Workload):
             await asyncio.sleep(self.random.random() * DELETION_MAX_S)
             node = self.random.choice(self.cluster.brokers)
             if node.ready and node.process is not None:
-                deleting = node.process.spawn(
-                    node.service.schemas.delete(self._watch.topic, force=False), "delete schemas"
-                )
-                await asyncio.wait((deleting,))  # cancelled if the broker is killed
-                error = None if deleting.cancelled() else deleting.exception()
-                if error is not None and not isinstance(error, MagnetarError | TimeoutError):
-                    raise error
+                await self.ask(node, node.service.schemas.delete(self._watch.topic, force=False), "delete schemas")
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

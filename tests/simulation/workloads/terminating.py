@@ -13,7 +13,7 @@ from typing import Any
 import magnetar
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.client.core.message_id import MessageId
-from magnetar.protocol.errors import MagnetarError, Timeout, TopicTerminated
+from magnetar.protocol.errors import Timeout, TopicTerminated
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
 
@@ -132,17 +132,9 @@ class Terminating(Workload):
                 continue
             for topic in list(node.service.topics.loaded.values()):
                 if isinstance(topic, PersistentTopic) and topic.is_open and topic.name.path in self._partitions:
-                    asking = node.process.spawn(topic.terminate(), "terminate")
-                    await asyncio.wait((asking,))  # cancelled if the broker is killed
-                    if asking.cancelled():
-                        continue
-                    error = asking.exception()
-                    if error is None:
-                        self._watch.was_told(topic.name.path, asking.result())
-                    elif isinstance(error, MagnetarError | TimeoutError):
-                        self.history.counts[f"terminating failed: {type(error).__name__}"] += 1
-                    else:
-                        raise error
+                    done, end = await self.ask(node, topic.terminate(), "terminate")
+                    if done:
+                        self._watch.was_told(topic.name.path, end)
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ under the same names.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
 from functools import partial
 from random import Random
@@ -15,7 +15,7 @@ from magnetar.client.aio.client import AsyncClient
 from magnetar.protocol.errors import MagnetarError
 
 from ..checkers.history import History
-from ..world.cluster import SimCluster
+from ..world.cluster import Node, SimCluster
 from ..world.process import Process
 
 ANSWER_LIMIT_S = 60.0
@@ -89,6 +89,28 @@ class Workload:
     async def _begin_again(self) -> None:
         await self.setup()
         await self.start()
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    async def ask(self, node: Node, order: Coroutine[Any, Any, Any], name: str) -> tuple[bool, Any]:
+        """Have a node do something: whether it did so, and its answer. False when the node ends, or refuses.
+
+        An error that is none of ours is raised.
+        """
+        process = node.process
+        assert process is not None
+        task = process.spawn(order, name)
+        while not task.done():  # what a killed process has begun never is
+            if not process.alive:
+                return False, None
+            await asyncio.sleep(0.02)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return not task.cancelled(), None if task.cancelled() else task.result()
+        if not isinstance(error, MagnetarError | TimeoutError):
+            raise error
+        self.history.counts[f"{name} failed: {type(error).__name__}"] += 1
+        return False, None
 
     # -- for steps ---------------------------------------------------------------------------------------------------
 
