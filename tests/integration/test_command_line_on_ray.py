@@ -57,6 +57,11 @@ def test_detached_cluster_outlives_its_command_and_ends_whole(
     client.create_producer("detached").send(b"hello")
     client.close()
 
+    sent = magnetar(environment, "produce", "detached", "-m", "found without a URL")
+    assert (sent.returncode, sent.stdout) == (0, "1 messages successfully produced\n"), sent.stderr
+    counted = magnetar(environment, "admin", "topics", "stats", "detached", "--json")
+    assert json.loads(counted.stdout)["msgInCounter"] == 2, counted.stderr
+
     again = magnetar(environment, "start", "--detach", "--port", "0", "--admin-port", "0")
     assert again.returncode == 1
     assert "already runs" in again.stderr

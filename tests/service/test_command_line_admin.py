@@ -160,6 +160,18 @@ def test_the_cluster_shows_itself(magnetar: CommandLine) -> None:
     assert "bookie-1" in magnetar("admin", "bookies", "list-bookies")
 
 
+def test_topics_in_memory_are_managed_with_the_same_commands(magnetar: CommandLine) -> None:
+    name = "non-persistent://public/default/light"
+    magnetar.admin("topics", "create-partitioned-topic", name, "-p", "2")
+    assert magnetar.admin("topics", "get-partitioned-topic-metadata", name) == {"partitions": 2}
+    parts = [f"{name}-partition-{index}" for index in range(2)]
+    assert magnetar.admin("topics", "list", "public/default", "-td", "non-persistent") == parts
+    assert magnetar.admin("topics", "stats", parts[0])["msgInCounter"] == 0
+    magnetar.admin("topics", "unload", parts[0])
+    magnetar.admin("topics", "delete-partitioned-topic", name)
+    assert magnetar.admin("topics", "list", "public/default", "-td", "non-persistent") == []
+
+
 def test_statistics_are_a_table_of_what_matters(magnetar: CommandLine) -> None:
     magnetar.admin("subscriptions", "create", "counted", "-s", "readers")
     magnetar("produce", "counted", "-m", "a,b,c", "-db")

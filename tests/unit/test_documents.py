@@ -86,8 +86,10 @@ def test_every_magnetar_command_of_a_page_exists_with_its_options(page: str) -> 
             load_settings(given={name: value}, environment={})
         if not words or words[0] != "magnetar":
             continue
-        command = group.commands[words[1]]  # type: ignore[attr-defined]
-        context = command.make_context(words[1], words[2:])
+        command, words = group, words[1:]
+        while hasattr(command, "commands"):
+            command, words = command.commands[words[0]], words[1:]
+        context = command.make_context("magnetar", words)
         given = dict(pair.split("=", 1) for pair in context.params.get("settings") or ())
         load_settings(ensemble=context.params.get("ensemble"), given=given, environment={})
 
