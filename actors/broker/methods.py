@@ -160,6 +160,7 @@ class OwnerMethods:
         start: Point = "earliest",
         end: Point = "latest",
         ttl_s: float = PIN_TTL_DEFAULT_S,
+        compacted: bool = False,
     ) -> PlannedRead:
         """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
 
@@ -172,7 +173,7 @@ class OwnerMethods:
             raise InvalidConfiguration(f"a pin cannot last {ttl_s} s: ask for up to {PIN_TTL_MAX_S} s")
         found = await self._persistent(topic)
         found.keeping.inactivity.used()
-        return await plan_read(found, start, end, ttl_s, self._bookies)
+        return await plan_read(found, start, end, ttl_s, self._bookies, compacted=compacted)
 
     async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
         """Let a pin last `ttl_s` seconds from now on, by this broker's clock. Returns whether it is still there."""

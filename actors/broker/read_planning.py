@@ -14,13 +14,21 @@ from ..topics.persistent import PersistentTopic
 
 
 async def plan_read(
-    topic: PersistentTopic, start: Point, end: Point, ttl_s: float, bookies: Callable[[], Iterable[BookieInfo]]
+    topic: PersistentTopic,
+    start: Point,
+    end: Point,
+    ttl_s: float,
+    bookies: Callable[[], Iterable[BookieInfo]],
+    *,
+    compacted: bool = False,
 ) -> PlannedRead:
     """Plan the read, and pin what it needs. `bookies` are those that are listed once the pin is there.
 
     As `start`, a time means the first message published then or later; as `end`, the last one before it. Times count
-    per entry and as the producers' clocks tell them: who needs exactness filters the messages. Raises
-    InvalidConfiguration for something that is no place, StaleEpoch, MetadataUnavailable.
+    per entry and as the producers' clocks tell them: who needs exactness filters the messages. With `compacted` the
+    plan begins with the compacted ledger, if the topic has one. A time says nothing of where the read begins in it.
+
+    Raises InvalidConfiguration for something that is no place, StaleEpoch, MetadataUnavailable.
     """
     first = await topic.ledger.find_by_publish_time(start) if isinstance(start, int) else position_of_point(start)
     if isinstance(end, int):
@@ -28,7 +36,10 @@ async def plan_read(
         last = (behind[0], behind[1] - 1)
     else:
         last = position_of_point(end)
-    plan = await topic.ledger.plan(first, last, ttl_s)
+    compacted_from = None
+    if compacted:
+        compacted_from = EARLIEST_POSITION if isinstance(start, int) else first
+    plan = await topic.ledger.plan(first, last, ttl_s, compacted_from=compacted_from)
     return PlannedRead(
         first=Place(*plan.first),
         last=Place(*plan.last),
@@ -37,6 +48,7 @@ async def plan_read(
         partition=topic.name.partition,
         epoch=topic.epoch,
         bookies=list(bookies()),
+        compacted=None if plan.compacted is None else plan.compacted.pack(),
     )
 
 

@@ -43,6 +43,7 @@ class PlannedRead:
     """What a bulk read of a topic needs. `first` and `last` are inclusive; first > last: there is nothing to read.
 
     `ledgers` are packed LedgerMetadata in order. `pin` keeps them, and is None when there is nothing to keep.
+    `compacted` is that of the compacted ledger, which is read first; None without one.
     """
 
     first: Place
@@ -52,6 +53,7 @@ class PlannedRead:
     partition: int
     epoch: int
     bookies: list[BookieInfo]
+    compacted: bytes | None = None
 
 
 class BrokerContract(SchemaContract, MessageContract):
@@ -144,9 +146,18 @@ class BrokerContract(SchemaContract, MessageContract):
 
     @method(ADMIN | READER)
     async def plan_read(
-        self, *, topic: str, start: Point = "earliest", end: Point = "latest", ttl_s: float = PIN_TTL_DEFAULT_S
+        self,
+        *,
+        topic: str,
+        start: Point = "earliest",
+        end: Point = "latest",
+        ttl_s: float = PIN_TTL_DEFAULT_S,
+        compacted: bool = False,
     ) -> PlannedRead:
-        """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds."""
+        """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
+
+        With `compacted` also its compacted ledger, and of the log only what is behind that.
+        """
         ...
 
     @method(ADMIN | READER)

@@ -62,6 +62,7 @@ def read_topic(
     start: PointInTopic | Mapping[int, PointInTopic] = "earliest",
     end: PointInTopic | Mapping[int, PointInTopic] = "latest",
     *,
+    is_read_compacted: bool = False,
     readers_per_node: int | None = None,
     progress: bool | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
@@ -79,6 +80,7 @@ def read_topic(
             within each. One partition is read by its own name (`…-partition-3`).
         start: `"earliest"`, `"latest"`, a message id or a time, both inclusive. A mapping gives one for each partition.
         end: The same, with a message id inclusive and a time exclusive. `"latest"` means the moment of the call.
+        is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
         readers_per_node: Ray actors that read on each node. By default one per CPU, up to 8. The first call decides.
         progress: Show a bar. By default if standard error is a terminal.
         plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
@@ -112,7 +114,7 @@ def read_topic(
         planner = Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s)
         application = await asyncio.to_thread(_application, spark, access, readers_per_node)
         await ending.enter_async_context(planner)
-        splits = split(await planner.plan(start, end), len(application.pool.readers))
+        splits = split(await planner.plan(start, end, compacted=is_read_compacted), len(application.pool.readers))
         if on_planned is not None:
             await asyncio.to_thread(on_planned)
         with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:

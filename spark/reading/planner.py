@@ -13,6 +13,7 @@ for nothing.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -127,6 +128,7 @@ class Planner:
         self._connecting = asyncio.Lock()
         self._bookies: list[BookieInfo] = []
         self._pins: list[tuple[str, str]] = []  # topic, id of the pin
+        self._compacted = False
         self._tasks = Tasks()
 
     async def __aenter__(self) -> Self:
@@ -145,10 +147,15 @@ class Planner:
         self,
         start: PointInTopic | Mapping[int, PointInTopic] = "earliest",
         end: PointInTopic | Mapping[int, PointInTopic] = "latest",
+        *,
+        compacted: bool = False,
     ) -> list[PartitionPlan]:
-        """Plan and pin every partition. Raises TopicNotFound, InvalidConfiguration (the bounds), and after `timeout_s`
-        whatever kept the owners from answering.
+        """Plan and pin every partition. With `compacted`, what is compacted is read from the compacted ledgers.
+
+        Raises TopicNotFound, InvalidConfiguration (the bounds), and after `timeout_s` whatever kept the owners from
+        answering.
         """
+        self._compacted = compacted
         topics = await self._patiently(self._topics)
         bounds = parse_bounds(start, end, list(topics))
         connections: dict[str, RpcConnection] = {}
@@ -201,7 +208,10 @@ class Planner:
         self, partition: int, topic: str, bounds: Bounds, connections: dict[str, RpcConnection]
     ) -> PartitionPlan:
         broker = await self._owner(topic, connections)
-        answer = await BrokerContract(broker.call, timeout_s=CALL_TIMEOUT_S).plan_read(
+        plan_read = BrokerContract(broker.call, timeout_s=CALL_TIMEOUT_S).plan_read
+        if self._compacted:  # else left out: a broker of an earlier version does not know it
+            plan_read = partial(plan_read, compacted=True)
+        answer = await plan_read(
             topic=topic,
             start=_point(bounds.first, bounds.window.start_ms, -CLOCK_SKEW_MS, "earliest"),
             end=_point(bounds.last, bounds.window.end_ms, CLOCK_SKEW_MS, "latest"),
@@ -211,7 +221,8 @@ class Planner:
             self._pins.append((topic, answer.pin))
         first, last = (answer.first.ledger, answer.first.entry), (answer.last.ledger, answer.last.entry)
         ledgers = tuple(LedgerMetadata.unpack(packed) for packed in answer.ledgers)
-        return PartitionPlan(topic, partition, ledgers, first, last, bounds)
+        compacted = None if answer.compacted is None else LedgerMetadata.unpack(answer.compacted)
+        return PartitionPlan(topic, partition, ledgers, first, last, bounds, compacted)
 
     async def _owner(self, topic: str, connections: dict[str, RpcConnection]) -> RpcConnection:
         coordinator = await self._connection()

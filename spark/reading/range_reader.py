@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ...protocol.compacted_entries import decode_compacted
+from ...protocol.message_id import WireMessageId
 from ...protocol.names import ROLE_READER
 from ...runtime.environment import Environment
 from ...runtime.ray_calls import put
@@ -97,13 +99,16 @@ class RangeReader:
             for entry in entries:
                 assert entry.entry_id == expected, "a ledger reader leaves no gaps"
                 expected += 1
-                decoder.add(
-                    ledger.ledger_id,
-                    entry.entry_id,
-                    entry.body,
-                    first_batch_index=part.first_batch_index if entry.entry_id == part.first_entry else -1,
-                    last_batch_index=part.last_batch_index if entry.entry_id == part.last_entry else -1,
-                )
+                if part.compacted_between is not None:
+                    _add_compacted(decoder, entry.body, *part.compacted_between)
+                else:
+                    decoder.add(
+                        ledger.ledger_id,
+                        entry.entry_id,
+                        entry.body,
+                        first_batch_index=part.first_batch_index if entry.entry_id == part.first_entry else -1,
+                        last_batch_index=part.last_batch_index if entry.entry_id == part.last_entry else -1,
+                    )
                 if decoder.size_bytes >= BLOCK_SIZE_BYTES:
                     blocks.append(self._block(decoder))
         assert expected == part.last_entry + 1, "a ledger reader reads to the end"
@@ -112,6 +117,18 @@ class RangeReader:
         rows = decoder.rows
         data = decoder.take_block()
         return Block(self._put(data), rows, len(data))
+
+
+def _add_compacted(decoder: EntryDecoder, body: bytes, first: WireMessageId, last: WireMessageId) -> None:
+    """Decode an entry of a compacted ledger, if it lies between two ids, both inclusive."""
+    position, content = decode_compacted(body)
+    if first.position <= position <= last.position:
+        decoder.add(
+            *position,
+            content,
+            first_batch_index=first.batch_index if position == first.position else -1,
+            last_batch_index=last.batch_index if position == last.position else -1,
+        )
 
 
 class RangeReaderActor:

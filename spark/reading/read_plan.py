@@ -63,13 +63,18 @@ class Bounds(NamedTuple):
 
 
 class LedgerRange(NamedTuple):
-    """Entries `first_entry` to `last_entry`, inclusive, of a ledger; a batch index ≥ 0 narrows that entry down."""
+    """Entries `first_entry` to `last_entry`, inclusive, of a ledger; a batch index ≥ 0 narrows that entry down.
+
+    Entries of a compacted ledger bring the position that they had in the topic. `compacted_between` are the ids, both
+    inclusive, between which they count; None for a ledger of the log.
+    """
 
     ledger: LedgerMetadata
     first_entry: int
     last_entry: int
     first_batch_index: int = -1
     last_batch_index: int = -1
+    compacted_between: tuple[WireMessageId, WireMessageId] | None = None
 
     @property
     def entries(self) -> int:
@@ -91,7 +96,10 @@ class ReadSplit(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What the owner broker said of one partition: its chain of ledgers, and where it begins and ends now."""
+    """What the owner broker said of one partition: its chain of ledgers, and where it begins and ends now.
+
+    `compacted` is its compacted ledger. `first` lies behind what that stands for.
+    """
 
     topic: str
     partition: int
@@ -99,6 +107,7 @@ class PartitionPlan:
     first: Position
     last: Position
     bounds: Bounds
+    compacted: LedgerMetadata | None = None
 
 
 def parse_bounds(
@@ -123,16 +132,18 @@ def parse_bounds(
 
 
 def ledger_ranges(plan: PartitionPlan) -> list[LedgerRange]:
-    """The wanted entries of one partition, ledger by ledger.
+    """The wanted entries of one partition, ledger by ledger, the compacted one first.
 
     Raises ProtocolError when the chain does not reach the end that the broker named.
     """
     bounds = plan.bounds
     start = max(plan.first, bounds.first.position)
     end = min(plan.last, bounds.last.position)
-    if bounds.empty or start > end or plan.last[0] < 0:
+    if bounds.empty:
         return []
-    ranges: list[LedgerRange] = []
+    ranges = [] if plan.compacted is None else [_compacted_range(plan.topic, plan.compacted, bounds)]
+    if start > end or plan.last[0] < 0:
+        return ranges
     for ledger in plan.ledgers:
         if not start[0] <= ledger.ledger_id <= end[0]:
             continue
@@ -162,6 +173,13 @@ def ledger_ranges(plan: PartitionPlan) -> list[LedgerRange]:
     ):
         raise ProtocolError(f"the ledgers of {plan.topic} end before its last position {plan.last}")
     return ranges
+
+
+def _compacted_range(topic: str, ledger: LedgerMetadata, bounds: Bounds) -> LedgerRange:
+    """All of a compacted ledger: where a position lies in it is known only when it is read."""
+    if not ledger.closed:
+        raise ProtocolError(f"the compacted ledger {ledger.ledger_id} of {topic} is not closed")
+    return LedgerRange(ledger, 0, ledger.last_entry, compacted_between=(bounds.first, bounds.last))
 
 
 def split(plans: Iterable[PartitionPlan], readers: int) -> list[ReadSplit]:
@@ -212,6 +230,7 @@ def _cut(found: LedgerRange, entry_bytes: int, size_bytes: float, room_bytes: fl
                 last_entry,
                 found.first_batch_index if first_entry == found.first_entry else -1,
                 found.last_batch_index if last_entry == found.last_entry else -1,
+                found.compacted_between,
             )
         )
         first_entry = last_entry + 1

@@ -30,10 +30,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from struct import Struct
 from typing import NamedTuple
 
 from ...protocol.bookie_wire import LedgerEntry
+from ...protocol.compacted_entries import decode_compacted, encode_compacted
 from ...protocol.entries import parse_metadata
 from ...protocol.errors import (
     EntryCorrupt,
@@ -66,21 +66,6 @@ PENDING_BYTES_MAX = 4 << 20
 PLACES_MAX = 64
 MOVED = (NoSuchEntry, EntryUnknown, EntryCorrupt)
 """What a read raises, too, when entries have moved to other bookies since the metadata was read."""
-
-_POSITION = Struct(">qq")
-
-
-def encode_compacted(position: Position, body: bytes) -> bytes:
-    """An entry of a compacted ledger: the position that it had in the topic, and its bytes."""
-    return _POSITION.pack(*position) + body
-
-
-def decode_compacted(body: bytes) -> tuple[Position, bytes]:
-    """The inverse of `encode_compacted`. Raises EntryCorrupt for what is too short."""
-    if len(body) < _POSITION.size:
-        raise EntryCorrupt("an entry of a compacted ledger is too short for its position")
-    ledger_id, entry_id = _POSITION.unpack_from(body)
-    return (ledger_id, entry_id), body[_POSITION.size :]
 
 
 class ScanRange(NamedTuple):

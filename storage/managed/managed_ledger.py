@@ -352,28 +352,47 @@ class ManagedLedger:
             self.trimmer.look()
         return found
 
-    async def plan(self, start: Position, end: Position | None = None, ttl_s: float = 3600.0) -> BulkReadPlan:
+    async def plan(
+        self,
+        start: Position,
+        end: Position | None = None,
+        ttl_s: float = 3600.0,
+        *,
+        compacted_from: Position | None = None,
+    ) -> BulkReadPlan:
         """Plan a bulk read of the entries `start`…`end` (inclusive, at most to the last acknowledged one), pinned.
+
+        With `compacted_from` the log is read behind the horizon only, and the compacted ledger before it, unless it has
+        nothing from that position on. The pin holds both. It is stored under the record that names them.
 
         Raises StaleEpoch, MetadataUnavailable.
         """
         self._life.check()
         async with holding(self._owned, self._record_lock):
             last = self._chain.last_confirmed if end is None else min(end, self._chain.last_confirmed)
+            beside: list[int] = []
+            compacted = None if compacted_from is None else self.compacted.current
+            if compacted is not None and compacted_from is not None:
+                start = max(start, self._chain.next_position(compacted.horizon))
+                if compacted.ledger_id is not None and compacted_from <= compacted.horizon:
+                    beside = [compacted.ledger_id]
             first = self._chain.ceiling(start)
+            wanted: list[int] = []
             if first is None or first > last:
-                return BulkReadPlan(self._chain.next_position(last), last, (), None)
-            wanted = [
-                info.ledger_id for info in self._chain.infos if first[0] <= info.ledger_id <= last[0] and info.entries
-            ]
-            pin_id = await self._created_beside(self._pins.add(wanted, ttl_s, self._owned.guard))
+                first = self._chain.next_position(last)
+            else:
+                within = [info for info in self._chain.infos if first[0] <= info.ledger_id <= last[0]]
+                wanted = [info.ledger_id for info in within if info.entries]
+            if not wanted and not beside:
+                return BulkReadPlan(first, last, (), None)
+            pin_id = await self._created_beside(self._pins.add([*beside, *wanted], ttl_s, self._owned.guard))
             current = self._writer.current_metadata
-            records = await self._ledgers.records.get_many(wanted)
-            ledgers = tuple(
+            records = await self._ledgers.records.get_many([*beside, *wanted])
+            ledgers = [
                 current if current is not None and current.ledger_id == record.metadata.ledger_id else record.metadata
                 for record in records
-            )
-            return BulkReadPlan(first, last, ledgers, pin_id)
+            ]
+            return BulkReadPlan(first, last, tuple(ledgers[len(beside) :]), pin_id, ledgers[0] if beside else None)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

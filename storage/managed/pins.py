@@ -25,13 +25,15 @@ from ..metadata.store import Guard, MetadataStore, list_all, pack, unpack
 class BulkReadPlan(NamedTuple):
     """What a bulk read is told: acknowledged entries `first`…`last` (inclusive), their ledgers, and their pin.
 
-    `first` > `last` when there is nothing; then `ledgers` is empty and there is no pin.
+    `first` > `last` when there is nothing in the log; then `ledgers` is empty. `compacted` is the compacted ledger, if
+    it is to be read before the log. There is no pin when there is nothing to read at all.
     """
 
     first: Position
     last: Position
     ledgers: tuple[LedgerMetadata, ...]
     pin: str | None
+    compacted: LedgerMetadata | None = None
 
 
 class PinRecord(NamedTuple):

@@ -177,6 +177,51 @@ def test_bounds_by_message_id_are_exact_inside_batches(spark, client, topic):
     assert values(read_topic(spark, topic, start=ids[5], end=ids[4], progress=False)) == []
 
 
+def test_a_compacted_read_has_the_rows_of_a_reader_that_reads_compacted(cluster, spark, client, topic):
+    """Keys, a tombstone and a message without a key, in batches and alone; two compactions; then more in the log."""
+    keep(client, topic)
+    compact(cluster, topic)
+    for begin in (0, 60):
+        producer = client.create_producer(topic, batching_enabled=begin == 0)
+        for number in range(begin, begin + 60):
+            producer.send_async(b"%d" % number, lambda *_: None, partition_key=f"k{number % 7}")
+        producer.send_async(b"keyless", lambda *_: None)
+        producer.send_async(b"", lambda *_: None, partition_key="k3")
+        producer.flush()
+        compact(cluster, topic)
+    later = client.create_producer(topic, batching_enabled=True)
+    later.send_many([b"log %d" % number for number in range(20)])
+    reader = client.create_reader(topic, magnetar.MessageId.earliest, is_read_compacted=True)
+    expected = []
+    while reader.has_message_available():
+        message = reader.read_next(20_000)
+        expected.append((message.message_id().serialize(), message.partition_key(), message.data()))
+    assert len(expected) == 6 + 20
+
+    def read(**bounds):
+        frame = read_topic(spark, topic, is_read_compacted=True, progress=False, **bounds)
+        return [(bytes(row["__messageId"]), row["__key"] or "", bytes(row["value"])) for row in frame.collect()]
+
+    assert read() == expected
+    assert read(start=expected[2][0], end=expected[8][0]) == expected[2:9]
+    assert read(start=expected[6][0]) == expected[6:]
+    assert read(start=1) == expected
+    assert len(values(read_topic(spark, topic, progress=False))) == 2 * 62 + 20
+
+
+def compact(cluster, topic):
+    """Compact a topic, and wait until that is done."""
+    url = f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic}/compaction"
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT")).close()
+    deadline = time.monotonic() + 30
+    status = {}
+    while status.get("status") != "SUCCESS":
+        assert time.monotonic() < deadline, status
+        time.sleep(0.05)
+        with urllib.request.urlopen(url) as answer:
+            status = json.load(answer)
+
+
 def test_windows_of_time_tile_the_topic(spark, client, topic):
     keep(client, topic)
     producer = client.create_producer(topic, batching_enabled=False)

@@ -54,7 +54,7 @@ PARAMETERS: dict[str, int] = {
     "runtime/rpc/connection.py:__init__": 10,
     "runtime/rpc/connection.py:rpc_connect": 9,
     "runtime/settings/text.py:setting": 9,
-    "spark/reading/frame.py:read_topic": 9,
+    "spark/reading/frame.py:read_topic": 10,
     "storage/bookie/journal.py:__init__": 12,
 }
 ANY_USES = 48

@@ -51,7 +51,7 @@ class FakePlanner:
         assert await asyncio.to_thread(unpinning.wait, 10)
         events.append("unpinned")
 
-    async def plan(self, start: Any, end: Any) -> list[PartitionPlan]:
+    async def plan(self, start: Any, end: Any, *, compacted: bool = False) -> list[PartitionPlan]:
         events.append(f"planned {start} {end}")
         return []
 

@@ -98,7 +98,9 @@ class Broker(OpenService):
         self.asked.append(arguments)
         pin = f"pin{len(self.asked)}"
         self.pins[arguments["topic"], pin] = arguments["ttl_s"]
-        places = {"first": [7, 0], "last": [7, 9], "ledgers": [LEDGER.pack()], "pin": pin}
+        places: dict[str, Any] = {"first": [7, 0], "last": [7, 9], "ledgers": [LEDGER.pack()], "pin": pin}
+        if arguments.get("compacted"):
+            places["compacted"] = LEDGER.pack()
         return {**places, "partition": -1, "epoch": 1, "bookies": []}
 
     async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
@@ -160,6 +162,15 @@ async def test_a_plain_topic_and_a_single_partition(harness: Harness) -> None:
     async with harness.planner("flights-partition-2") as planner:
         assert [plan.partition for plan in await planner.plan(WireMessageId(7, 3, 2))] == [2]
     assert harness.broker.asked[-1]["start"] == [7, 3]
+
+
+async def test_a_compacted_read_asks_for_the_compacted_ledger_and_a_plain_one_says_nothing(harness: Harness) -> None:
+    async with harness.planner("plain") as planner:
+        (plain,) = await planner.plan()
+    assert plain.compacted is None and "compacted" not in harness.broker.asked[-1]
+    async with harness.planner("plain") as planner:
+        (plan,) = await planner.plan(compacted=True)
+    assert harness.broker.asked[-1]["compacted"] is True and plan.compacted == LEDGER
 
 
 async def test_times_are_asked_for_with_room_for_the_clocks_of_producers(harness: Harness) -> None:

@@ -13,6 +13,7 @@ from magnetar.protocol.bookie_wire import (
     encode_entry_header,
     encode_read_answer,
 )
+from magnetar.protocol.compacted_entries import encode_compacted
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
 from magnetar.protocol.message_id import WireMessageId
@@ -135,6 +136,20 @@ async def test_bounds_inside_batches_apply_to_the_first_and_last_entry_only(harn
     table = await harness.read(LedgerRange(ledger(5, 4), 1, 3, first_batch_index=4, last_batch_index=2))
     assert table["value"].to_pylist() == values(5, 1, 3)[4:-7]
     assert table["__messageId"][0].as_py() == WireMessageId(5, 1, -1, 4, BATCH).serialize()
+
+
+async def test_entries_of_a_compacted_ledger_have_the_ids_that_they_had_in_the_topic(harness: Harness) -> None:
+    for entry_id in range(6):
+        stored = encode_compacted((3, 10 * entry_id), body(3, 10 * entry_id))
+        entry = encode_entry_header(5, 0, entry_id, -1, 0, stored) + stored
+        for bookie in harness.bookies:
+            bookie.entries[5, entry_id] = entry
+    between = (WireMessageId(3, 10, -1, 8), WireMessageId(3, 30, -1, 0))
+    table = await harness.read(LedgerRange(ledger(5, 6), 0, 5, compacted_between=between))
+    wanted = [(10, 8), (10, 9), *((20, index) for index in range(BATCH)), (30, 0)]
+    assert table["value"].to_pylist() == [b"3:%d:%d" % one for one in wanted]
+    ids = [WireMessageId.deserialize(one) for one in table["__messageId"].to_pylist()]
+    assert [(one.ledger_id, one.entry_id, one.batch_index) for one in ids] == [(3, *one) for one in wanted]
 
 
 async def test_large_splits_become_several_blocks(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

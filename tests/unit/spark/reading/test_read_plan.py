@@ -1,5 +1,6 @@
 """Planning: what bounds mean, and that splits cover exactly what is wanted, whatever the chain of ledgers."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -71,6 +72,21 @@ def test_message_ids_cut_ledgers_and_batches() -> None:
         LedgerRange(CHAIN[0], 8, 9, first_batch_index=2),
         LedgerRange(CHAIN[2], 0, 1, last_batch_index=5),
     ]
+
+
+def test_a_compacted_ledger_comes_first_and_whole_and_its_pieces_keep_the_bounds() -> None:
+    bounds = Bounds(WireMessageId(1, 2, -1, 3), WireMessageId(9, 0))
+    planned = replace(
+        plan(CHAIN, (9, 1), bounds, first=(7, 2)), compacted=ledger(5, 6, length=6 * SPLIT_SIZE_MAX_BYTES)
+    )
+    assert extents(ledger_ranges(planned)) == [(5, 0, 5), (7, 2, 4), (9, 0, 0)]
+    pieces = [part for one in split([planned], 1) for part in one.ranges if part.ledger.ledger_id == 5]
+    assert len(pieces) == 6 and {part.compacted_between for part in pieces} == {(bounds.first, bounds.last)}
+    nothing_behind = replace(planned, first=(9, 2))
+    assert extents(ledger_ranges(nothing_behind)) == [(5, 0, 5)]
+    assert ledger_ranges(replace(planned, bounds=Bounds(WireMessageId(3, 8), WireMessageId(3, 7)))) == []
+    with pytest.raises(ProtocolError, match="not closed"):
+        ledger_ranges(replace(planned, compacted=ledger(5, 6, closed=False)))
 
 
 def test_message_ids_of_ledgers_that_are_gone_mean_what_follows() -> None:

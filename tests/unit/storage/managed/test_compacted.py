@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from magnetar.protocol.compacted_entries import decode_compacted, encode_compacted
 from magnetar.protocol.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger, StaleEpoch
-from magnetar.storage.managed.compacted import decode_compacted, encode_compacted
 from magnetar.storage.managed.cursor_record import CursorKind
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.record import CHAIN_RECORDS, CompactedLedger, ManagedLedgerRecord
@@ -80,6 +80,40 @@ async def test_readers_see_the_compacted_ledger_up_to_its_horizon_and_then_the_l
     assert await compacted_view(managed, log[4][0]) == log[5:]
     assert await compacted_view(managed, log[6][0]) == log[6:]
     assert await managed.compacted.last() == log[3]
+    await managed.close()
+
+
+async def test_a_bulk_read_is_planned_with_the_compacted_ledger_and_the_log_behind_it(cluster):
+    managed = await open_(cluster, keep=True)
+    log = await grow(managed, 7)
+    ledger_id = await compact(managed, [log[1], log[3]], log[4][0])
+    plain = await managed.plan((-1, -1))
+    assert plain.compacted is None and plain.first == log[0][0]
+    plan = await managed.plan((-1, -1), compacted_from=(-1, -1))
+    assert plan.compacted is not None and (plan.compacted.ledger_id, plan.compacted.last_entry) == (ledger_id, 1)
+    assert (plan.first, plan.last) == (log[5][0], log[6][0])
+    assert {one.ledger_id for one in plan.ledgers} == {position[0] for position, _ in log[5:]}
+    behind = await managed.plan(log[5][0], compacted_from=log[5][0])
+    assert behind.compacted is None and behind.first == log[5][0]
+    ended = await managed.plan((-1, -1), log[2][0], compacted_from=(-1, -1))
+    assert ended.compacted is not None and ended.ledgers == () and ended.first > ended.last
+    await managed.close()
+
+
+async def test_a_compacted_ledger_that_a_bulk_read_pinned_stays_until_the_pin_is_gone(cluster):
+    managed = await open_(cluster)
+    log = await grow(managed, 4)
+    first = await compact(managed, [log[1]], log[3][0])
+    await managed.trim()
+    assert managed.ledger_infos == [] or managed.ledger_infos[0].ledger_id > log[3][0][0]
+    plan = await managed.plan((-1, -1), compacted_from=(-1, -1))
+    assert plan.compacted is not None and plan.ledgers == () and plan.pin is not None
+    await compact(managed, [log[1]], log[3][0])
+    await managed.trim()
+    assert first in await ledgers_of(cluster)
+    await managed.unpin(plan.pin)
+    await managed.trim()
+    assert first not in await ledgers_of(cluster)
     await managed.close()
 
 
