@@ -97,7 +97,9 @@ class MessageRoutes:
         number = whole_number(request.query.get("messagePosition", "1"), "messagePosition")
         from_latest = request.query.get("initialPosition") != "earliest"
         return await self._message(
-            request, lambda broker, name: broker.examine(topic=name, number=number, from_latest=from_latest)
+            request,
+            lambda broker, name: broker.examine(topic=name, number=number, from_latest=from_latest),
+            missing=web.HTTPPreconditionFailed,  # of an empty topic: of another one the nearest message is shown
         )
 
     async def entry(self, request: web.Request) -> web.Response:
@@ -125,13 +127,18 @@ class MessageRoutes:
         if await self._owners.partitions(topic):
             raise web.HTTPMethodNotAllowed("GET", [], text=f"{topic.full} has partitions: {instead}")
 
-    async def _message(self, request: web.Request, question: Question[StoredEntry]) -> web.Response:
+    async def _message(
+        self,
+        request: web.Request,
+        question: Question[StoredEntry],
+        missing: type[web.HTTPException] = web.HTTPNotFound,
+    ) -> web.Response:
         topic = topic_of(request)
         await self._check_one(topic, "ask for a message of one of them")
         try:
             found = await self._owners.ask(topic.full, question)
         except NoSuchEntry as error:
-            raise web.HTTPNotFound(text=str(error)) from None
+            raise missing(text=str(error)) from None
         metadata, payload = parse_entry(found.data)
         body = bytes(payload)
         if not metadata.encryption_keys and metadata.compression:

@@ -14,9 +14,9 @@ class RetentionPolicy(FieldRecord):
     size_mb: int = part("retentionSizeInMB", WholeNumber(-INT_MAX, long=True), 0)
 
     def fault(self) -> str:
-        for name, value in (("time", self.time_minutes), ("size", self.size_mb)):
+        for name, value in (("retentionTimeInMinutes", self.time_minutes), ("retentionSizeInMB", self.size_mb)):
             if value < -1:
-                return f"Invalid retention policy: {name} limit must be >= -1"
+                return f"Invalid retention policy: {name} is {value}, but must be -1 (no bound) or more"
         if (self.time_minutes == 0) != (self.size_mb == 0):
             return (
                 "Invalid retention policy: one limit is 0 and the other is not. Set both to 0 to keep nothing, or a "

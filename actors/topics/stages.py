@@ -51,7 +51,7 @@ class DeliveryDelayBound(PublishStage):
 
     def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
         if metadata.deliver_at_time and metadata.deliver_at_time - metadata.publish_time > self._max_delay_ms:
-            text = f"Exceeds max allowed delivery delay of {self._max_delay_ms} milliseconds"
+            text = f"the delivery time is more than {self._max_delay_ms} ms away, which maxDeliveryDelayInMillis allows"
             return Refusal(NotAllowedError(text))
         return None
 

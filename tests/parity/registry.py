@@ -36,7 +36,18 @@ PARTITIONED_CREATION = Group(
 PERSISTENT_ONLY = Group("persistent only", {"enableNonPersistentTopics": "false"})
 BATCH_INDEX = Group("batch index", {BY_INDEX: "true"})
 
-GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY, BATCH_INDEX)
+KEEPING = Group(
+    "keeping",
+    {
+        "managedLedgerMaxEntriesPerLedger": "4",
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        "brokerServiceCompactionMonitorIntervalInSeconds": "1",
+        "backlogQuotaCheckIntervalInSeconds": "1",
+    },
+)
+"""Small ledgers, and a broker that looks every second at what it compacts and at backlogs."""
+
+GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY, BATCH_INDEX, KEEPING)
 
 
 class Scenario(NamedTuple):

@@ -10,13 +10,14 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import pulsar
 from google.protobuf.message import Message as ProtobufMessage
 
+import magnetar
 from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.frames import Frame
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
@@ -30,6 +31,7 @@ RECEIVE_MS = 15_000
 NOTHING_MS = 300
 OPERATION_S = 15
 
+_TIMES = {"publish_time", "deliver_at_time"}
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -45,6 +47,7 @@ class Answer(NamedTuple):
 
     status: int
     body: Any
+    headers: Mapping[str, str]
 
 
 class Stage:
@@ -82,6 +85,11 @@ class Stage:
         self._resources.callback(_close_quietly, made)
         return made
 
+    def own_client(self, **options: Any) -> magnetar.Client:
+        """A new client of Magnetar's own, on either server."""
+        options.setdefault("operation_timeout_seconds", OPERATION_S)
+        return self._resources.enter_context(magnetar.Client(self._server.broker_url, **options))
+
     def peer(self, *, connect: bool = True, **fields: Any) -> Peer:
         """A new connection of raw frames, with its CONNECT answered."""
         address = urlsplit(self._server.broker_url)
@@ -107,7 +115,7 @@ class Stage:
         while len(got) < count:
             try:
                 got.append(take(timeout_ms))
-            except pulsar.Timeout:
+            except (pulsar.Timeout, magnetar.Timeout):
                 step.lines.append(f"missing: {count - len(got)}")
                 break
             step.lines.append(self._message(got[-1]))
@@ -156,12 +164,13 @@ class Stage:
         *,
         only: Iterable[str] | None = None,
         content_type: str = "application/json",
+        headers: str = "",
     ) -> Any:
         """Note status and body of a request, and return the body. In `path`, `{ns}` is the namespace.
 
         `only` names the fields of a JSON body that are noted, by the paths that the transcript shows, without
         indexes. A name ending in `.` means everything below it. Lists of texts are noted in order of the alphabet,
-        as servers list topics in any order.
+        as servers list topics in any order. Headers whose name begins with `headers` are noted, too.
         """
         answer = self.admin(method, path, body, content_type=content_type)
         shown = sorted(answer.body) if _is_list_of_texts(answer.body) else answer.body
@@ -177,6 +186,9 @@ class Stage:
             step.lines += _chosen(
                 json_lines(self.names, shown), [self.names.text(one) for one in only] if only else None
             )
+        if headers:
+            found = {name.lower(): value for name, value in answer.headers.items() if name.lower().startswith(headers)}
+            step.lines += [f"{name}: {self.names.position(found[name])}" for name in sorted(found)]
         return answer.body
 
     def admin(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Answer:
@@ -186,10 +198,10 @@ class Stage:
         request = urllib.request.Request(target, data, method=method, headers={"Content-Type": content_type})
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
-                return Answer(response.status, _parsed(response.read()))
+                return Answer(response.status, _parsed(response.read()), dict(response.headers))
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, _parsed(error.read()))
+                return Answer(error.code, _parsed(error.read()), dict(error.headers))
 
     def stats(self, topic: str = "topic") -> Any:
         """The statistics of a topic, to wait for something."""
@@ -257,17 +269,17 @@ class Stage:
         return lines
 
     def _lines(self, value: Any) -> list[str]:
-        if isinstance(value, pulsar.Producer):
+        if isinstance(value, pulsar.Producer | magnetar.Producer):
             if _is_made_up(value.producer_name()):
                 self.names.learn_generated(value.producer_name())
             return [
                 f"producer name={self.names.text(value.producer_name())} last_sequence_id={value.last_sequence_id()}"
             ]
-        if isinstance(value, pulsar.Consumer):
+        if isinstance(value, pulsar.Consumer | magnetar.Consumer):
             return [f"consumer subscription={value.subscription_name()} topic={self.names.text(value.topic())}"]
-        if isinstance(value, pulsar.Reader):
+        if isinstance(value, pulsar.Reader | magnetar.Reader):
             return ["reader"]
-        if isinstance(value, pulsar.Message):
+        if isinstance(value, pulsar.Message | magnetar.Message):
             return [self._message(value)]
         if isinstance(value, ProtobufMessage):
             return [*command_lines(self.names, type(value).__name__, value)]
@@ -309,7 +321,7 @@ class Stage:
 
 
 def _metadata_text(metadata: MessageMetadata) -> str:
-    shown = {field.name: value for field, value in metadata.ListFields() if field.name != "publish_time"}
+    shown = {field.name: value for field, value in metadata.ListFields() if field.name not in _TIMES}
     return " ".join(f"{name}={value!r}" for name, value in shown.items())
 
 

@@ -157,6 +157,6 @@ async def test_a_policy_bounds_the_delay_and_frees_what_is_held(on_cluster: Asyn
     await producer.send(b"at once", deliver_after=timedelta(hours=1))
     assert (await consumer.receive(5000)).data() == b"at once"
     await use({"active": True, "tickTime": 50, "maxDeliveryDelayInMillis": 60_000})
-    with pytest.raises(NotAllowedError, match="Exceeds max allowed delivery delay of 60000 milliseconds"):
+    with pytest.raises(NotAllowedError, match="more than 60000 ms away"):
         await producer.send(b"too far", deliver_after=timedelta(hours=1))
     await use({})
