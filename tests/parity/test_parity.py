@@ -1,66 +1,20 @@
-"""Plays each scenario on Magnetar and compares with the recording of Pulsar. No Java is needed.
+"""Plays each scenario on Magnetar and compares with the recording of Pulsar. No Java is needed."""
 
-Scenarios mostly wait: that nothing comes, or that something is late. So those of a group are played several at a time.
-Each has a namespace of its own.
-"""
-
-import contextlib
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 
 import pytest
 
 from .comparing import Difference, compare, compare_texts
 from .differences import DIFFERENCES
-from .playing import play
-from .registry import RECORDINGS, Group, Scenario, all_scenarios
-from .servers import magnetar_server
+from .error_texts import PAGE, ErrorText, error_texts, page, rows_of
+from .playing import Plays, recording_of
+from .registry import RECORDINGS, Scenario, all_scenarios
 from .transcript import Transcript
 
 SCENARIOS = all_scenarios()
-AT_A_TIME = 6
 
-_played: set[str] = set()
+_played: dict[str, Transcript] = {}
 _used: set[Difference] = set()
-
-
-class Plays:
-    """Starts a Magnetar for each group of settings, and plays those of the chosen scenarios that belong to it."""
-
-    def __init__(self, chosen: Iterable[Scenario], directories: pytest.TempPathFactory) -> None:
-        self._chosen = list(chosen)
-        self._directories = directories
-        self._group: Group | None = None
-        self._running = contextlib.ExitStack()
-        self._plays: dict[str, Future[Transcript]] = {}
-
-    def transcript(self, scenario: Scenario) -> Transcript:
-        """What Magnetar said."""
-        if self._group is not scenario.group:
-            self.close()
-            self._begin(scenario.group)
-        return self._plays[scenario.name].result()
-
-    def _begin(self, group: Group) -> None:
-        server = self._running.enter_context(magnetar_server(self._directories.mktemp("parity"), group.settings))
-        executor = self._running.enter_context(ThreadPoolExecutor(AT_A_TIME, "scenario"))
-        self._running.callback(lambda: executor.shutdown(cancel_futures=True))
-        self._group = group
-        self._plays = {
-            one.name: executor.submit(play, one, server, recording_of(one).head)
-            for one in self._chosen
-            if one.group is group
-        }
-
-    def close(self) -> None:
-        """Stop what runs."""
-        self._group = None
-        self._running.close()
-
-
-def recording_of(scenario: Scenario) -> Transcript:
-    """What Pulsar said."""
-    return Transcript.parse(scenario.recording.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +22,7 @@ def plays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """What the scenarios of this run say. Only those are played that were chosen on the command line."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     chosen = [call.params["scenario"] for call in calls if call is not None and "scenario" in call.params]
-    made = Plays(chosen, tmp_path_factory)
+    made = Plays(chosen, lambda: tmp_path_factory.mktemp("parity"))
     yield made
     made.close()
 
@@ -77,7 +31,7 @@ def plays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_magnetar_says_what_pulsar_says(plays: Plays, scenario: Scenario) -> None:
     recorded, said = recording_of(scenario), plays.transcript(scenario)
     result = compare(scenario.name, recorded, said, DIFFERENCES)
-    _played.add(scenario.name)
+    _played[scenario.name] = said
     _used.update(result.used)
     assert not result.unexplained, "\n".join(["", *result.unexplained])
     assert not (wrong := compare_texts(recorded, said)), "\n".join(["", *wrong])
@@ -87,6 +41,28 @@ def test_each_listed_difference_still_exists() -> None:
     if len(_played) < len(SCENARIOS):
         pytest.skip("only some scenarios were played")
     assert [one for one in DIFFERENCES if one not in _used] == []
+
+
+def test_the_table_of_error_texts_is_what_both_servers_say() -> None:
+    """For the scenarios that were played; the whole page if that are all."""
+    committed = PAGE.read_text()
+    if len(_played) == len(SCENARIOS):
+        assert committed == page(_played), "run `python tests/parity/error_texts.py` and commit the page"
+    said = [text for one in SCENARIOS if one.name in _played for text in error_texts(one, _played[one.name])]
+    assert [row for row in rows_of(said) if row not in committed.splitlines()] == []
+
+
+def test_a_row_of_error_texts_has_both_codes_and_both_texts() -> None:
+    theirs = Transcript.parse(
+        "== a\nstatus 404\nanother body\n# text: None | at\n== b\nstatus 200\n== c\nerror X\n# text: y"
+    )
+    ours = Transcript.parse(
+        "== a\nstatus 409\na JSON body\n# text: none there\n== b\nERROR error=Busy\n== c\nerror X\n"
+    )
+    assert list(ErrorText.between("subject", "s", theirs, ours)) == [
+        ErrorText("subject", "404", "409", "None | at", "none there", "s", "a"),
+        ErrorText("subject", "", "Busy", "", "", "s", "b"),
+    ]
 
 
 def test_each_recording_belongs_to_a_scenario_and_each_scenario_has_one() -> None:
