@@ -29,6 +29,9 @@ OFFICIAL = "docs/guides/official-clients.md"
 CHUNKS = "docs/guides/chunks-and-encryption.md"
 SCHEMAS = "docs/guides/schemas.md"
 SPARK = "docs/guides/spark.md"
+DEDUPLICATION = "docs/guides/deduplication.md"
+COMPACTION = "docs/guides/compaction.md"
+RETENTION = "docs/guides/retention.md"
 MIGRATION = "docs/guides/migration.md"
 OPERATIONS = "docs/guides/operations.md"
 COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
@@ -42,6 +45,17 @@ def run(page: str, name: str, service_url: str = URL, admin_url: str = ADMIN_URL
     scope: dict[str, Any] = {"__name__": "guide", "magnetar": magnetar, "pulsar": pulsar, "ray": ray}
     exec(compile(code, page, "exec"), scope)
     return scope
+
+
+def curl(page: str, name: str, admin_url: str) -> list[str]:
+    """Run a block of curl commands against a cluster; returns what each prints."""
+    printed: list[str] = []
+    for line in commands(page, name):
+        words = ["curl", "--silent", "--show-error", "--fail", *shlex.split(line.replace(ADMIN_URL, admin_url))[1:]]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        printed.append(done.stdout)
+    return printed
 
 
 @pytest.mark.parametrize(("name", "printed"), [("ray-task", "("), ("ray-actor", "2"), ("ray-travel", "(")])
@@ -133,6 +147,40 @@ def test_the_example_for_the_official_client_prints_its_message(
     assert "from an official client" in capsys.readouterr().out
 
 
+def test_the_commands_and_the_example_for_deduplication(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert curl(DEDUPLICATION, "deduplication", cluster.admin_url) == ["", "", "true"]
+    run(DEDUPLICATION, "deduplication", cluster.service_url, cluster.admin_url)
+    assert capsys.readouterr().out.splitlines() == [
+        "the topic knew -1 and then 2",
+        str([b"rent", b"food", b"train", b"tea"]),
+    ]
+
+
+def test_the_commands_and_the_example_for_compaction(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    run(COMPACTION, "compaction", cluster.service_url, cluster.admin_url)
+    assert capsys.readouterr().out.splitlines() == ["GBP b'1.24'", "EUR b'1.08'", "GBP b'1.25'"]
+    with magnetar.Client(cluster.service_url) as client:
+        client.create_producer("prices").close()
+    assert '"status"' in curl(COMPACTION, "compact-once", cluster.admin_url)[1]
+    assert curl(COMPACTION, "compact-threshold", cluster.admin_url) == ["", ""]
+
+
+def test_the_commands_and_the_example_for_retention_and_quotas(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = curl(RETENTION, "retention", cluster.admin_url)[-1]
+    assert json.loads(shown) == {"retentionTimeInMinutes": 1440, "retentionSizeInMB": 512}
+    assert curl(RETENTION, "time-to-live", cluster.admin_url)[-1] == "3600"
+    assert set(json.loads(curl(RETENTION, "backlog-quota", cluster.admin_url)[-1])) == {
+        "destination_storage",
+        "message_age",
+    }
+    run(RETENTION, "retention", cluster.service_url, cluster.admin_url)
+    assert capsys.readouterr().out.strip() == f"still there: {[b'one', b'two']}"
+
+
 def test_the_examples_for_chunks_and_encryption(
     cluster: RayCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +199,8 @@ def test_the_example_for_spark_counts_by_producer(greetings: RayCluster, capfd: 
         pytest.skip(str(error))
     run(SPARK, "spark-read")
     assert "__producerName" in capfd.readouterr().out
+    run(SPARK, "spark-compacted")
+    assert "value" in capfd.readouterr().out
 
 
 def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +276,23 @@ def _contents(service_url: str, topic: str, subscription: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "page", [QUICKSTART, RAY, CONSUMERS, ACKNOWLEDGEMENT, TYPES, OFFICIAL, SPARK, MIGRATION, OPERATIONS]
+    "page",
+    [
+        QUICKSTART,
+        RAY,
+        CONSUMERS,
+        ACKNOWLEDGEMENT,
+        TYPES,
+        OFFICIAL,
+        CHUNKS,
+        SCHEMAS,
+        DEDUPLICATION,
+        COMPACTION,
+        RETENTION,
+        SPARK,
+        MIGRATION,
+        OPERATIONS,
+    ],
 )
 def test_this_file_runs_every_example_and_command_of_a_page(page: str) -> None:
     source = Path(__file__).read_text()
