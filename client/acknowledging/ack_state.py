@@ -225,6 +225,10 @@ class Acknowledgements:
         first = min((other for other in self._undelivered if other <= position), default=None)
         if first is None:
             return position
+        before = self._before(first)
         for other in [other for other in self._passed if other <= position]:
-            self._finish(other)
-        return self._before(first)
+            if before is not None and other <= before:
+                del self._passed[other]  # the cumulative position stands for it, also one that was sent already
+            else:
+                self._finish(other)
+        return before

@@ -126,6 +126,20 @@ def test_cumulative_goes_round_what_was_not_delivered() -> None:
     assert state.take() == ((1, 9), [])
 
 
+def test_an_entry_below_the_cumulative_position_that_comes_again_is_not_held() -> None:
+    state = Acknowledgements()
+    state.received((1, 0))
+    state.acknowledge_cumulative(single(1, 0))
+    assert state.take() == ((1, 0), [])
+    for position in ((1, 0), (1, 1), (1, 2)):  # again, before the broker has heeded the acknowledgement
+        state.received(position)
+    state.undelivered((1, 1))
+    state.opened((1, 0))
+    state.opened((1, 2))
+    state.acknowledge_cumulative(single(1, 2))
+    assert state.take() == (None, [(1, 2)])
+
+
 def test_what_was_not_delivered_is_done_when_it_comes_again_and_is_opened() -> None:
     state = Acknowledgements()
     state.undelivered((1, 3))
