@@ -173,7 +173,7 @@ class TopicRegistry:
         """
         _check_domain(topic, self._settings)
         if _is_reserved(topic, self._settings) and not system:
-            raise NotAllowedError("Cannot create topic in system topic format!", reserved=True)
+            raise NotAllowedError(f"{topic.full} is the name of a system topic: choose another name", reserved=True)
         if topic.partition >= 0:
             raise NotAllowedError(
                 f"{topic.full} is the name of a partition, which cannot be created alone: choose another name"

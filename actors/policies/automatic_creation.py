@@ -32,21 +32,19 @@ class AutoTopicCreation(FieldRecord):
     )
 
     def fault(self) -> str:
-        fault = self._fault() if self.allow else ""
-        return f"Invalid configuration for autoTopicCreationOverride. the detail is {fault}" if fault else ""
+        return self._fault() if self.allow else ""
 
     def _fault(self) -> str:
         if self.type_name not in [one.value for one in TopicType]:
-            return f"Unknown topic type [{'null' if self.type_name is None else self.type_name[:100]}]"
+            given = "missing" if self.type_name is None else repr(self.type_name[:100])
+            return f"topicType is {given}: it must be partitioned or non-partitioned"
         count = self.partition_count
         if self.type_name == TopicType.PLAIN.value:
-            refused = "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
-            return refused if count is not None else ""
-        if count is None:
-            return "[defaultNumPartitions] cannot be null when the type is partitioned."
-        if count < 1:
-            return "[defaultNumPartitions] cannot be less than 1 for partition type."
-        return f"[defaultNumPartitions] cannot be more than {PARTITIONS_MAX}." if count > PARTITIONS_MAX else ""
+            return "a non-partitioned topic has no defaultNumPartitions: leave it out" if count is not None else ""
+        if count is None or not 1 <= count <= PARTITIONS_MAX:
+            given = "missing" if count is None else count
+            return f"defaultNumPartitions is {given}: a partitioned topic has 1 to {PARTITIONS_MAX} partitions"
+        return ""
 
     @property
     def partitions(self) -> int:

@@ -40,7 +40,7 @@ def check_subscription_type(topic: BoundedTopic, subscription_type: int) -> None
     name = type_name(subscription_type)
     if SubscriptionType(name) not in topic.policies.subscription_types_enabled:
         raise NotAllowedError(
-            f"Topic[{topic.name.full}] doesn't support {name} sub type! Use another one, or change "
+            f"{topic.name.full} takes no {name} subscriptions: use another type, or add {name} to "
             "subscriptionTypesEnabled"
         )
 

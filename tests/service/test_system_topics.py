@@ -27,7 +27,7 @@ async def test_the_admin_creates_no_system_topic_and_lists_those_that_are_there_
     for name in NAMES:
         assert await http("PUT", f"{PATH}/{name}") == (
             400,
-            {"reason": "Cannot create topic in system topic format!"},
+            {"reason": f"persistent://public/default/{name} is the name of a system topic: choose another name"},
         )
         assert (await http("PUT", f"{PATH}/{name}/partitions", 4))[0] == 400
     assert (await http("PUT", f"{PATH}/ordinary"))[0] == 204
