@@ -15,8 +15,12 @@ Invariants:
   once per tick. It looks again after `LOOK_MAX_S` at the latest, so a clock that was set is noticed.
 - What is due and cannot be sent waits here without a timer: the permits of a consumer wake dispatch.
 
-Crash and unload: nothing of this is stored. The cursor knows which entries are acknowledged. The next dispatcher reads
-all others again from the first of them on, sends those that are due, and holds the rest. It sends while it reads: it
+Memory: a gate with a *spill* (`Spill`) keeps a bounded number of entries here. The spill stores the others in buckets,
+and reads them back in time. The read position may be in front of entries that are in buckets. They are held all the
+same, and reading skips them.
+
+Crash and unload: the cursor knows which entries are acknowledged. The next dispatcher reads all others again from the
+first of them on, but for those in buckets. It sends those that are due, and holds the rest. It sends while it reads: it
 does not have to find all delayed entries first.
 """
 
@@ -35,6 +39,8 @@ LOOK_MAX_S = 60.0
 DROPPED_MAX = 4096
 """Acknowledged entries that one look drops before others get the loop."""
 EVER_MS = (1 << 63) - 1
+IN_BUCKET = 0
+"""In place of the time from which an entry is visible: a bucket has the entry."""
 
 
 class DelayPolicy(Protocol):
@@ -71,6 +77,37 @@ class DelaysHost(Protocol):
     def counts(self) -> DeliveryTimes: ...
 
 
+class Spill(Protocol):
+    """Where entries go that are too many for memory: `actors.delays.buckets`."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the gate has to ask before its dispatcher reads."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Entries that it has and memory has not."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `fetch` has something to do. None where it has not. A time that has passed: it is at it, or waits until
+        there is room."""
+        ...
+
+    def ready(self) -> bool: ...
+    def covered(self, positions: Sequence[Position]) -> list[Position]: ...
+    def skip(self, position: Position) -> tuple[Position, int] | None: ...
+    def fetch(self, due_ms: int, *, behind: bool) -> None: ...
+    def grown(self) -> None: ...
+    def drop_acknowledged(self) -> None: ...
+    def end(self) -> None: ...
+
+
 class Delays:
     """See the module. `wake` sets the subscription's dispatch going."""
 
@@ -79,35 +116,57 @@ class Delays:
         self._cursor = cursor
         self._wake = wake
         self._entries = DelayedEntries()
+        self._spill: Spill | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._target_ms = EVER_MS
         """For when the timer is set."""
+        self._again: bool = False
+        """Whether the timer is for entries, too, that are due already."""
         self._looked_ms = 0
         self._loop = asyncio.get_running_loop()
 
+    def use_spill(self, make: Callable[[DelayedEntries, Callable[[], None]], Spill]) -> None:
+        """Entries may leave memory from now on. `make` gets what is in memory, and what to call when a spill has read
+        something back, or may be read beside."""
+        self._spill = make(self._entries, self._spill_changed)
+
+    def ready(self) -> bool:
+        """Whether the dispatcher may read now. If not, dispatch is woken when it may."""
+        return self._spill is None or self._spill.ready()
+
+    def skip(self, position: Position) -> tuple[Position, int] | None:
+        """Where to read instead of a position, and how many entries at most. None: there, and as many as wanted."""
+        return None if self._spill is None else self._spill.skip(position)
+
     def hidden(self, entries: Sequence[tuple[Position, bytes]]) -> Mapping[Position, int]:
         """Those of the entries that are not to be sent now, and the time from which each is, in ms since the epoch."""
+        covered: dict[Position, int] = {}
+        if self._spill is not None and self._spill.holds:
+            covered = dict.fromkeys(self._spill.covered([position for position, _ in entries]), IN_BUCKET)
         if not self._host.policies.delayed_delivery.active:
-            return {}
+            return covered
         times = self._host.counts.delivery_times(entries)
         if not times:
-            return times
+            return covered
         upto_ms = self._due_upto_ms()
-        return {position: at_ms for position, at_ms in times.items() if at_ms > upto_ms}
+        later = {position: at_ms for position, at_ms in times.items() if at_ms > upto_ms}
+        return {**later, **covered} if covered else later
 
     def hold(self, position: Position, from_ms: int, slot: int) -> None:
         """Keep an entry until that time."""
-        self._entries.add(from_ms, position, slot)
+        if from_ms == IN_BUCKET:
+            return
+        if self._entries.add(from_ms, position, slot) and self._spill is not None:
+            self._spill.grown()
         if from_ms < self._target_ms:
             self._set_timer()
 
     def due(self, count: int) -> list[HeldEntry]:
         """Up to so many entries whose time has come and that are not acknowledged."""
-        first_ms = self._entries.first_ms
-        if first_ms is None:
-            return []
-        upto_ms = self._due_upto_ms()
-        if first_ms > upto_ms:
+        upto_ms, first_ms = self._due_upto_ms(), self._entries.first_ms
+        if self._spill is not None and self._spill.count:
+            self._spill.fetch(upto_ms, behind=first_ms is not None and first_ms <= upto_ms)
+        if first_ms is None or first_ms > upto_ms:
             return []
         found: list[HeldEntry] = []
         dropped = 0
@@ -122,24 +181,27 @@ class Delays:
         return found
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Hold nothing, for the dispatcher has lost its last consumer. What is in buckets stays there."""
         self._entries.clear()
         self._cancel()
+        if self._spill is not None:
+            self._spill.end()
+            self._spill = None
 
     @property
     def holds(self) -> bool:
-        """Whether anything is held."""
-        return len(self._entries) > 0
+        """Whether anything is held, or may turn out to be."""
+        return len(self._entries) > 0 or (self._spill is not None and self._spill.holds)
 
     @property
     def held(self) -> int:
         """How many entries are held. One that was acknowledged counts until its time comes."""
-        return len(self._entries)
+        return len(self._entries) + (0 if self._spill is None else self._spill.count)
 
     @property
     def size_bytes(self) -> int:
         """The memory that this takes."""
-        return self._entries.size_bytes
+        return self._entries.size_bytes + (0 if self._spill is None else self._spill.size_bytes)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -153,27 +215,37 @@ class Delays:
 
     def _set_timer(self, *, again: bool = False) -> None:
         """For the first entry that is not due. With `again` also for one that is."""
+        again = again or self._again
         self._cancel()
         first_ms = self._entries.first_ms
-        if first_ms is None:
-            return
+        at_ms = EVER_MS
+        if first_ms is not None and (again or first_ms > self._due_upto_ms()):
+            at_ms = first_ms
+            if self._host.settings.delayed_delivery_strict:
+                at_ms = max(at_ms, self._looked_ms + max(self._host.policies.delayed_delivery.tick_ms, 0))
+            self._target_ms, self._again = first_ms, again
         now_ms = self._host.env.clock.now_ms()
-        if first_ms <= self._due_upto_ms() and not again:
-            return
-        at_ms = first_ms
-        if self._host.settings.delayed_delivery_strict:
-            at_ms = max(at_ms, self._looked_ms + max(self._host.policies.delayed_delivery.tick_ms, 0))
-        self._target_ms = first_ms
-        left_s = (at_ms - now_ms) / 1000
-        self._timer = self._loop.call_later(min(max(left_s, 0.001), LOOK_MAX_S), self._look)
+        if self._spill is not None and (next_ms := self._spill.next_ms) is not None and next_ms > now_ms:
+            at_ms, self._target_ms = min(at_ms, next_ms), min(self._target_ms, next_ms)
+        if at_ms < EVER_MS:
+            left_s = (at_ms - now_ms) / 1000
+            self._timer = self._loop.call_later(min(max(left_s, 0.001), LOOK_MAX_S), self._look)
 
     def _look(self) -> None:
-        self._timer, self._target_ms = None, EVER_MS
+        self._timer, self._target_ms, self._again = None, EVER_MS, False
+        if self._spill is not None:
+            self._spill.drop_acknowledged()
+            first_ms, upto_ms = self._entries.first_ms, self._due_upto_ms()
+            self._spill.fetch(upto_ms, behind=first_ms is not None and first_ms <= upto_ms)
         self._wake()
         if self._timer is None:
             self._set_timer()
 
+    def _spill_changed(self) -> None:
+        self._wake()
+        self._set_timer()
+
     def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._target_ms = None, EVER_MS
+        self._timer, self._target_ms, self._again = None, EVER_MS, False

@@ -5,10 +5,14 @@ entries are taken from the front. A heap of runs knows which one begins earliest
 taking cost O(log n), and nothing ever moves all entries at once.
 
 The memory of a run is free when its last entry has been taken.
+
+Entries are taken in the order of (time, number of the run, place in the run). So of any set of runs, those entries that
+have been taken are the first ones in this order.
 """
 
 from array import array
-from heapq import heappop, heappush, heapreplace
+from collections.abc import Collection, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 
 from ...protocol.message_id import Position
 
@@ -20,17 +24,42 @@ TimedEntry = tuple[int, Position, int]
 """Time in ms since the epoch, position, slot."""
 
 
-class _Run:
-    """Entries in the order of their times. `head` is the first that was not taken."""
+class TimedRun:
+    """Entries in the order of their times. `head` is the first that was not taken; only `take` moves it."""
 
-    __slots__ = ("entries", "head", "ledgers", "slots", "times")
+    __slots__ = ("entries", "head", "ledgers", "slots", "stored", "times")
 
-    def __init__(self, entries: list[TimedEntry]) -> None:
-        self.times = array("q", [at_ms for at_ms, _, _ in entries])
-        self.ledgers = array("q", [position[0] for _, position, _ in entries])
-        self.entries = array("q", [position[1] for _, position, _ in entries])
-        self.slots = array("H", [slot for _, _, slot in entries])
-        self.head = 0
+    def __init__(
+        self,
+        times: "array[int]",
+        ledgers: "array[int]",
+        entries: "array[int]",
+        slots: "array[int]",
+        *,
+        head: int = 0,
+        stored: bool = False,
+    ) -> None:
+        """`stored` says that a bucket has these entries, too."""
+        self.times = times
+        self.ledgers = ledgers
+        self.entries = entries
+        self.slots = slots
+        self.head = head
+        self.stored = stored
+
+    @staticmethod
+    def of(entries: Sequence[TimedEntry]) -> "TimedRun":
+        """Entries in the order of their times."""
+        return TimedRun(
+            array("q", [at_ms for at_ms, _, _ in entries]),
+            array("q", [position[0] for _, position, _ in entries]),
+            array("q", [position[1] for _, position, _ in entries]),
+            array("H", [slot for _, _, slot in entries]),
+        )
+
+    def __len__(self) -> int:
+        """How many have not been taken."""
+        return len(self.times) - self.head
 
     def take(self) -> TimedEntry:
         """Its first entry."""
@@ -43,8 +72,10 @@ class DelayedEntries:
     """See the module. Slots are below 65,536."""
 
     def __init__(self) -> None:
+        self.young_max = YOUNG_MAX
+        """A run is made of so many entries."""
         self._young: list[TimedEntry] = []
-        self._runs: list[tuple[int, int, _Run]] = []
+        self._runs: list[tuple[int, int, TimedRun]] = []
         """A heap: the time at the head of each run, and its number."""
         self._made = 0
         self._count = 0
@@ -66,13 +97,15 @@ class DelayedEntries:
         """The memory that is used, roughly."""
         return len(self._young) * YOUNG_ENTRY_BYTES + self._run_entries * RUN_ENTRY_BYTES
 
-    def add(self, at_ms: int, position: Position, slot: int = 0) -> None:
-        """An entry waits from now on. It is not looked up whether it does so already."""
+    def add(self, at_ms: int, position: Position, slot: int = 0) -> bool:
+        """An entry waits from now on; nobody looks whether it does so already. Returns whether a run was made."""
         heappush(self._young, (at_ms, position, slot))
         self._count += 1
-        if len(self._young) >= YOUNG_MAX:
-            self._add_run(_Run(sorted(self._young)))
-            self._young = []
+        if len(self._young) < self.young_max:
+            return False
+        self._push(TimedRun.of(sorted(self._young)))
+        self._young = []
+        return True
 
     def take(self, upto_ms: int, count: int) -> list[TimedEntry]:
         """The earliest entries with that time or an earlier one, up to `count` of them, in order. They no longer
@@ -94,7 +127,31 @@ class DelayedEntries:
         self._young, self._runs = [], []
         self._count = self._run_entries = 0
 
-    def _add_run(self, run: _Run) -> None:
+    # -- whole runs --------------------------------------------------------------------------------------------------
+
+    def add_run(self, run: TimedRun) -> None:
+        """The entries of a run, at least one, wait from now on."""
+        self._push(run)
+        self._count += len(run)
+
+    def unstored_runs(self) -> list[TimedRun]:
+        """The runs that no bucket has, in the order of their numbers."""
+        return [run for _, _, run in sorted(self._runs, key=lambda one: one[1]) if not run.stored]
+
+    def remove_runs(self, runs: Collection[TimedRun]) -> None:
+        """What is left of these runs no longer waits here."""
+        gone = {id(run) for run in runs}
+        kept: list[tuple[int, int, TimedRun]] = []
+        for one in self._runs:
+            if id(one[2]) in gone:
+                self._count -= len(one[2])
+                self._run_entries -= len(one[2].times)
+            else:
+                kept.append(one)
+        heapify(kept)
+        self._runs = kept
+
+    def _push(self, run: TimedRun) -> None:
         self._made += 1
         self._run_entries += len(run.times)
         heappush(self._runs, (run.times[run.head], self._made, run))
@@ -102,7 +159,7 @@ class DelayedEntries:
     def _take_from_run(self) -> TimedEntry:
         _, number, run = self._runs[0]
         entry = run.take()
-        if run.head < len(run.times):
+        if len(run):
             heapreplace(self._runs, (run.times[run.head], number, run))
         else:
             heappop(self._runs)

@@ -3,6 +3,9 @@
 A dispatcher without a gate pays one truth test per entry. One with a gate asks it once per read which of the entries
 are not visible (`hidden`), and hands each of those over when it moves past it (`hold`). It asks for those that have
 become visible (`due`) before each read. A gate holds what its dispatcher gave it, and forgets it with `clear`.
+
+A gate may know of entries that an earlier dispatcher held. It gives them out as its own, and says which positions need
+not be read because of them (`skip`). Before it knows them all it is not `ready`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +20,14 @@ HeldEntry = tuple[Position, int]
 class EntryGate(Protocol):
     """See the module."""
 
+    def ready(self) -> bool:
+        """Whether the dispatcher may read now. If not, the gate wakes dispatch when it may."""
+        ...
+
+    def skip(self, position: Position) -> tuple[Position, int] | None:
+        """Where to read instead of a position, and how many entries at most. None: there, and as many as wanted."""
+        ...
+
     def hidden(self, entries: Sequence[tuple[Position, bytes]]) -> Mapping[Position, int]:
         """Those of the entries that are not to be sent now, and the time from which each is, in ms since the epoch."""
         ...
@@ -30,12 +41,12 @@ class EntryGate(Protocol):
         ...
 
     def clear(self) -> None:
-        """Hold nothing: all entries are read again."""
+        """Hold nothing: the dispatcher has lost its last consumer."""
         ...
 
     @property
     def holds(self) -> bool:
-        """Whether anything is held."""
+        """Whether anything is held, or may turn out to be: else nothing has to be asked before a read."""
         ...
 
     @property

@@ -51,6 +51,7 @@ class KeySharedDispatcher(SharedDispatcher):
         super().__init__(cursor, limits, count_of)
         self.options = options._replace(ranges=())
         self._ranges = ranges
+        self.slots = ranges.first_slot
         self._holdings: SlotHoldings | None = None if options.allow_out_of_order else SlotHoldings()
         self._waiting = WaitingEntries(self._place, self._take_back)
         self._replay = self._waiting
@@ -108,8 +109,8 @@ class KeySharedDispatcher(SharedDispatcher):
     # -- reading and sending -------------------------------------------------------------------------------------
 
     def next_read(self, tail: Position) -> ReadPlan | None:
-        if self.gate is not None and self.gate.holds:
-            self._release_due(self.gate)
+        if self.gate is not None and self.gate.holds and not self._pass_gate(self.gate):
+            return None
         waiting = len(self._waiting)
         if not waiting and self.read_position > tail:
             return None
@@ -132,7 +133,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 return ReadPlan(self.generation, positions[0], entries_max, tuple(positions[:entries_max]))
             if self.read_position > tail or waiting >= self._look_ahead_max():
                 return None
-        return ReadPlan(self.generation, self.read_position, self._entries_for(permits))
+        return ReadPlan(self.generation, self.read_position, min(self._entries_for(permits), self._gap))
 
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
         if plan.generation != self.generation:

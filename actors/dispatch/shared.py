@@ -5,7 +5,7 @@ back through the *replay* set (negative acknowledgement, a consumer that left) â
 before unread entries, in order of position. An entry that cannot be read is *set aside*, so that the others go on, and
 comes back into the replay set later. An entry whose delivery time has not come is *held* by the gate, and goes into the
 replay set when it has. Invariant: an entry in front of `read_position` that is not acknowledged is pending at exactly
-one consumer, in the replay set, set aside, or held.
+one consumer, in the replay set, set aside, or held. So is one behind it that the gate skips.
 
 Consumers of the smallest `priority_level` value go first; others get something only while none of those is able.
 """
@@ -43,6 +43,8 @@ class SharedDispatcher(Dispatcher):
 
     subscription_type = CommandSubscribe.Shared
     tracks_pending = True
+    slots = -1
+    """How it computes the slots that a gate keeps: âˆ’1 where it does not, else the first slot of its hash ranges."""
 
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
         super().__init__(cursor, limits, count_of)
@@ -51,6 +53,8 @@ class SharedDispatcher(Dispatcher):
         """In the order in which they were set aside."""
         self._redeliveries: dict[Position, int] = {}
         self._turn = 0  # index of the consumer whose turn is next
+        self._gap = sys.maxsize
+        """Entries that may be read from the read position on, before the gate wants to skip others."""
 
     # -- consumers -----------------------------------------------------------------------------------------------
 
@@ -76,8 +80,8 @@ class SharedDispatcher(Dispatcher):
     # -- reading and sending -------------------------------------------------------------------------------------
 
     def next_read(self, tail: Position) -> ReadPlan | None:
-        if self.gate is not None and self.gate.holds:
-            self._release_due(self.gate)
+        if self.gate is not None and self.gate.holds and not self._pass_gate(self.gate):
+            return None
         if not self._replay and self.read_position > tail:
             return None
         permits = 0
@@ -90,7 +94,16 @@ class SharedDispatcher(Dispatcher):
         if self._replay:
             positions = tuple(islice(self._replay, entries_max))
             return ReadPlan(self.generation, positions[0], entries_max, positions)
-        return ReadPlan(self.generation, self.read_position, entries_max)
+        return ReadPlan(self.generation, self.read_position, min(entries_max, self._gap))
+
+    def _pass_gate(self, gate: EntryGate) -> bool:
+        """Take what is due, and skip what need not be read. Returns whether anything may be read now."""
+        if not gate.ready():
+            return False
+        self._release_due(gate)
+        skipped = gate.skip(self.read_position)
+        self.read_position, self._gap = (self.read_position, sys.maxsize) if skipped is None else skipped
+        return True
 
     def _release_due(self, gate: EntryGate) -> None:
         """Entries whose time has come go into the replay set, as far as it has room for a read."""

@@ -4,6 +4,7 @@ Its states, and who is attached: `subscription_members`.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Protocol
 
 from ...protocol.errors import (
@@ -15,10 +16,15 @@ from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...protocol.topic_figures import SubscriptionFigures
 from ...runtime.meter import Meter
 from ...storage.managed.cursor import Cursor
+from ...storage.managed.cursor_storage import SideLedgers
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..compaction.reading import CompactedCursor
+from ..delays.buckets import DelayBuckets
 from ..dispatch.consumer import AttachedConsumer
+from ..dispatch.delay_gate import Delays
+from ..dispatch.delayed import DelayedEntries
 from ..dispatch.dispatcher import Dispatcher, Limits
+from ..dispatch.shared import SharedDispatcher
 from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks, PartOfBatch
 from .dispatchers import new_dispatcher
@@ -78,6 +84,8 @@ class Subscription(SubscriptionMembers):
         cursor = view if single else self.cursor
         made = new_dispatcher(self.host, self.name, cursor, subscription_type, consumer, self._count_of, self.wake)
         view.wanted = lambda: _reads_compacted(made)
+        if isinstance(made, SharedDispatcher) and isinstance(made.gate, Delays) and self.cursor.side is not None:
+            made.gate.use_spill(partial(_new_buckets, self, self.cursor.side, made.slots))
         return made
 
     @property
@@ -282,3 +290,17 @@ class Subscription(SubscriptionMembers):
 
 def _reads_compacted(dispatcher: Dispatcher) -> bool:
     return dispatcher.active is not None and dispatcher.active.read_compacted
+
+
+def _new_buckets(
+    subscription: Subscription,
+    side: SideLedgers,
+    slots: int,
+    index: DelayedEntries,
+    changed: Callable[[], None],
+) -> DelayBuckets:
+    def unreadable() -> None:
+        subscription.disconnect_all(for_reset=True)
+
+    host, cursor = subscription.host, subscription.cursor
+    return DelayBuckets(host, cursor, side, index, slots=slots, changed=changed, unreadable=unreadable)

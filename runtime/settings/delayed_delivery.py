@@ -42,3 +42,20 @@ class DelayedDeliverySettings:
         minimum=0,
         maximum=(1 << 63) - 1,
     )
+    delayed_delivery_min_index_count_per_bucket: int = setting(
+        "delayedDeliveryMinIndexCountPerBucket",
+        "pulsar",
+        50_000,
+        "How many held messages of a durable subscription the broker keeps in memory before it stores them in a "
+        "ledger, as a bucket. It keeps up to four times as many while most of them are due within 30 seconds.",
+        minimum=1,
+        maximum=(1 << 63) - 1,
+    )
+    delayed_delivery_max_indexes_per_segment: int = setting(
+        "delayedDeliveryMaxIndexesPerBucketSnapshotSegment",
+        "pulsar",
+        5000,
+        "How many held messages of a bucket the broker reads back at a time, shortly before they are due.",
+        minimum=1,
+        maximum=100_000,
+    )

@@ -17,7 +17,7 @@ from ..metadata.store import Guard
 from .acknowledged import BatchIndexes
 from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
-from .cursor_storage import CursorStorage
+from .cursor_storage import CursorStorage, SideLedgers
 from .cursor_writer import CursorWriter
 
 
@@ -42,6 +42,8 @@ class Cursor:
         self.idle_at_close_ms = 0
         """What `close` is to store for the next owner. It is not stored if the state does not fit into the record."""
         self._writer = CursorWriter(home, self.name, state, storage, self._fenced)
+        self.side = None if storage is None else SideLedgers(home, storage, self._fenced)
+        """What its owner stores beside the state; None for a cursor in memory. `reset` removes it."""
 
     # -- where it is -----------------------------------------------------------------------------------------------
 
@@ -123,6 +125,8 @@ class Cursor:
     async def reset(self, position: Position) -> None:
         """Go to a place: `position` is the next to deliver. Durable when this returns; raises like `flush`."""
         self._writer.check()
+        if self.side is not None:
+            await self.side.clear()
         self._state.reset(min(position, self._home.chain.next_position(self._home.chain.last_confirmed)))
         self._writer.moved()
         async with self._home.record_lock:  # what a trim that is being stored takes is gone; from now on all else stays
@@ -185,5 +189,6 @@ class Cursor:
         self._writer.fence(error)
 
     def _fenced(self, error: MagnetarError) -> None:
+        self._writer.fence(error)
         if self.on_fenced is not None:
             self.on_fenced(error)

@@ -15,6 +15,7 @@ snapshots cost no more than deltas, and both bounds limit what a recovery reads.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from ...protocol.errors import MagnetarError, MetadataError, NoSuchEntry, ProtocolError
@@ -67,7 +68,7 @@ class CursorLog:
     async def delta(self, changes: bytes) -> None:
         """Write what changed; durable when this returns. Raises like `snapshot`."""
         parts, self._parts = self._parts, 0
-        await _add_all(self.writer, [pack([self._base, self._deltas, changes, parts])])
+        await add_all(self.writer, [pack([self._base, self._deltas, changes, parts])])
         self._parts = parts
         self._deltas += 1
         self._delta_bytes += len(changes)
@@ -82,11 +83,12 @@ def split(state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> list[bytes]
 async def append(writer: LedgerWriter, state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> int:
     """Write a snapshot; returns the number of its parts when all are durable. Raises what the writer's adds raise."""
     bodies = split(state, part_size_max)
-    await _add_all(writer, bodies)
+    await add_all(writer, bodies)
     return len(bodies)
 
 
-async def _add_all(writer: LedgerWriter, bodies: list[bytes]) -> None:
+async def add_all(writer: LedgerWriter, bodies: Sequence[bytes]) -> None:
+    """Write entries, at least one; returns when all are durable. Raises what the writer's adds raise."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def added(position: tuple[int, int] | None, error: MagnetarError | None, *, last: bool) -> None:
@@ -114,8 +116,8 @@ async def read_state(ledgers: Ledgers, record: CursorRecord) -> tuple[bytes | No
     return await read_last(ledgers.reader(metadata), metadata.last_entry) or (record.state, [])
 
 
-async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord) -> tuple[bytes, list[bytes]]:
-    """Like `read_state`, for a cursor that has a state.
+async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord) -> tuple[bytes, list[bytes], bool]:
+    """Like `read_state`, for a cursor that has a state. Whether it begins again comes last.
 
     The metadata may have been restored from a backup that names a ledger which was deleted since, when the cursor went
     on in another one. Its position is then unknown. It goes to the first entry that exists, durably: messages come
@@ -130,7 +132,7 @@ async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord)
             raise
         packed, deltas = None, []
     if packed is not None:
-        return packed, deltas
+        return packed, deltas, False
     if not _may_be_deleted(home, record):
         raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
     first = home.chain.first_position
@@ -144,7 +146,7 @@ async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord)
     )
     state = CursorState(home.chain, first)
     state.reset(first)
-    return state.pack(), []
+    return state.pack(), [], True
 
 
 def _may_be_deleted(home: CursorHome, record: CursorRecord) -> bool:

@@ -27,7 +27,11 @@ class CursorKind(enum.StrEnum):
 class CursorRecord(NamedTuple):
     """The metadata record. `state` is the packed state when `ledger_id` is None, else None or an older one.
 
-    The stored record has a kind only where that is not a subscription: records were written before there were kinds.
+    `beside` are ledgers that hold something else for the cursor's owner (`SideLedgers`).
+
+    The stored record has a kind only where that is not a subscription, and `beside` only where there are some: records
+    were written before there were these.
+
     `idle_since_ms` says since when a subscription has had no consumer, 0 if that is not known. Only an owner that
     closed in order leaves it: its successor takes it out in the write with which it takes the cursor over.
     """
@@ -37,6 +41,12 @@ class CursorRecord(NamedTuple):
     state: bytes | None
     kind: CursorKind = CursorKind.SUBSCRIPTION
     idle_since_ms: int = 0
+    beside: tuple[int, ...] = ()
+
+    @property
+    def ledgers(self) -> tuple[int, ...]:
+        """All that it names."""
+        return self.beside if self.ledger_id is None else (self.ledger_id, *self.beside)
 
     def pack(self) -> bytes:
         record: dict[str, Any] = {"epoch": self.epoch, "ledger": self.ledger_id, "state": self.state}
@@ -44,6 +54,8 @@ class CursorRecord(NamedTuple):
             record["kind"] = self.kind.value
         if self.idle_since_ms:
             record["idle_since_ms"] = self.idle_since_ms
+        if self.beside:
+            record["beside"] = list(self.beside)
         return pack(record)
 
     @staticmethod
@@ -59,6 +71,7 @@ class CursorRecord(NamedTuple):
                 None if state is None else memoryview(state).tobytes(),
                 CursorKind(record.get("kind", CursorKind.SUBSCRIPTION)),
                 int(record.get("idle_since_ms", 0)),
+                tuple(map(int, record.get("beside", ()))),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a cursor cannot be decoded: {error!r}") from error
@@ -67,7 +80,7 @@ class CursorRecord(NamedTuple):
 CURSOR_RECORDS = RecordKind(
     metadata_keys.CURSORS_PREFIX,
     CursorRecord.unpack,
-    lambda record: () if record.ledger_id is None else (record.ledger_id,),
+    lambda record: record.ledgers,
     brokers_write=True,
 )
 

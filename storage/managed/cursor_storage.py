@@ -9,14 +9,20 @@ The switch from a full or failed ledger is one compare-and-set, made when a comp
 old ledger is then deleted. When such a compare-and-set has an unknown outcome, nothing more goes to the old ledger. The
 record may name the new one, and writes to the old one would be lost. `TRANSITIONS` has the states.
 
-One call at a time: `CursorWriter` sees to that.
+The record also names ledgers *beside* that of the state (`SideLedgers`). What is in them belongs to the cursor's owner,
+and holds only together with the state: who sets the cursor back removes their names first. They are deleted with the
+cursor.
+
+Writes of the state and changes of these names take turns, under one lock.
 """
 
+import asyncio
 import enum
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ...protocol.errors import (
+    AlreadyClosed,
     BadVersion,
     LedgerFenced,
     MagnetarError,
@@ -26,6 +32,7 @@ from ...protocol.errors import (
 )
 from ...protocol.message_id import Position
 from ...runtime.transitions import check_transition
+from ..ledger.reader import LedgerReader
 from ..ledger.writer import LedgerWriter
 from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
@@ -86,10 +93,17 @@ class CursorStorage:
         self._log: CursorLog | None = None
         self.idle_since_ms = 0
         """What the last owner stored in `CursorRecord`, then what this one is to store when it closes."""
+        self.lock = asyncio.Lock()
+        """Held while the record or the ledger is written."""
 
     @property
     def kind(self) -> CursorKind:
         return self._record.kind
+
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """The ledgers beside that of the state."""
+        return self._record.beside
 
     @property
     def ledger_writer(self) -> LedgerWriter | None:
@@ -129,7 +143,7 @@ class CursorStorage:
             record = CursorRecord.unpack(value)
             if record.epoch > home.epoch:
                 raise StaleEpoch(f"cursor {name} of {home.topic_path} is owned under epoch {record.epoch}")
-            packed, deltas = await cursor_ledger.read_or_begin_again(home, name, record)
+            packed, deltas, again_from_start = await cursor_ledger.read_or_begin_again(home, name, record)
             state = CursorState.unpack(packed, home.chain, deltas)
             if ahead := state.go_back_to(end):
                 logger.warning("cursor %s of %s starts again at %s", name, home.topic_path, end)
@@ -138,8 +152,10 @@ class CursorStorage:
             if ahead or (deltas and state.part_count <= SMALL_STATE_RANGES_MAX):
                 packed, deltas = state.pack(), []
             inline = ahead or record.ledger_id is None or (not deltas and len(packed) <= INLINE_STATE_MAX_BYTES)
+            beside = () if ahead or again_from_start else record.beside
             stored = CursorRecord(home.epoch, None, packed, record.kind)
-            storage._record = stored if inline else record._replace(epoch=home.epoch, idle_since_ms=0)
+            stored = stored if inline else record._replace(epoch=home.epoch, idle_since_ms=0)
+            storage._record = stored._replace(beside=beside)
             try:
                 storage._version = await put_certain(home.env, home.metadata, key, storage._record.pack(), version)
             except (BadVersion, NoSuchKey):
@@ -148,14 +164,19 @@ class CursorStorage:
                     raise StaleEpoch(f"another owner deleted cursor {name} of {home.topic_path}") from None
                 value, version = again
                 continue
-            if inline and record.ledger_id is not None:
-                await storage._delete_ledger(record.ledger_id)
+            for ledger_id in record.ledgers:
+                if ledger_id not in storage._record.ledgers:
+                    await storage.delete_ledger(ledger_id)
             return storage, state
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     async def write(self, state: CursorState) -> None:
         """Write the state to the ledger; what it is at the call is durable when this returns."""
+        async with self.lock:
+            await self._write(state)
+
+    async def _write(self, state: CursorState) -> None:
         log = self._usable_log()
         try:
             changes = state.take_changes() if log is not None else None
@@ -173,6 +194,10 @@ class CursorStorage:
 
     async def write_inline(self, state: CursorState) -> bool:
         """Put a small state into the record and delete the ledger. Returns whether that was done."""
+        async with self.lock:
+            return await self._write_inline(state)
+
+    async def _write_inline(self, state: CursorState) -> bool:
         if state.part_count > SMALL_STATE_RANGES_MAX:
             return False
         packed, old_ledger = state.pack(), self._record.ledger_id
@@ -188,7 +213,7 @@ class CursorStorage:
             logger.info("the state of cursor %s goes to its ledger, not to its record: %s", self.name, error)
             return False
         if old_ledger is not None:
-            await self._delete_ledger(old_ledger)
+            await self.delete_ledger(old_ledger)
         return True
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -211,16 +236,26 @@ class CursorStorage:
             await writer.abandon()
 
     async def delete(self) -> None:
-        """Delete the record, then the ledger. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown."""
-        try:
-            await self._home.metadata.delete(self._key, self._version)
-        except BadVersion:
-            raise StaleEpoch(f"cursor {self.name} has another owner now") from None
-        except NoSuchKey:
-            logger.info("cursor %s of %s was already deleted", self.name, self._home.topic_path)
-        await self.end()
-        if self._record.ledger_id is not None:
-            await self._delete_ledger(self._record.ledger_id)
+        """Delete the record, then the ledgers. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown."""
+        async with self.lock:
+            try:
+                await self._home.metadata.delete(self._key, self._version)
+            except BadVersion:
+                raise StaleEpoch(f"cursor {self.name} has another owner now") from None
+            except NoSuchKey:
+                logger.info("cursor %s of %s was already deleted", self.name, self._home.topic_path)
+            await self.end()
+            for ledger_id in self._record.ledgers:
+                await self.delete_ledger(ledger_id)
+
+    async def put_beside(self, beside: tuple[int, ...], needs: Guard | None = None) -> None:
+        """Name these ledgers beside that of the state, provided that `needs` holds. The caller has the lock.
+
+        Raises AlreadyClosed, StaleEpoch, ConditionFailed, MetadataUnavailable (nothing changed), OutcomeUnknown.
+        """
+        if self.state is StorageState.ENDED:
+            raise AlreadyClosed(f"cursor {self.name} is closed")
+        await self._put(self._record._replace(beside=beside), CLOSE_SETTLE_S, needs=needs)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -279,7 +314,7 @@ class CursorStorage:
         if old is not None:
             await old.abandon()
         if old_ledger is not None:
-            await self._delete_ledger(old_ledger)
+            await self.delete_ledger(old_ledger)
 
     async def _put(
         self, record: CursorRecord, settle_limit_s: float = SETTLE_LIMIT_S, *, needs: Guard | None = None
@@ -305,13 +340,131 @@ class CursorStorage:
         try:
             found = await self._home.metadata.get(self._key)
             if found is None or CursorRecord.unpack(found.value).ledger_id != ledger_id:
-                await self._delete_ledger(ledger_id)
+                await self.delete_ledger(ledger_id)
         except MagnetarError as error:
             logger.warning("ledger %d of a cursor is not deleted: %s", ledger_id, error)
 
-    async def _delete_ledger(self, ledger_id: int) -> None:
+    async def delete_ledger(self, ledger_id: int) -> None:
         """A ledger that no record refers to. Failing costs space only."""
         try:
             await self._home.ledgers.delete(ledger_id)
         except MagnetarError as error:
             logger.warning("ledger %d of a cursor could not be deleted: %s", ledger_id, error)
+
+
+class SideLedgers:
+    """Ledgers that a cursor's record names beside that of its state. What is in them is the caller's.
+
+    A ledger is written, all its entries are acknowledged, and it is closed. Then the record names it. When it leaves
+    the record it is deleted. A crash in between leaves a ledger that nothing names, which the search for orphans
+    deletes.
+
+    A caller may have been replaced by another one while it waits. So each change asks `wanted` under the lock, right
+    before it writes, and does nothing when that returns False. No cancellation breaks a change off: afterwards nobody
+    would know what the record is.
+
+    `on_stale` is called when the cursor turns out to have another owner.
+    """
+
+    def __init__(self, home: CursorHome, storage: CursorStorage, on_stale: Callable[[MagnetarError], None]) -> None:
+        self._home = home
+        self._storage = storage
+        self._on_stale = on_stale
+        self._changes: set[asyncio.Task[bool]] = set()
+
+    @property
+    def names(self) -> tuple[int, ...]:
+        """The ledgers, in the order in which they were added."""
+        return self._storage.beside
+
+    @property
+    def settled(self) -> bool:
+        """Whether no change of the record is under way."""
+        return not self._storage.lock.locked()
+
+    async def settle(self) -> tuple[int, ...]:
+        """The ledgers that are named when no change is under way."""
+        async with self._storage.lock:
+            return self._storage.beside
+
+    async def add(self, bodies: Sequence[bytes], wanted: Callable[[], bool]) -> int | None:
+        """Store entries, at least one, in a new ledger. Returns its id, or None when it is no longer wanted.
+
+        Raises StaleEpoch, AlreadyClosed, NotEnoughBookies, MetadataUnavailable, OutcomeUnknown and what the writer's
+        adds raise. But for OutcomeUnknown it is not named then.
+        """
+        writer = await self._home.ledgers.create()
+        try:
+            await cursor_ledger.add_all(writer, bodies)
+            await writer.close()
+            named = await self._change(lambda names: (*names, writer.ledger_id), wanted, writer)
+        except BaseException as error:
+            await writer.abandon()
+            # After an unknown outcome, or a cancellation, the record may name it.
+            if isinstance(error, MagnetarError) and not isinstance(error, OutcomeUnknown):
+                await self._storage.delete_ledger(writer.ledger_id)
+            raise
+        if not named:
+            await self._storage.delete_ledger(writer.ledger_id)
+        return writer.ledger_id if named else None
+
+    async def remove(self, ledger_ids: Collection[int], wanted: Callable[[], bool]) -> bool:
+        """Take these ledgers out of the record, then delete them. Returns False when that is no longer wanted.
+
+        Raises StaleEpoch, AlreadyClosed, MetadataUnavailable (nothing changed), OutcomeUnknown.
+        """
+
+        def others(names: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(one for one in names if one not in ledger_ids)
+
+        if not await self._change(others, wanted):
+            return False
+        for ledger_id in ledger_ids:
+            await self._storage.delete_ledger(ledger_id)
+        return True
+
+    async def clear(self) -> None:
+        """Remove all of them. Raises like `remove`."""
+        removed: list[int] = []
+
+        def none(names: tuple[int, ...]) -> tuple[int, ...]:
+            removed.extend(names)
+            return ()
+
+        if self.names or not self.settled:
+            await self._change(none, lambda: True)
+        for ledger_id in removed:
+            await self._storage.delete_ledger(ledger_id)
+
+    async def open(self, ledger_id: int) -> LedgerReader:
+        """A reader of one of them. Raises NoSuchLedger, MetadataUnavailable."""
+        return await self._home.ledgers.open(ledger_id)
+
+    async def _change(
+        self,
+        change: Callable[[tuple[int, ...]], tuple[int, ...]],
+        wanted: Callable[[], bool],
+        writer: LedgerWriter | None = None,
+    ) -> bool:
+        task = asyncio.get_running_loop().create_task(self._change_names(change, wanted, writer))
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        try:
+            return await asyncio.shield(task)
+        except StaleEpoch as error:
+            self._on_stale(error)
+            raise
+
+    async def _change_names(
+        self,
+        change: Callable[[tuple[int, ...]], tuple[int, ...]],
+        wanted: Callable[[], bool],
+        writer: LedgerWriter | None,
+    ) -> bool:
+        async with self._storage.lock:
+            if not wanted():
+                return False
+            names = change(self._storage.beside)
+            if names != self._storage.beside:
+                await self._storage.put_beside(names, None if writer is None else writer.guard)
+            return True

@@ -118,12 +118,9 @@ def _ledgers_of(cursors: Sequence[tuple[str, Versioned]]) -> list[int]:
     found: list[int] = []
     for key, record in cursors:
         try:
-            ledger_id = CursorRecord.unpack(record.value).ledger_id
-        except MetadataError as error:  # it is deleted all the same; its ledger is collected as an orphan
+            found += CursorRecord.unpack(record.value).ledgers
+        except MetadataError as error:  # it is deleted all the same; its ledgers are collected as orphans
             logger.warning("the record of %s cannot be decoded and is deleted: %s", key, error)
-            continue
-        if ledger_id is not None:
-            found.append(ledger_id)
     return found
 
 

@@ -38,6 +38,7 @@ _CURSORS = [
     CursorRecord(3, 9, None),
     CursorRecord(3, None, b"state"),
     CursorRecord(3, None, b"", CursorKind.COMPACTION),
+    CursorRecord(3, 9, None, beside=(11, 12)),
 ]
 _COOKIE = Cookie("b1", "c", "0123456789abcdef")
 _PIN = PinRecord((7, 8), 60_000)

@@ -61,11 +61,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.dispatch": BASE,
     "actors.policies": BASE,
     "actors.compaction": BASE | {"storage.managed"},
+    "actors.delays": BASE | {"actors.dispatch", "storage.ledger", "storage.managed"},
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.keeping": BASE | {"actors.policies", "storage.managed"},
     "actors.topics": BASE
-    | {"actors.compaction", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates", "storage.managed"},
+    | {"actors.compaction", "actors.delays", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
+    | {"storage.managed"},
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE

@@ -17,6 +17,8 @@ Callback = Callable[[Position | None, BaseException | None], None]
 class MemoryCursor:
     """Mark-delete position plus acknowledged positions behind it; every flush is counted."""
 
+    side = None
+
     def __init__(self, ledger: "MemoryManagedLedger", first: Position, properties: Mapping[str, str]) -> None:
         self.properties = dict(properties)
         self.flushes = 0

@@ -18,11 +18,13 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.tasks import Tasks
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
 
 from ..clients.wire_peer import WirePeer, entry
+from ..fakes.bookies import FakeCluster
 from ..fakes.managed_ledger import MemoryManagedLedger
 
 TOPIC = "persistent://public/default/t"
@@ -66,9 +68,10 @@ class FixedLookups:
 
 
 class BrokerFront:
-    """What a connection needs of a broker."""
+    """What a connection needs of a broker. With `storage` topics lie on its bookies, else in memory."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, storage: FakeCluster | None = None) -> None:
+        self.storage = storage
         self.env = Environment.real(1)
         self.settings = settings
         self.families = COMMAND_FAMILIES
@@ -92,9 +95,12 @@ class BrokerFront:
         self.retired: list[str] = []
         self._names = 0
 
-    async def _open_ledger(self, name: TopicName, epoch: int) -> MemoryManagedLedger:
+    async def _open_ledger(self, name: TopicName, epoch: int) -> Any:
         self.opened.append(name.full)
         await self.open_gate.wait()
+        if (storage := self.storage) is not None:
+            ledgers = storage.new_ledgers()
+            return await ManagedLedger.open(self.env, ledgers, storage.metadata, name.path, epoch, self.settings)
         ledger = self.ledgers.get(name.full)
         if ledger is None or ledger.closed:
             ledger = self.ledgers[name.full] = MemoryManagedLedger(ledger_id=len(self.ledgers) + 1)
@@ -127,15 +133,17 @@ class BrokerFront:
 
 
 @asynccontextmanager
-async def broker_front(**changes: Any) -> AsyncIterator[BrokerFront]:
+async def broker_front(
+    storage: FakeCluster | None = None, *, epoch: int = 1, **changes: Any
+) -> AsyncIterator[BrokerFront]:
     """A listening front that owns TOPIC; `changes` are settings."""
-    front = BrokerFront(dataclasses.replace(Settings(), **changes))
+    front = BrokerFront(dataclasses.replace(Settings(), **changes), storage)
     server = await asyncio.get_running_loop().create_server(
         lambda: ServerConnection(front, front.families), "127.0.0.1", 0
     )
     front.port = server.sockets[0].getsockname()[1]
     front.lookups.url = f"pulsar://127.0.0.1:{front.port}"
-    front.topics.assign(TOPIC, 1, load=False)
+    front.topics.assign(TOPIC, epoch, load=False)
     await front.metadata.put(metadata_keys.namespace("public/default"), pack({"policies": {}}), None)
     try:
         yield front

@@ -9,6 +9,7 @@ from magnetar.actors.bookie import service as bookie_service
 from magnetar.actors.broker import service as broker_service
 from magnetar.actors.connections import connection as server_connection
 from magnetar.actors.coordinator import membership
+from magnetar.actors.delays import buckets
 from magnetar.actors.members import coordinator_link
 from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
@@ -48,6 +49,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "storage of cursors": cursor_storage.TRANSITIONS,
     "connections of clients": connection.TRANSITIONS,
     "registered producers and consumers": registration.TRANSITIONS,
+    "buckets of delayed messages": buckets.TRANSITIONS,
     "access to topics": access_modes.TRANSITIONS,
 }  # type: ignore[dict-item]
 

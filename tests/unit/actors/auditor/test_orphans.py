@@ -84,6 +84,14 @@ async def test_what_something_names_stays_and_what_nothing_names_goes(cluster, o
     await again.close()
 
 
+async def test_ledgers_beside_the_state_of_a_cursor_stay(cluster, orphans):
+    managed = await open_(cluster)
+    cursor = await managed.open_cursor("s", "earliest", {})
+    kept = await cursor.side.add([b"x"], lambda: True)
+    assert await orphans.collect() == 0 and kept in await ledgers_in(cluster)
+    await managed.close()
+
+
 async def test_a_ledger_has_its_time_to_be_named(cluster, orphans, monkeypatch):
     monkeypatch.setattr(orphan_ledgers, "ORPHAN_AFTER_S", 3600.0)
     await cluster.ledgers.create()

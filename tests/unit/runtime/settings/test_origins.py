@@ -94,6 +94,8 @@ PULSAR = {
     "delayedDeliveryTickTimeMillis": "1000",
     "isDelayedDeliveryDeliverAtTimeStrict": "false",
     "delayedDeliveryMaxDelayInMillis": "0",
+    "delayedDeliveryMinIndexCountPerBucket": "50000",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "5000",
 }
 """From the class ServiceConfiguration."""
 BOOKKEEPER = {

@@ -1,0 +1,1 @@
+"""Delayed delivery beyond memory: held messages in ledgers."""

@@ -1,0 +1,384 @@
+"""Held entries of a durable subscription beyond what memory may take: they are stored in ledgers, in buckets.
+
+`Delays` keeps held entries in memory. When `delayedDeliveryMinIndexCountPerBucket` of them are there, they are *sealed*
+in the background: written to a ledger, which the cursor's record then names (`SideLedgers`). Of a bucket only the table
+of its segments stays in memory. A segment is read back shortly before its first entry is due. A bucket whose last
+segment was read back is removed: first from the record, then its ledger is deleted. What memory held when a broker
+died, the next dispatcher reads from the topic again.
+
+The next dispatcher of the subscription, at the same or another broker, reads the tables of all buckets. Then it skips
+what they cover, and reads from the topic only what came since. So loading costs as much as the buckets and the entries
+that none of them has.
+
+`TRANSITIONS` has the states of this object, which lives as long as its dispatcher. A seal has these steps:
+
+| step | a crash here |
+| --- | --- |
+| 1. the runs in memory are copied and packed, off the loop | nothing is stored |
+| 2. positions between them that are acknowledged join what is covered; then the cursor is written | the same |
+| 3. the ledger is written and closed | nothing names it: it is deleted as an orphan |
+| 4. the cursor's record names it, under the owner's epoch | the next dispatcher reads it |
+| 5. the runs leave the memory, but for what is due soon | the same |
+
+Until 5 the runs in memory are served from there. Then the bucket's first entries count as taken, as many as were taken
+from these runs since 1: both have the same order.
+
+Invariants:
+
+- An entry that is not acknowledged is in one named bucket at most. Only the object of the present dispatcher adds names
+  (`wanted` in `SideLedgers`). It is READY then, so it knows all names that were there before. It skips what those
+  cover, so it never holds such an entry a second time.
+- A position that a dispatcher skips is durably acknowledged, or in a named bucket that is READY here. So a bucket that
+  cannot be read leaves the record first. Only then its range is read from the topic.
+- Removing a bucket from the record is always safe: at worst entries are read from the topic again. A cursor that is set
+  back removes all of them first, since what was acknowledged has to come again.
+- What is covered stays known until the read position has passed it, also when the bucket has gone. For its entries are
+  on their way to consumers.
+
+A bucket that cannot be read for `store.READ_LIMIT_S` is given up. While the dispatcher begins, its range is then read
+again. Later the consumers are disconnected. They come back by themselves to a new dispatcher, which reads the range.
+
+Bounds: memory has up to four times the minimum for a bucket, if most of that is due within `SOON_MS`, else the minimum.
+Of each bucket it has one segment at a time, and 100 bytes for each segment. While no bucket can be stored, entries stay
+in memory. Nothing is refused. A cursor in memory has no buckets: there all held entries stay in memory.
+"""
+
+import asyncio
+import enum
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Protocol
+
+from ...protocol.errors import MagnetarError
+from ...protocol.message_id import Position
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Environment
+from ...runtime.settings.declarations import Settings
+from ...runtime.tasks import together
+from ...runtime.transitions import check_transition
+from ...storage.managed.cursor import Cursor
+from ...storage.managed.cursor_storage import SideLedgers
+from ..dispatch.delayed import YOUNG_MAX, DelayedEntries, TimedRun
+from .bucket import BucketTable, Covered, build, decode_segment, encode_table
+from .coverage import Coverage, bridged, last_of
+from .store import ENDS, RETRY_INITIAL_S, RETRY_MAX_S, Bucket, BucketStore
+
+logger = logging.getLogger(__name__)
+
+SOON_MS = 30_000
+"""Entries that are due that soon are stored only when memory has very many."""
+AHEAD_MS = 5_000
+"""So long before its first entry may be due, a segment is read back."""
+SEAL_ENTRIES_MAX = 200_000
+"""Of one bucket."""
+READS_MAX = 8
+"""Segments, or tables, that are read at a time."""
+BUCKET_BYTES = 500
+SEGMENT_BYTES = 100
+TASK = "delayed messages"
+
+
+class BucketsState(enum.Enum):
+    """See `TRANSITIONS`."""
+
+    NEW = enum.auto()
+    LOADING = enum.auto()
+    READY = enum.auto()
+    ENDED = enum.auto()
+
+
+_S = BucketsState
+TRANSITIONS: Mapping[BucketsState, Collection[BucketsState]] = {
+    _S.NEW: (
+        _S.LOADING,  # the dispatcher wants to read, and the record names buckets, or is being changed
+        _S.READY,  # it wants to read, and there are none
+        _S.ENDED,  # the dispatcher has lost its last consumer
+    ),
+    _S.LOADING: (_S.READY, _S.ENDED),  # all tables are read, and those that cannot be read are no longer named
+    _S.READY: (_S.ENDED,),
+    _S.ENDED: (),
+}
+
+
+class BucketsHost(Protocol):
+    """What buckets need of the topic."""
+
+    env: Environment
+    settings: Settings
+
+    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
+
+
+class DelayBuckets:
+    """See the module. `index` is the memory of the gate.
+
+    `changed` is called when entries were read back, or loading has ended. `unreadable` has to disconnect the consumers.
+    """
+
+    def __init__(
+        self,
+        host: BucketsHost,
+        cursor: Cursor,
+        side: SideLedgers,
+        index: DelayedEntries,
+        *,
+        slots: int,
+        changed: Callable[[], None],
+        unreadable: Callable[[], None],
+    ) -> None:
+        self.state = BucketsState.NEW
+        self.count = 0
+        """Entries that are in buckets and not in memory."""
+        self.coverage = Coverage(cursor)
+        self._host = host
+        self._cursor = cursor
+        self._side = side
+        self._store = BucketStore(host.env, cursor.name, side, self._wanted)
+        self._index = index
+        self._slots = slots
+        self._changed = changed
+        self._unreadable = unreadable
+        self._entries_min = host.settings.delayed_delivery_min_index_count_per_bucket
+        self._buckets: dict[int, Bucket] = {}
+        self._unread: list[tuple[int, int, Bucket]] = []
+        """A heap of the buckets that are not being read from: the time from which they have entries."""
+        self._reading = 0
+        self._sealing = False
+        self._seal_after_s = 0.0
+        self._seal_backoff = Backoff(host.env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        self._drained: list[int] = []
+        index.young_max = min(self._entries_min, YOUNG_MAX)
+
+    # -- what the gate asks ----------------------------------------------------------------------------------------
+
+    @property
+    def holds(self) -> bool:
+        """Whether the gate has to ask before its dispatcher reads."""
+        return self.count > 0 or self.coverage.open or self.state is not _S.READY
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that this takes, roughly."""
+        segments = sum([len(one.segments) for one in self._buckets.values()])
+        return len(self._buckets) * BUCKET_BYTES + segments * SEGMENT_BYTES
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next segment has to be in memory; None where none is waiting to be read."""
+        return self._unread[0][0] - AHEAD_MS if self._unread else None
+
+    def ready(self) -> bool:
+        """Whether the dispatcher may read. If not, `changed` is called when it may."""
+        if self.state is _S.NEW:
+            if self._side.names or not self._side.settled:
+                self._become(_S.LOADING)
+                self._host.spawn(self._load(), TASK)
+            else:
+                self._become(_S.READY)
+        return self.state is _S.READY
+
+    def covered(self, positions: Sequence[Position]) -> list[Position]:
+        """Those of the positions that a bucket has."""
+        return self.coverage.among(positions) if self.coverage.open else []
+
+    def skip(self, position: Position) -> tuple[Position, int] | None:
+        """See `Coverage.skip`. None when nothing is to be skipped."""
+        return self.coverage.skip(position) if self.coverage.open else None
+
+    def fetch(self, due_ms: int, *, behind: bool) -> None:
+        """Read back segments that begin up to that time, or soon after it. With `behind` memory has entries that are
+        due already: no more are read then than memory may have."""
+        if behind and len(self._index) >= 2 * self._entries_min:
+            return
+        while self._unread and self._unread[0][0] <= due_ms + AHEAD_MS and self._reading < READS_MAX:
+            _, _, bucket = heappop(self._unread)
+            if not bucket.dropped:
+                self._reading += 1
+                self._host.spawn(self._read_back(bucket), TASK)
+
+    def grown(self) -> None:
+        """Memory has more entries: perhaps they are to be stored."""
+        if self._sealing or self.state is not _S.READY or asyncio.get_running_loop().time() < self._seal_after_s:
+            return
+        runs = self._index.unstored_runs()
+        count = sum(map(len, runs))
+        if count < self._entries_min:
+            return
+        if count < 4 * self._entries_min:
+            soon_ms = self._host.env.clock.now_ms() + SOON_MS
+            late = sum([len(run.times) - max(bisect_right(run.times, soon_ms), run.head) for run in runs])
+            if 2 * late < count:
+                return
+        self._sealing = True
+        self._host.spawn(self._seal(), TASK)
+
+    def drop_acknowledged(self) -> None:
+        """Remove buckets that the cursor has passed."""
+        first = self._cursor.first_unacknowledged
+        for bucket in [one for one in self._buckets.values() if one.last < first]:
+            self.count -= bucket.left
+            self._drop(bucket)
+
+    def end(self) -> None:
+        """The dispatcher has lost its last consumer: nothing here is wanted."""
+        if self.state is not _S.ENDED:
+            self._become(_S.ENDED)
+        self.count = 0
+        self._buckets, self._unread = {}, []
+        self.coverage.clear()
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        names = await self._side.settle()
+        found: list[tuple[Bucket, Covered]] = []
+        try:
+            for first in range(0, len(names), READS_MAX):
+                found += [one for one in await together(map(self._open, names[first : first + READS_MAX])) if one]
+            opened = {bucket.ledger_id for bucket, _ in found}
+            if given_up := [one for one in names if one not in opened]:
+                await self._store.remove(given_up)
+        except ENDS:
+            return
+        if self.state is not _S.LOADING:
+            return
+        for bucket, covered in found:
+            self.coverage.add(covered)
+            self._add(bucket)
+        self._become(_S.READY)
+        self.drop_acknowledged()
+        self._changed()
+
+    async def _open(self, ledger_id: int) -> tuple[Bucket, Covered] | None:
+        """A bucket and what it covers; None for one that is given up."""
+        try:
+            return await self._store.open(ledger_id, self._slots)
+        except ENDS:
+            raise
+        except MagnetarError as error:
+            logger.warning(
+                "subscription %s reads messages again instead of bucket %d: %s", self._cursor.name, ledger_id, error
+            )
+            return None
+
+    def _add(self, bucket: Bucket) -> None:
+        self._buckets[bucket.ledger_id] = bucket
+        self.count += bucket.left
+        self._go_on(bucket)
+
+    def _go_on(self, bucket: Bucket) -> None:
+        if bucket.empty:
+            self._drop(bucket)
+        else:
+            heappush(self._unread, (bucket.first_ms, bucket.ledger_id, bucket))
+
+    # -- reading back, removing --------------------------------------------------------------------------------------
+
+    async def _read_back(self, bucket: Bucket) -> None:
+        try:
+            run = await self._store.read(bucket)
+        except ENDS:
+            return
+        except MagnetarError as error:
+            await self._give_up(bucket, error)
+            return
+        finally:
+            self._reading -= 1
+        if bucket.dropped or self.state is not _S.READY:
+            return
+        bucket.next_run(run)
+        self.count -= len(run)
+        self._index.add_run(run)
+        self._go_on(bucket)
+        self._changed()
+
+    async def _give_up(self, bucket: Bucket, error: MagnetarError) -> None:
+        if bucket.dropped or self.state is not _S.READY:
+            return
+        logger.error(
+            "subscription %s disconnects its consumers and reads messages again, since bucket %d cannot be read: %s",
+            self._cursor.name,
+            bucket.ledger_id,
+            error,
+        )
+        try:
+            await self._store.remove([bucket.ledger_id])
+        except ENDS:
+            return
+        if self.state is _S.READY:
+            self._unreadable()
+
+    def _drop(self, bucket: Bucket) -> None:
+        """No more of it has to be read back."""
+        bucket.dropped = True
+        del self._buckets[bucket.ledger_id]
+        self._drained.append(bucket.ledger_id)
+        if len(self._drained) == 1:
+            self._host.spawn(self._remove_drained(), TASK)
+
+    async def _remove_drained(self) -> None:
+        try:
+            while self._drained and self._wanted():
+                gone = list(self._drained)
+                await self._store.remove(gone)
+                del self._drained[: len(gone)]
+        except ENDS:
+            return
+
+    # -- sealing -----------------------------------------------------------------------------------------------------
+
+    async def _seal(self) -> None:
+        try:
+            await self._store_runs()
+            self._seal_backoff.reset()
+        except ENDS:
+            return
+        except MagnetarError as error:
+            self._seal_after_s = asyncio.get_running_loop().time() + self._seal_backoff.next_delay_s()
+            logger.warning(
+                "subscription %s keeps %d delayed messages in memory for now, since they cannot be stored: %s",
+                self._cursor.name,
+                len(self._index),
+                error,
+            )
+        finally:
+            self._sealing = False
+
+    async def _store_runs(self) -> None:
+        runs: list[tuple[TimedRun, int]] = []
+        count = 0
+        for run in self._index.unstored_runs():
+            if count < SEAL_ENTRIES_MAX:
+                runs.append((run, run.head))
+                count += len(run)
+        segment_max = self._host.settings.delayed_delivery_max_indexes_per_segment
+        built = await self._host.env.offload.run(build, runs, segment_max)
+        covered = await bridged(self._cursor, built.covered)
+        await self._cursor.flush()  # what joined is acknowledged durably before the bucket is named
+        if not self._wanted():
+            return
+        table = encode_table(BucketTable(self._slots, built.segments, covered))
+        ledger_id = await self._store.add([*built.bodies, table])
+        if ledger_id is None or not self._wanted():
+            return
+        bucket = Bucket(ledger_id, built.segments, last_of(covered), None)
+        bucket.pass_over(sum([run.head - head for run, head in runs]))
+        self._index.remove_runs([run for run, _ in runs])
+        soon_ms = self._host.env.clock.now_ms() + 2 * AHEAD_MS
+        while not bucket.empty and bucket.first_ms <= soon_ms:
+            run = decode_segment(built.bodies[bucket.next], bucket.segments[bucket.next])
+            bucket.next_run(run)
+            self._index.add_run(run)
+        self._add(bucket)
+        self._changed()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _become(self, state: BucketsState) -> None:
+        check_transition(TRANSITIONS, f"buckets of {self._cursor.name}", self.state, state)
+        self.state = state
+
+    def _wanted(self) -> bool:
+        return self.state in (_S.LOADING, _S.READY)
