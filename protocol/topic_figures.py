@@ -41,7 +41,7 @@ class KeySharedFigures:
     mode: str
     """As Pulsar writes it."""
     allow_out_of_order: bool
-    ranges: list[list[int]]
+    ranges: list[tuple[int, int]]
     drained: int
     """Slots that have drained at the consumer since it connected."""
     draining: list[DrainingFigures]
@@ -197,7 +197,7 @@ class CursorFigures:
     properties: dict[str, str]
     entries_to_read: int = 0
     """From the one behind `mark_delete` to the one at `read`, whether or not that one is written yet."""
-    first_ranges: list[list[int]] = field(default_factory=list[list[int]])
+    first_ranges: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """The first of the acknowledged ranges: ledger, first and last entry of each."""
     ledger_id: int = -1
     """The ledger that the cursor is written to, −1 for none."""

@@ -14,6 +14,8 @@ from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
 from .policy_routes import policies_in, shown
 from .requests import Owners, flag, json_answer, json_body, namespace_of, no_content
+from .routes import FLAG, FORCE, PLAIN, TEXT, TEXTS, Parameter, Route, ValueSchema, delete, get, post, put
+from .shapes import list_of, object_of
 
 GAUGES = {
     "magnetar_coordinator_up": "Whether the coordinator answers.",
@@ -37,6 +39,17 @@ GAUGES = {
 DOMAIN_OF_MODE = {"PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT}
 """ALL has both."""
 
+MODE = Parameter("mode", {"type": "string", "enum": [*DOMAIN_OF_MODE, "ALL"]}, "Which topics are listed.")
+CLUSTER_SHAPE = object_of(
+    serviceUrl=TEXT,
+    brokerServiceUrl=TEXT,
+    brokerClientTlsEnabled=FLAG,
+    brokerClientTlsEnabledWithKeyStore=FLAG,
+    tlsAllowInsecureConnection=FLAG,
+)
+TENANT = {"adminRoles": TEXTS, "allowedClusters": TEXTS}
+TENANT_BODY: ValueSchema = {"type": "object", "properties": TENANT}
+
 
 class ClusterRoutes:
     """See the module. There is one cluster, called as the settings say."""
@@ -50,27 +63,29 @@ class ClusterRoutes:
         self._metrics = metrics
         self._gauges = {name: metrics.gauge(name, description) for name, description in GAUGES.items()}
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         tenant = "/admin/v2/tenants/{tenant}"
         namespace = "/admin/v2/namespaces/{tenant}/{namespace}"
         return [
-            web.get("/admin/v2/clusters", self.clusters),
-            web.get("/admin/v2/clusters/{cluster}", self.cluster),
-            web.get("/admin/v2/brokers", self.brokers),
-            web.get("/admin/v2/brokers/health", self.health),
-            web.get("/admin/v2/brokers/{cluster}", self.brokers),
-            web.get("/admin/v2/bookies/all", self.bookies),
-            web.get("/admin/v2/tenants", self.tenants),
-            web.get(tenant, self.tenant),
-            web.put(tenant, self.create_tenant),
-            web.post(tenant, self.change_tenant),
-            web.delete(tenant, self.delete_tenant),
-            web.get("/admin/v2/namespaces/{tenant}", self.namespaces),
-            web.get(namespace, self.namespace),
-            web.put(namespace, self.create_namespace),
-            web.delete(namespace, self.delete_namespace),
-            web.get(namespace + "/topics", self.topics),
-            web.get("/metrics", self.metrics),
+            get("/admin/v2/clusters", self.clusters, TEXTS),
+            get("/admin/v2/clusters/{cluster}", self.cluster, CLUSTER_SHAPE),
+            get("/admin/v2/clusters/{cluster}/peers", self.peers, TEXTS, may_be_empty=True),
+            get("/admin/v2/clusters/{cluster}/failureDomains", self.failure_domains, {"type": "object"}),
+            get("/admin/v2/brokers", self.brokers, TEXTS),
+            get("/admin/v2/brokers/health", self.health, TEXT, content_type=PLAIN),
+            get("/admin/v2/brokers/{cluster}", self.brokers, TEXTS),
+            get("/admin/v2/bookies/all", self.bookies, object_of(bookies=list_of(object_of(bookieId=TEXT)))),
+            get("/admin/v2/tenants", self.tenants, TEXTS),
+            get(tenant, self.tenant, object_of(**TENANT)),
+            put(tenant, self.create_tenant, TENANT_BODY, optional_body=True),
+            post(tenant, self.change_tenant, TENANT_BODY, optional_body=True),
+            delete(tenant, self.delete_tenant),
+            get("/admin/v2/namespaces/{tenant}", self.namespaces, TEXTS),
+            get(namespace, self.namespace, {"type": "object"}),
+            put(namespace, self.create_namespace, {"type": "object"}, optional_body=True),
+            delete(namespace, self.delete_namespace, query=(FORCE,)),
+            get(namespace + "/topics", self.topics, TEXTS, query=(MODE,)),
+            get("/metrics", self.metrics, TEXT, content_type=PLAIN),
         ]
 
     # -- clusters and brokers ------------------------------------------------------------------------------------
@@ -80,10 +95,28 @@ class ClusterRoutes:
         return json_answer([self._cluster])
 
     async def cluster(self, request: web.Request) -> web.Response:
-        """Return the service URL of the cluster."""
+        """Return the service URLs of the cluster: that of this admin, and that of the brokers."""
         self._check_cluster(request)
         hosts = ",".join(url.removeprefix("pulsar://") for url in self._broker_urls())
-        return json_answer({"brokerServiceUrl": f"pulsar://{hosts}" if hosts else ""})
+        return json_answer(
+            {
+                "serviceUrl": f"{request.scheme}://{request.host}",
+                "brokerServiceUrl": f"pulsar://{hosts}" if hosts else "",
+                "brokerClientTlsEnabled": False,
+                "brokerClientTlsEnabledWithKeyStore": False,
+                "tlsAllowInsecureConnection": False,
+            }
+        )
+
+    async def peers(self, request: web.Request) -> web.Response:
+        """List the peers of the cluster. There are none, so the body is empty."""
+        self._check_cluster(request)
+        return web.Response()
+
+    async def failure_domains(self, request: web.Request) -> web.Response:
+        """Return the failure domains of the cluster: none."""
+        self._check_cluster(request)
+        return json_answer({})
 
     async def brokers(self, request: web.Request) -> web.Response:
         """List `host:port` of every live broker."""

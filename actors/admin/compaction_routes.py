@@ -5,6 +5,8 @@ from aiohttp import web
 from ...protocol.errors import NotAllowedError, TopicNotFound
 from ...protocol.topics import TopicName
 from .requests import Owners, json_answer, no_content, topic_of
+from .routes import TEXT, Route, get, put
+from .shapes import object_of
 from .topic_figures import compaction_status_json
 
 
@@ -14,9 +16,9 @@ class CompactionRoutes:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         path = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/compaction"
-        return [web.put(path, self.compact), web.get(path, self.status)]
+        return [put(path, self.compact), get(path, self.status, object_of(status=TEXT, lastError=TEXT))]
 
     async def compact(self, request: web.Request) -> web.Response:
         """Begin to compact a topic or all its partitions: keep the last message of each key."""

@@ -18,10 +18,15 @@ from ...protocol.pulsar_pb2 import CompressionType, MessageMetadata
 from ...protocol.topics import TopicName
 from ..members.contracts_broker import BrokerContract
 from ..members.contracts_messages import EntryPosition, StoredEntry
-from .requests import Owners, Question, at_a_time, json_answer, no_content, topic_of, whole_number
+from .requests import MESSAGE_ID, Owners, Question, at_a_time, json_answer, no_content, topic_of, whole_number
+from .routes import ANYTHING, BYTES, NATURAL, Parameter, Route, delete, get, post
+from .shapes import map_of
 
 DECOMPRESSED_SIZE_MAX = 80 << 20
 SKIPPED_MAX = (1 << 31) - 1
+
+NUMBER = Parameter("messagePosition", NATURAL, "The number of the message, from 1.")
+FROM = Parameter("initialPosition", {"type": "string", "enum": ["earliest", "latest"]}, "Where to count from.")
 
 
 class MessageRoutes:
@@ -30,18 +35,18 @@ class MessageRoutes:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         topic = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
         subscription = topic + "/subscription/{subscription}"
         return [
-            web.post(topic + "/terminate", self.terminate),
-            web.post(topic + "/terminate/partitions", self.terminate_partitions),
-            web.delete(topic + "/truncate", self.truncate),
-            web.post(subscription + "/skip/{messages}", self.skip),
-            web.get(subscription + "/position/{position}", self.peek),
-            web.get(topic + "/examinemessage", self.examine),
-            web.get(topic + "/ledger/{ledger}/entry/{entry}", self.entry),
-            web.get(topic + "/messageid/{timestamp}", self.message_id),
+            post(topic + "/terminate", self.terminate, answer=MESSAGE_ID),
+            post(topic + "/terminate/partitions", self.terminate_partitions, answer=map_of(MESSAGE_ID)),
+            delete(topic + "/truncate", self.truncate),
+            post(subscription + "/skip/{messages}", self.skip),
+            get(subscription + "/position/{position}", self.peek, ANYTHING, content_type=BYTES),
+            get(topic + "/examinemessage", self.examine, ANYTHING, query=(NUMBER, FROM), content_type=BYTES),
+            get(topic + "/ledger/{ledger}/entry/{entry}", self.entry, ANYTHING, content_type=BYTES),
+            get(topic + "/messageid/{timestamp}", self.message_id, MESSAGE_ID),
         ]
 
     # -- changes -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ is refused (400); Pulsar takes `"7"` for 7, 1.5 for 1, and null for 0 or false. 
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from aiohttp import web
 
@@ -19,8 +19,7 @@ from ..policies.effective import POLICIES, EffectivePolicies
 from ..policies.kinds import MapOf, WholeNumber
 from ..policies.policy import Policy, PolicyPath, PolicyValues
 from .requests import Owners, json_answer, json_body, namespace_of, no_content, topic_of, whole_number
-
-RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from .routes import APPLIED, WHOLE, Parameter, Route, RouteHandler, delete, get, post, put
 
 UNSUPPORTED_DEFAULTS: Mapping[str, object] = {
     "subscription_auth_mode": "None",
@@ -75,7 +74,7 @@ class PolicyRoutes:
         self._settings = settings
         self._ask = owners.coordinator.ask
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         wide = [
             route
             for name, policy in POLICIES.items()
@@ -92,16 +91,23 @@ class PolicyRoutes:
 
     # -- topics --------------------------------------------------------------------------------------------------
 
-    def _routes_of_topic(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[web.RouteDef]:
+    def _routes_of_topic(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[Route]:
         path = f"/admin/v2/{{domain:persistent|non-persistent}}/{{tenant}}/{{namespace}}/{{topic}}/{level.path}"
-        yield web.get(path, self._topic_getter(name, policy, level))
+        yield get(
+            path,
+            self._topic_getter(name, policy, level),
+            policy.kind.schema,
+            query=(APPLIED,) if level.applied and not level.no_content else (),
+            may_be_empty=level.empty is None and not level.no_content,
+            no_content=level.no_content,
+        )
         if level.settable:
-            yield (web.put if level.put else web.post)(path, self._topic_setter(name, policy, level))
+            yield _setting_route(path, self._topic_setter(name, policy, level), policy, level)
         if level.removable:
-            yield web.delete(path, self._topic_remover(name, policy))
+            yield delete(path, self._topic_remover(name, policy))
 
     def _topic_getter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
-        async def get(request: web.Request) -> web.Response:
+        async def show(request: web.Request) -> web.Response:
             topic = topic_with_policies(request, self._settings)
             found = (await self._ask.topic_policies(topic=topic.full)).policies or {}
             if request.query.get("applied", "").lower() == "true" and level.applied and not level.no_content:
@@ -114,8 +120,8 @@ class PolicyRoutes:
             return json_answer(value)
 
         further = "" if level.no_content or not level.applied else " With `applied=true`, what holds for it."
-        get.__doc__ = f"Return {policy.doc}, as the topic says.{further}"
-        return get
+        show.__doc__ = f"Return {policy.doc}, as the topic says.{further}"
+        return show
 
     def _topic_setter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
         async def set_policy(request: web.Request) -> web.Response:
@@ -142,23 +148,23 @@ class PolicyRoutes:
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
-    def _routes_of(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[web.RouteDef]:
+    def _routes_of(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[Route]:
         path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{level.path}"
-        yield web.get(path, self._getter(name, level, policy.doc))
+        yield get(path, self._getter(name, level, policy.doc), policy.kind.schema, may_be_empty=level.empty is None)
         if level.settable:
-            yield (web.put if level.put else web.post)(path, self._setter(name, policy, level))
+            yield _setting_route(path, self._setter(name, policy, level), policy, level)
         if level.removable:
-            yield web.delete(path, self._remover(name, policy))
+            yield delete(path, self._remover(name, policy))
 
     def _getter(self, name: str, level: PolicyPath, doc: str) -> RouteHandler:
-        async def get(request: web.Request) -> web.Response:
+        async def show(request: web.Request) -> web.Response:
             found = (await self._ask.namespace(namespace=namespace_of(request))).policies or {}
             value = found.get(name, level.empty)
             return web.Response() if value is None else json_answer(value)
 
         otherwise = " The body is empty if the namespace does not say." if level.empty is None else ""
-        get.__doc__ = f"Return {doc}, as the namespace says.{otherwise}"
-        return get
+        show.__doc__ = f"Return {doc}, as the namespace says.{otherwise}"
+        return show
 
     def _setter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
         async def set_policy(request: web.Request) -> web.Response:
@@ -178,6 +184,14 @@ class PolicyRoutes:
 
         remove.__doc__ = f"Let the broker's setting say {policy.doc}."
         return remove
+
+
+def _setting_route(path: str, handler: RouteHandler, policy: Policy[object], level: PolicyPath) -> Route:
+    """The route that sets a policy: by its body, or by a parameter of the query."""
+    declare = put if level.put else post
+    if level.parameter:
+        return declare(path, handler, query=(Parameter(level.parameter, WHOLE, f"The value: {policy.kind.text}."),))
+    return declare(path, handler, policy.kind.schema, optional_body=level.empty_removes)
 
 
 def topic_with_policies(request: web.Request, settings: Settings) -> TopicName:

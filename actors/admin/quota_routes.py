@@ -11,12 +11,16 @@ from aiohttp import web
 from ...protocol.plain_values import is_text_map
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
-from ..policies.backlog_quota import QuotaPolicy, QuotaType
+from ..policies.backlog_quota import BacklogQuota, QuotaPolicy, QuotaType
+from ..policies.kinds import Choice, RecordOf
 from .policy_routes import topic_with_policies
 from .requests import Owners, json_body, namespace_of, no_content
+from .routes import Parameter, Route, delete, post
 
 POLICY = "backlog_quota_map"
 Quotas = Mapping[str, object]
+QUOTA = RecordOf(BacklogQuota).schema
+TYPE = Parameter("backlogQuotaType", Choice(QuotaType).schema, "What is bounded.")
 
 
 class QuotaRoutes:
@@ -26,14 +30,14 @@ class QuotaRoutes:
         self._settings = settings
         self._ask = owners.coordinator.ask
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         namespace = "/admin/v2/namespaces/{tenant}/{namespace}/backlogQuota"
         topic = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/backlogQuota"
         return [
-            web.post(namespace, self.set_of_namespace),
-            web.delete(namespace, self.remove_of_namespace),
-            web.post(topic, self.set_of_topic),
-            web.delete(topic, self.remove_of_topic),
+            post(namespace, self.set_of_namespace, QUOTA, query=(TYPE,)),
+            delete(namespace, self.remove_of_namespace, query=(TYPE,)),
+            post(topic, self.set_of_topic, QUOTA, optional_body=True, query=(TYPE,)),
+            delete(topic, self.remove_of_topic, query=(TYPE,)),
         ]
 
     async def set_of_namespace(self, request: web.Request) -> web.Response:

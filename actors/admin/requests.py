@@ -7,7 +7,13 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, ServiceUnitNotReady, TopicNotFound
+from ...protocol.errors import (
+    CoordinatorUnavailable,
+    InvalidConfiguration,
+    NotAllowedError,
+    ServiceUnitNotReady,
+    TopicNotFound,
+)
 from ...protocol.plain_values import is_text_map
 from ...protocol.topics import TopicName
 from ...runtime import retry
@@ -18,6 +24,7 @@ from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 from ..policies.effective import EffectivePolicies
+from .routes import WHOLE, ValueSchema
 
 BODY_TIMEOUT_S = 10.0
 """Requests under way are few: one whose body does not come may not hold its place."""
@@ -32,6 +39,14 @@ OWNER_TIMEOUT_S = 30.0
 A = TypeVar("A")
 Question = Callable[[BrokerContract, str], Awaitable[A]]
 """What to ask of the broker that owns a topic, given by its full name."""
+
+MESSAGE_ID: ValueSchema = {
+    "type": "object",
+    "properties": {name: WHOLE for name in ("ledgerId", "entryId", "partitionIndex", "batchIndex", "batchSize")},
+    "required": ["ledgerId", "entryId"],
+}
+PLACE: ValueSchema = {"anyOf": [MESSAGE_ID, {"type": "string", "enum": ["earliest", "latest"]}]}
+"""A place in a topic; see `position_of`."""
 
 
 class Owners:
@@ -65,6 +80,18 @@ class Owners:
     def of(self, broker_id: str) -> BrokerContract:
         """The methods of a live broker."""
         return self._brokers.of(broker_id, timeout_s=OWNER_TIMEOUT_S)
+
+    async def ask_plain(self, topic: TopicName, question: Question[A]) -> A:
+        """Ask the owner of a partition or plain topic. As in Pulsar, one with partitions is not found itself.
+
+        Raises as `ask` does.
+        """
+        try:
+            return await self.ask(topic.full, question)
+        except NotAllowedError as error:
+            if await self.partitions(topic):
+                raise TopicNotFound(str(error)) from None
+            raise
 
     async def ask_any(self, question: Callable[[BrokerContract], Awaitable[A]]) -> A:
         """Ask a live broker something that every broker knows; while there is none, try again for a while.

@@ -25,8 +25,20 @@ from ..schemas.definition import (
     type_named,
 )
 from .requests import Owners, flag, json_answer, json_body, topic_of
+from .routes import FLAG, FORCE, TEXT, WHOLE, Route, ValueSchema, delete, get, post
+from .shapes import list_of, map_of, object_of
 
 NO_PLACE = {"ledgerId": -1, "entryId": -1}
+
+SCHEMA = object_of(version=WHOLE, type=TEXT, timestamp=WHOLE, data=TEXT, properties=map_of(TEXT))
+DEFINITION: ValueSchema = {
+    "type": "object",
+    "properties": {"type": TEXT, "schema": TEXT, "properties": {"type": "object"}},
+    "required": ["type", "schema"],
+}
+_PLACE = object_of(ledgerId=WHOLE, entryId=WHOLE, version=WHOLE)
+METADATA = object_of(info=_PLACE, index=list_of(_PLACE))
+COMPATIBILITY = object_of(schemaCompatibilityStrategy=TEXT, compatibility=FLAG)
 
 
 class SchemaRoutes:
@@ -35,17 +47,17 @@ class SchemaRoutes:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         topic = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
         return [
-            web.get(topic + "/schema", self.latest),
-            web.post(topic + "/schema", self.put),
-            web.delete(topic + "/schema", self.delete),
-            web.get(topic + "/schema/{version}", self.version),
-            web.get(topic + "/schemas", self.versions),
-            web.get(topic + "/metadata", self.metadata),
-            web.post(topic + "/compatibility", self.compatibility),
-            web.post(topic + "/version", self.find),
+            get(topic + "/schema", self.latest, SCHEMA),
+            post(topic + "/schema", self.put, DEFINITION, answer=object_of(version=object_of(version=WHOLE))),
+            delete(topic + "/schema", self.delete, query=(FORCE,), answer=object_of(version=WHOLE)),
+            get(topic + "/schema/{version}", self.version, SCHEMA),
+            get(topic + "/schemas", self.versions, object_of(getSchemaResponses=list_of(SCHEMA))),
+            get(topic + "/metadata", self.metadata, METADATA, may_be_empty=True),
+            post(topic + "/compatibility", self.compatibility, DEFINITION, answer=COMPATIBILITY, status=202),
+            post(topic + "/version", self.find, DEFINITION, answer=object_of(version=WHOLE)),
         ]
 
     async def latest(self, request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ number of requests under way. What a web page makes a browser send is refused (`
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
@@ -44,13 +44,18 @@ from ...runtime.settings.declarations import Settings
 from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
+from .broker_routes import BrokerRoutes
 from .cluster_routes import ClusterRoutes
 from .compaction_routes import CompactionRoutes
 from .guard import RequestGuard
+from .inside_routes import InsideRoutes
 from .message_routes import MessageRoutes
+from .namespace_routes import NamespaceRoutes
+from .openapi import OpenApiRoutes
 from .policy_routes import PolicyRoutes
 from .quota_routes import QuotaRoutes
 from .requests import Owners
+from .routes import Route
 from .schema_routes import SchemaRoutes
 from .topic_routes import TopicRoutes
 
@@ -111,15 +116,21 @@ class AdminService:
         )
         self._under_way = 0
         owners = Owners(env, self._coordinator, self._brokers, settings)
-        self._routes = [
+        groups = [
             TopicRoutes(owners),
+            InsideRoutes(owners),
             MessageRoutes(owners),
             CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
+            BrokerRoutes(settings, owners),
+            NamespaceRoutes(settings, owners),
             PolicyRoutes(settings, owners),
             QuotaRoutes(settings, owners),
             SchemaRoutes(owners),
         ]
+        declared = [route for group in groups for route in group.routes()]
+        self.routes: Sequence[Route] = (*declared, *OpenApiRoutes(declared).routes())
+        """Every path that is served."""
         self._runner: web.AppRunner | None = None
 
     @property
@@ -132,8 +143,7 @@ class AdminService:
         try:
             await self._coordinator.start()
             application = web.Application(middlewares=[self._answer], client_max_size=BODY_SIZE_MAX_BYTES)
-            for routes in self._routes:
-                application.add_routes(routes.routes())
+            application.add_routes([route.definition() for route in self.routes])
             self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
             await self._runner.setup()
             site = web.TCPSite(self._runner, self._host, self._port)

@@ -43,16 +43,25 @@ def topic_json(topic: TopicFigures) -> JsonObject:
     if topic.topic_epoch is not None:  # as in Pulsar, there is none before the first grant
         own["topicEpoch"] = topic.topic_epoch
     own["compaction"] = _compaction_json(topic.compaction or NEVER_COMPACTED)
-    if not topic.persistent:
+    if topic.persistent:
+        own["deduplicationStatus"] = topic.deduplication
+    else:
         own["msgDropRate"] = sum(one.drop_rate or 0.0 for one in topic.subscriptions)
     return {**_totals([topic]), **own}
 
 
 def partitioned_json(partitions: Mapping[str, TopicFigures], *, each: bool) -> JsonObject:
     """`GET …/partitioned-stats`: all partitions added up; with `each` also one by one, by name."""
+    topics = list(partitions.values())
     return {
-        **_totals(list(partitions.values())),
-        "metadata": {"partitions": len(partitions)},
+        **_totals(topics),
+        "backlogQuotaLimitSize": -1,
+        "backlogQuotaLimitTime": -1,
+        "oldestBacklogMessageAgeSeconds": max([0, *(topic.backlog_age_s for topic in topics)]),
+        "topicCreationTimeStamp": min((topic.created_ms for topic in topics if topic.created_ms), default=0),
+        "lastPublishTimeStamp": max((topic.last_publish_ms for topic in topics), default=0),
+        "compaction": _compaction_json(NEVER_COMPACTED),
+        "metadata": {"partitions": len(partitions), "deleted": False},
         "partitions": {name: topic_json(topic) for name, topic in partitions.items()} if each else {},
     }
 
@@ -76,6 +85,8 @@ def storage_json(storage: StorageFigures) -> JsonObject:
                 "entries": ledger.entries,
                 "size": ledger.size_bytes,
                 "closed": ledger.closed,
+                "offloaded": False,
+                "underReplicated": False,
             }
             for ledger in ledgers
         ],
@@ -86,6 +97,37 @@ def storage_json(storage: StorageFigures) -> JsonObject:
             "size": -1 if storage.compacted is None else storage.compacted.size_bytes,
             "offloaded": False,
             "underReplicated": False,
+        },
+    }
+
+
+def partitioned_storage_json(partitions: Mapping[str, StorageFigures]) -> JsonObject:
+    """`GET …/partitioned-internalStats`."""
+    return {
+        "metadata": {"partitions": len(partitions), "deleted": False},
+        "partitions": {name: storage_json(storage) for name, storage in partitions.items()},
+    }
+
+
+def storage_info_json(storage: StorageFigures) -> JsonObject:
+    """`GET …/internal-info`."""
+    return {
+        "ledgers": [
+            {
+                "ledgerId": ledger.ledger_id,
+                "entries": ledger.entries,
+                "size": ledger.size_bytes,
+                "timestamp": ledger.created_ms,
+                "isOffloaded": False,
+            }
+            for ledger in storage.ledgers
+        ],
+        "cursors": {
+            cursor.name: {
+                "cursorsLedgerId": cursor.ledger_id,
+                "markDelete": {"ledgerId": cursor.mark_delete[0], "entryId": cursor.mark_delete[1]},
+            }
+            for cursor in storage.cursors
         },
     }
 
@@ -136,7 +178,6 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "bytesOutCounter": sum(_bytes(parts) for parts in parts_of_each),
         "averageMsgSize": size / messages if messages else 0.0,
         "msgChunkPublished": any(topic.has_chunks for topic in topics),
-        **_deduplication(topics),
         "storageSize": sum(topic.storage_bytes for topic in topics),
         "backlogSize": sum(topic.backlog_bytes for topic in topics),
         "nonContiguousDeletedMessagesRanges": sum(part.acknowledged_ranges for one in parts_of_each for part in one),
@@ -146,12 +187,6 @@ def _totals(topics: Sequence[TopicFigures]) -> JsonObject:
         "subscriptions": {name: _subscription_json(parts) for name, parts in subscriptions.items()},
         "pendingPublishes": sum(topic.pending_publishes for topic in topics),
     }
-
-
-def _deduplication(topics: Sequence[TopicFigures]) -> JsonObject:
-    """As in Pulsar, only topics that store messages say it."""
-    stored = [topic.deduplication for topic in topics if topic.persistent]
-    return {"deduplicationStatus": stored[0]} if stored else {}
 
 
 def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
@@ -179,7 +214,7 @@ def _subscription_json(parts: Sequence[SubscriptionFigures]) -> JsonObject:
         "msgInReplay": sum(part.replay_entries for part in parts),
         "unackedMessages": sum(part.unacked_messages for part in parts),
         "blockedSubscriptionOnUnackedMsgs": any(part.blocked for part in parts),
-        "type": next((part.type for part in parts if part.type), ""),
+        "type": next((part.type for part in parts if part.type), "None"),
         "durable": parts[0].durable,
         "isDurable": parts[0].durable,
         **_times_json(parts, consumers),

@@ -1,6 +1,7 @@
 """The admin's paths of topics and subscriptions, `/admin/v2/persistent/…`, and of lookup."""
 
 import contextlib
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -12,6 +13,8 @@ from ...protocol.topics import TopicName
 from ..members.contracts_broker import Point
 from ..members.topic_lookup import PAGE, check_listener, pages
 from .requests import (
+    MESSAGE_ID,
+    PLACE,
     Owners,
     domain_of,
     flag,
@@ -23,7 +26,21 @@ from .requests import (
     topic_of,
     whole_number,
 )
-from .topic_figures import partitioned_json, storage_json, subscription_names, topic_json
+from .routes import FLAG, FORCE, NATURAL, TEXT, TEXTS, Parameter, Route, ValueSchema, delete, get, post, put
+from .shapes import NAME, example_of, object_of, shape_of
+from .topic_figures import partitioned_json, subscription_names, topic_json
+
+PARTITIONS_SHAPE = object_of(partitions=NATURAL, deleted=FLAG)
+PARTITIONS: ValueSchema = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
+MAY_CREATE = Parameter("checkAllowAutoCreation", FLAG, "Whether a missing topic that would be created has 0.")
+EACH = Parameter("perPartition", FLAG, "Whether each partition is shown, too.")
+DESTINATION = Parameter("destinationBroker", TEXT, "The broker to move to.")
+LISTENER = Parameter("listenerName", TEXT, "The listener whose address is asked for.")
+LOOKUP = object_of(brokerUrl=TEXT, nativeUrl=TEXT, httpUrl=TEXT, brokerUrlSsl=TEXT)
+
+_TOPIC: TopicFigures = example_of(TopicFigures)
+TOPIC_SHAPE = shape_of({**topic_json(replace(_TOPIC, persistent=False)), **topic_json(_TOPIC)})
+PARTITIONED_SHAPE = shape_of(partitioned_json({NAME: _TOPIC}, each=True))
 
 
 class TopicRoutes:
@@ -33,33 +50,32 @@ class TopicRoutes:
         self._owners = owners
         self._ask = owners.coordinator.ask
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         namespace = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
         topic = namespace + "/{topic}"
         subscription = topic + "/subscription/{subscription}"
         return [
-            web.get(namespace, self.list_topics),
-            web.get(namespace + "/partitioned", self.list_partitioned),
-            web.put(topic + "/partitions", self.create_partitioned),
-            web.post(topic + "/partitions", self.grow),
-            web.get(topic + "/partitions", self.partitions),
-            web.delete(topic + "/partitions", self.delete_partitioned),
-            web.put(topic, self.create),
-            web.delete(topic, self.delete),
-            web.get(topic + "/stats", self.stats),
-            web.get(topic + "/partitioned-stats", self.partitioned_stats),
-            web.get(topic + "/internalStats", self.internal_stats),
-            web.get(topic + "/lastMessageId", self.last_message_id),
-            web.put(topic + "/unload", self.unload),
-            web.get(topic + "/subscriptions", self.subscriptions),
-            web.put(subscription, self.create_subscription),
-            web.delete(subscription, self.delete_subscription),
-            web.post(subscription + "/resetcursor", self.reset_cursor),
-            web.post(subscription + "/resetcursor/{timestamp}", self.reset_cursor),
-            web.post(subscription + "/skip_all", self.skip_all),
-            web.post(subscription + "/expireMessages/{seconds}", self.expire_messages),
-            web.post(topic + "/all_subscription/expireMessages/{seconds}", self.expire_messages),
-            web.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self.lookup),
+            get(namespace, self.list_topics, TEXTS),
+            get(namespace + "/partitioned", self.list_partitioned, TEXTS),
+            put(topic + "/partitions", self.create_partitioned, PARTITIONS),
+            post(topic + "/partitions", self.grow, PARTITIONS),
+            get(topic + "/partitions", self.partitions, PARTITIONS_SHAPE, query=(MAY_CREATE,)),
+            delete(topic + "/partitions", self.delete_partitioned, query=(FORCE,)),
+            put(topic, self.create),
+            delete(topic, self.delete, query=(FORCE,)),
+            get(topic + "/stats", self.stats, TOPIC_SHAPE),
+            get(topic + "/partitioned-stats", self.partitioned_stats, PARTITIONED_SHAPE, query=(EACH,)),
+            get(topic + "/lastMessageId", self.last_message_id, MESSAGE_ID),
+            put(topic + "/unload", self.unload, query=(DESTINATION,)),
+            get(topic + "/subscriptions", self.subscriptions, TEXTS),
+            put(subscription, self.create_subscription, PLACE, optional_body=True),
+            delete(subscription, self.delete_subscription, query=(FORCE,)),
+            post(subscription + "/resetcursor", self.reset_cursor, PLACE),
+            post(subscription + "/resetcursor/{timestamp}", self.reset_cursor),
+            post(subscription + "/skip_all", self.skip_all),
+            post(subscription + "/expireMessages/{seconds}", self.expire_messages),
+            post(topic + "/all_subscription/expireMessages/{seconds}", self.expire_messages),
+            get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self.lookup, LOOKUP, query=(LISTENER,)),
         ]
 
     # -- topics --------------------------------------------------------------------------------------------------
@@ -102,7 +118,7 @@ class TopicRoutes:
         return no_content()
 
     async def partitions(self, request: web.Request) -> web.Response:
-        """Return `{"partitions": n}`: 0 for a topic without partitions, and for a missing one that would be created."""
+        """Return the number of partitions: 0 for a topic without, and for a missing one that would be created."""
         topic, asks = topic_of(request), flag(request, "checkAllowAutoCreation")
         try:
             partitions = await self._ask.partitions(topic=topic.full)
@@ -110,7 +126,7 @@ class TopicRoutes:
             if not asks or "namespace" in error.details or not await self._owners.creates_plain(topic.namespace):
                 raise
             partitions = 0  # a GET creates nothing: its first producer or consumer will
-        return json_answer({"partitions": partitions})
+        return json_answer({"partitions": partitions, "deleted": False})
 
     async def delete_partitioned(self, request: web.Request) -> web.Response:
         """Delete a partitioned topic and its partitions; `force=true` disconnects its clients first."""
@@ -152,13 +168,8 @@ class TopicRoutes:
 
     async def stats(self, request: web.Request) -> web.Response:
         """Return rates, backlogs, producers and consumers of a topic."""
-        answer = await self._owners.ask(topic_of(request).full, lambda broker, name: broker.topic_stats(topic=name))
+        answer = await self._owners.ask_plain(topic_of(request), lambda broker, name: broker.topic_stats(topic=name))
         return json_answer(topic_json(answer))
-
-    async def internal_stats(self, request: web.Request) -> web.Response:
-        """Return ledgers and cursors of a topic."""
-        answer = await self._owners.ask(topic_of(request).full, lambda broker, name: broker.internal_stats(topic=name))
-        return json_answer(storage_json(answer))
 
     async def partitioned_stats(self, request: web.Request) -> web.Response:
         """Return the sums over all partitions; also each one under `partitions` unless `perPartition=false`."""
@@ -178,8 +189,8 @@ class TopicRoutes:
             raise web.HTTPMethodNotAllowed(
                 "GET", ["PUT"], text="a non-persistent topic has no last message: ask for its statistics"
             )
-        ledger, entry, partition, batch_index = await self._owners.ask(
-            topic_of(request).full, lambda broker, name: broker.last_message_id(topic=name)
+        ledger, entry, partition, batch_index = await self._owners.ask_plain(
+            topic_of(request), lambda broker, name: broker.last_message_id(topic=name)
         )
         return json_answer(
             {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition, "batchIndex": batch_index}
@@ -267,13 +278,17 @@ class TopicRoutes:
     # -- lookup --------------------------------------------------------------------------------------------------
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """Return the broker that owns a topic, or that would create it. A GET creates nothing."""
+        """Return the broker that owns a topic, or that would create it. A GET creates nothing.
+
+        `httpUrl` is this admin: it answers for every topic.
+        """
         try:
             check_listener(request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName", ""))
         except ServiceUnitNotReady as error:  # Pulsar answers 500, which calls for another try that cannot succeed
             raise web.HTTPPreconditionFailed(text=str(error)) from None
         url = await self._ask.lookup(topic=topic_of(request).full)
-        return json_answer({"brokerUrl": url, "brokerUrlTls": "", "nativeUrl": url, "httpUrl": "", "httpUrlTls": ""})
+        here = f"{request.scheme}://{request.host}"
+        return json_answer({"brokerUrl": url, "nativeUrl": url, "httpUrl": here, "brokerUrlSsl": ""})
 
 
 async def _partitions(request: web.Request) -> int:

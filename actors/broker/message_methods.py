@@ -3,6 +3,7 @@
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
+from ...storage.managed.chain import bytes_after
 from ..members.contracts_messages import EntryPosition, StoredEntry
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
@@ -53,6 +54,10 @@ class MessageMethods:
             raise InvalidConfiguration(f"{ledger}:{entry} is no message id")
         position, data = await backlog.entry_at(await self._persistent(topic), (ledger, entry))
         return StoredEntry(*position, data)
+
+    async def rpc_bytes_after(self, connection: RpcConnection, topic: str, ledger: int, entry: int) -> int:
+        """How many bytes a topic stores behind an entry."""
+        return bytes_after((await self._persistent(topic)).ledger.ledger_infos, (ledger, entry))
 
     async def rpc_find_entry(self, connection: RpcConnection, topic: str, publish_time_ms: int) -> EntryPosition:
         """Where the first entry is that was published then or later, else where the next one will be."""

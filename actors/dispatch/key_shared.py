@@ -246,7 +246,7 @@ class KeySharedDispatcher(SharedDispatcher):
             consumer: KeySharedFigures(
                 self.options.mode,
                 self.options.allow_out_of_order,
-                [list(one) for one in ranges.get(consumer, [])],
+                [(one[0], one[1]) for one in ranges.get(consumer, [])],
                 0 if self._holdings is None else self._holdings.cleared(consumer),
                 self._draining_at(consumer),
             )

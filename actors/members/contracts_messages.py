@@ -56,6 +56,11 @@ class MessageContract(Contract):
         ...
 
     @method(ADMIN)
+    async def bytes_after(self, *, topic: str, ledger: int, entry: int) -> int:
+        """How many bytes a topic stores behind an entry."""
+        ...
+
+    @method(ADMIN)
     async def find_entry(self, *, topic: str, publish_time_ms: int) -> EntryPosition:
         """Where the first entry is that was published then or later, else where the next one will be."""
         ...

@@ -231,7 +231,7 @@ class EffectivePolicies:
         WholeNumber(),
         lambda settings: settings.deduplication_snapshot_interval_s,
         "how many seconds after an entry deduplication takes a snapshot of its sequence ids at the latest, 0 for never",
-        PolicyPath("deduplicationSnapshotInterval", "interval"),
+        PolicyPath("deduplicationSnapshotInterval", "interval", empty_removes=True),
         PolicyPath("deduplicationSnapshotInterval", "interval"),
         key="deduplicationSnapshotIntervalSeconds",
     )

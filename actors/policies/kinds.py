@@ -38,6 +38,11 @@ class Kind(Generic[T]):
         """What a value is, for refusals and the reference."""
         raise NotImplementedError
 
+    @property
+    def schema(self) -> Mapping[str, object]:
+        """The JSON schema of plain values of the right type."""
+        raise NotImplementedError
+
     def fits(self, value: object) -> bool:
         """Whether a plain value has the right type."""
         raise NotImplementedError
@@ -75,6 +80,10 @@ class WholeNumber(Kind[int]):
     def text(self) -> str:
         return f"a whole number up to {min(self._end, self.maximum)}"
 
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "integer", "minimum": -self._end - 1, "maximum": self._end}
+
     def fits(self, value: object) -> bool:
         return type(value) is int and -self._end - 1 <= value <= self._end
 
@@ -94,6 +103,10 @@ class Real(Kind[float]):
     def text(self) -> str:
         return "a number"
 
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "number"}
+
     def fits(self, value: object) -> bool:
         return type(value) in (int, float) and math.isfinite(cast("float", value))
 
@@ -107,6 +120,10 @@ class Flag(Kind[bool]):
     @property
     def text(self) -> str:
         return "true or false"
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "boolean"}
 
     def fits(self, value: object) -> bool:
         return type(value) is bool
@@ -134,6 +151,10 @@ class Choice(Kind[E]):
     def text(self) -> str:
         return "one of " + ", ".join(str(one.value) for one in self.words)
 
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "string", "enum": [one.value for one in self.words]}
+
     def fits(self, value: object) -> bool:
         return isinstance(value, str) and any(value == one.value for one in self.words)
 
@@ -157,6 +178,10 @@ class WordSet(Kind[frozenset[E]]):
     def text(self) -> str:
         return f"a list, each item {self._word.text}"
 
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "array", "items": self._word.schema}
+
     def fits(self, value: object) -> bool:
         return is_list(value) and all(self._word.fits(item) for item in value)
 
@@ -173,6 +198,10 @@ class Text(Kind[str]):
     @property
     def text(self) -> str:
         return "a text"
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "string"}
 
     def fits(self, value: object) -> bool:
         return isinstance(value, str)
@@ -223,6 +252,11 @@ class RecordOf(Kind[R]):
     def text(self) -> str:
         return "an object with " + ", ".join(f"{one.name} ({one.kind.text})" for one in self._parts.values())
 
+    @property
+    def schema(self) -> Mapping[str, object]:
+        properties = {one.name: {"anyOf": [one.kind.schema, {"type": "null"}]} for one in self._parts.values()}
+        return {"type": "object", "properties": properties}
+
     def fits(self, value: object) -> bool:
         return is_text_map(value) and all(
             value.get(one.name) is None or one.kind.fits(value[one.name]) for one in self._parts.values()
@@ -264,6 +298,11 @@ class MapOf(Kind[Mapping[E, T]]):
     @property
     def text(self) -> str:
         return f"an object whose names are {self._words.text}, and each value {self._kind.text}"
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        names = {"enum": self._words.schema["enum"]}
+        return {"type": "object", "propertyNames": names, "additionalProperties": self._kind.schema}
 
     def fits(self, value: object) -> bool:
         return is_text_map(value) and all(

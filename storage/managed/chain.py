@@ -33,6 +33,16 @@ class LedgerInfo:
     closed_ms: int = 0
 
 
+def bytes_after(infos: Iterable[LedgerInfo], position: Position) -> int:
+    """Bytes of bodies behind a position, with entries of one ledger taken as equally large."""
+    total = 0.0
+    for info in infos:
+        if info.entries and info.ledger_id >= position[0]:
+            skipped = min(max(position[1] + 1, 0), info.entries) if info.ledger_id == position[0] else 0
+            total += info.size_bytes * (info.entries - skipped) / info.entries
+    return round(total)
+
+
 class LedgerChain:
     """See the module."""
 
@@ -152,13 +162,8 @@ class LedgerChain:
         return count
 
     def bytes_after(self, position: Position) -> int:
-        """Bytes of bodies behind a position, with entries of one ledger taken as equally large."""
-        total = 0.0
-        for info in self.infos[bisect_left(self._ids, position[0]) :]:
-            if info.entries:
-                skipped = min(max(position[1] + 1, 0), info.entries) if info.ledger_id == position[0] else 0
-                total += info.size_bytes * (info.entries - skipped) / info.entries
-        return round(total)
+        """See the function of that name."""
+        return bytes_after(self.infos[bisect_left(self._ids, position[0]) :], position)
 
     def position_at(self, index: int) -> Position:
         """The existing entry number `index` of the chain, from 0. Raises IndexError."""

@@ -87,11 +87,11 @@ class Cursor:
         """Ranges acknowledged beyond the mark-delete position."""
         return self._state.range_count
 
-    def details(self, ranges_max: int) -> tuple[int, list[list[int]]]:
+    def details(self, ranges_max: int) -> tuple[int, list[tuple[int, int, int]]]:
         """The ledger it is written to, −1 for none, and the first of these ranges: ledger, first and last entry."""
         storage = self._writer.storage
         writer = None if storage is None else storage.ledger_writer
-        ranges = [[ledger_id, first, last] for ledger_id, first, last in islice(self._state.ranges(), ranges_max)]
+        ranges = [(ledger_id, first, last) for ledger_id, first, last in islice(self._state.ranges(), ranges_max)]
         return -1 if writer is None else writer.ledger_id, ranges
 
     # -- moving ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ _GENERATED = re.compile(r"\b(?:standalone|magnetar|parity)-\d+-\d+\b")
 _RANGE = re.compile(r"\d+:-?\d+")
 _POSITION = re.compile(r"^(\d+):(-?\d+)(.*)$")
 
-_TIME_KEY = re.compile(r"(Timestamp|Time|Since|TimeStamp|Ms)$")
+_TIME_KEY = re.compile(r"(Timestamp|Time|Since|TimeStamp|Ms)$|^timestamp$")
 _RATE_KEY = re.compile(r"^(msgRate|msgThroughput|messageAckRate|chunkedMessageRate)|^averageMsgSize$")
 _PLACE_KEYS = {"address", "clientVersion", "ownerBroker", "brokerUrl", "brokerUrlTls", "httpUrl", "httpUrlTls"}
 _PLACE_KEYS |= {"nativeUrl", "serviceUrl", "brokerServiceUrl", "serviceUrlTls", "brokerServiceUrlTls"}
@@ -60,6 +60,10 @@ class Names:
         if ledger_id in (LONG_MAX, (1 << 64) - 1):
             return "max" if ledger_id == LONG_MAX else "-1"
         return self._ledgers.setdefault(ledger_id, f"L{len(self._ledgers) + 1}")
+
+    def ledger_of(self, symbol: str) -> int:
+        """The id of a ledger that has a symbol."""
+        return next(ledger_id for ledger_id, known in self._ledgers.items() if known == symbol)
 
     def text(self, text: str) -> str:
         """A text with everything replaced that is known to change."""

@@ -12,14 +12,15 @@ from pathlib import Path
 from .registry import Group, Scenario
 from .servers import magnetar_server
 from .stage import Server, Stage
+from .tool.commands import Commands, Replayed
 from .transcript import Transcript
 
 AT_A_TIME = 6
 
 
-def play(scenario: Scenario, server: Server, head: str) -> Transcript:
+def play(scenario: Scenario, server: Server, head: str, commands: Commands) -> Transcript:
     """Run a scenario and return its transcript. What the scenario does not expect is raised, with the step."""
-    stage = Stage(server, scenario.name.replace("_", "-"), head)
+    stage = Stage(server, scenario.name.replace("_", "-"), head, commands)
     try:
         scenario.play(stage)
     except Exception as error:
@@ -32,6 +33,11 @@ def play(scenario: Scenario, server: Server, head: str) -> Transcript:
 def recording_of(scenario: Scenario) -> Transcript:
     """What Pulsar said."""
     return Transcript.parse(scenario.recording.read_text())
+
+
+def _replay(scenario: Scenario, server: Server) -> Transcript:
+    recording = recording_of(scenario)
+    return play(scenario, server, recording.head, Replayed(recording, server.admin_url))
 
 
 class Plays:
@@ -56,11 +62,7 @@ class Plays:
         executor = self._running.enter_context(ThreadPoolExecutor(AT_A_TIME, "scenario"))
         self._running.callback(lambda: executor.shutdown(cancel_futures=True))
         self._group = group
-        self._plays = {
-            one.name: executor.submit(play, one, server, recording_of(one).head)
-            for one in self._chosen
-            if one.group is group
-        }
+        self._plays = {one.name: executor.submit(_replay, one, server) for one in self._chosen if one.group is group}
 
     def close(self) -> None:
         """Stop what runs."""

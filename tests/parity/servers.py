@@ -22,7 +22,7 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 
 HERE = Path(__file__).parent / "pulsar"
-JARS = Path(__file__).resolve().parents[2] / "build" / "pulsar" / PULSAR_VERSION
+BUILD = Path(__file__).resolve().parents[2] / "build"
 
 _CONFIGURATION = {
     "clusterName": CLUSTER,
@@ -70,32 +70,39 @@ class OracleError(Exception):
     """Pulsar cannot be had or does not start."""
 
 
-def pulsar_jars() -> Path:
-    """The directory with Pulsar's jars: $PULSAR_LIB, else `build/pulsar`, filled from Maven Central the first time."""
-    if given := os.environ.get("PULSAR_LIB"):
+def maven_jars(project: Path, version: str, variable: str, marker: str) -> Path:
+    """The directory with the jars of a Maven project: that in a variable of the environment, else one in `build`.
+
+    It is filled from Maven Central the first time. `marker` begins the name of one of the jars.
+    """
+    if given := os.environ.get(variable):
         return Path(given)
-    if not any(JARS.glob("pulsar-broker-*.jar")):
+    jars = BUILD / project.parent.name / version
+    if not any(jars.glob(f"{marker}*.jar")):
         if shutil.which("mvn") is None:
             raise OracleError("Maven is missing: install it with 'apt-get install maven' as root")
-        print(
-            f"fetching Apache Pulsar {PULSAR_VERSION} from Maven Central into {JARS} (once; about 240 MB)", flush=True
-        )
-        command = ["mvn", "-q", "-f", str(HERE / "pom.xml"), f"-Dpulsar.version={PULSAR_VERSION}"]
-        subprocess.run([*command, "dependency:copy-dependencies", f"-DoutputDirectory={JARS}"], check=True)
-    return JARS
+        print(f"fetching jars of {project.parent.name} {version} from Maven Central into {jars} (once)", flush=True)
+        command = ["mvn", "-q", "-f", str(project), f"-Dpulsar.version={version}"]
+        subprocess.run([*command, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"], check=True)
+    return jars
+
+
+def java() -> str:
+    """The program that runs Java."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
 
 
 @contextlib.contextmanager
 def pulsar_server(directory: Path, settings: Mapping[str, str]) -> Iterator[Server]:
     """A real Pulsar with one bookie, which ends with the block. Its log is `directory/log`."""
-    jars = pulsar_jars()
+    jars = maven_jars(HERE / "pom.xml", PULSAR_VERSION, "PULSAR_LIB", "pulsar-broker-")
     port, web_port, bookie_port = _free_ports(3)
     file = directory / "standalone.conf"
     directory.mkdir(parents=True, exist_ok=True)
     values = {**_CONFIGURATION, "brokerServicePort": str(port), "webServicePort": str(web_port), **settings}
     file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-    home = os.environ.get("JAVA_HOME")
-    command = [str(Path(home, "bin", "java")) if home else "java", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"]
+    command = [java(), "-Xmx1g", "-XX:MaxDirectMemorySize=1g"]
     command += [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]
     command += ["-Dio.netty.tryReflectionSetAccessible=true", "-Djava.net.preferIPv4Stack=true"]
     command += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}", "-cp", f"{jars}/*"]

@@ -6,11 +6,11 @@ Each call that takes a `label` is a step of the transcript. The rest does what i
 import contextlib
 import json
 import os
-import re
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -22,8 +22,10 @@ from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.frames import Frame
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
-from .normalizing import Names, command_lines, comment, json_lines
+from .answers import Answer, answer_lines, parsed
+from .normalizing import Names, command_lines, comment
 from .peer import Ended, Peer, content_of, kind_of
+from .tool.commands import Commands, Symbols, label_of, run_lines
 from .transcript import Transcript
 
 TENANT = "parity"
@@ -32,7 +34,6 @@ NOTHING_MS = 300
 OPERATION_S = 15
 
 _TIMES = {"publish_time", "deliver_at_time"}
-_INDEX = re.compile(r"\[\d+\]")
 
 
 class Server(NamedTuple):
@@ -42,21 +43,14 @@ class Server(NamedTuple):
     admin_url: str
 
 
-class Answer(NamedTuple):
-    """Of the admin. `body` is the JSON, or the text if it is not JSON."""
-
-    status: int
-    body: Any
-    headers: Mapping[str, str]
-
-
 class Stage:
     """See the module. `name` is the scenario's. Close it, and everything that it opened ends."""
 
-    def __init__(self, server: Server, name: str, head: str) -> None:
+    def __init__(self, server: Server, name: str, head: str, commands: Commands) -> None:
         self.transcript = Transcript(head)
         self.names = Names()
         self._server = server
+        self._commands = commands
         self._resources = contextlib.ExitStack()
         self.namespace = ""
         """`tenant/namespace`, of this scenario alone."""
@@ -168,27 +162,10 @@ class Stage:
     ) -> Any:
         """Note status and body of a request, and return the body. In `path`, `{ns}` is the namespace.
 
-        `only` names the fields of a JSON body that are noted, by the paths that the transcript shows, without
-        indexes. A name ending in `.` means everything below it. Lists of texts are noted in order of the alphabet,
-        as servers list topics in any order. Headers whose name begins with `headers` are noted, too.
+        `only` says which fields of the body, `headers` how the names of headers begin: see `answer_lines`.
         """
         answer = self.admin(method, path, body, content_type=content_type)
-        shown = sorted(answer.body) if _is_list_of_texts(answer.body) else answer.body
-        step = self.transcript.step(label)
-        step.lines.append(f"status {answer.status}")
-        if answer.status >= 300:
-            reason = shown.get("reason") if isinstance(shown, dict) else None
-            step.lines.append("a JSON body with a reason" if isinstance(reason, str) else "another body")
-            step.lines += comment(self.names, reason if isinstance(reason, str) else str(shown))
-        elif shown == "":
-            step.lines.append("no body")
-        else:
-            step.lines += _chosen(
-                json_lines(self.names, shown), [self.names.text(one) for one in only] if only else None
-            )
-        if headers:
-            found = {name.lower(): value for name, value in answer.headers.items() if name.lower().startswith(headers)}
-            step.lines += [f"{name}: {self.names.position(found[name])}" for name in sorted(found)]
+        self.transcript.step(label).lines += answer_lines(self.names, answer, only, headers)
         return answer.body
 
     def admin(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Answer:
@@ -198,10 +175,31 @@ class Stage:
         request = urllib.request.Request(target, data, method=method, headers={"Content-Type": content_type})
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
-                return Answer(response.status, _parsed(response.read()), dict(response.headers))
+                return Answer(response.status, parsed(response.read()), dict(response.headers))
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, _parsed(error.read()), dict(error.headers))
+                return Answer(error.code, parsed(error.read()), dict(error.headers))
+
+    def pulsar_admin(self, words: str, *, only: Iterable[str] | None = None, **values: str) -> Any:
+        """Run a command of Pulsar's `pulsar-admin`. Note its requests, the answers, and what it prints.
+
+        `{ns}` in the words is the namespace, other names in braces are in `values`. `only` says which fields of
+        answers: see `answer_lines`. Returns the body of the last answer.
+        """
+        label = label_of(words)
+        place = len(self.transcript.steps)
+        symbols = Symbols(self.names, self.namespace)
+        run = self._commands.run(words, place, values, symbols)
+        self.transcript.step(label).lines += run_lines(self.names, symbols, run, only)
+        return run.exchanges[-1].answer.body if run.exchanges else None
+
+    @contextlib.contextmanager
+    def file(self, text: str) -> Iterator[str]:
+        """The path of a file with a text, for a command that reads one."""
+        with tempfile.NamedTemporaryFile("w", prefix="parity-", suffix=".json") as made:
+            made.write(text)
+            made.flush()
+            yield made.name
 
     def stats(self, topic: str = "topic") -> Any:
         """The statistics of a topic, to wait for something."""
@@ -327,32 +325,6 @@ def _metadata_text(metadata: MessageMetadata) -> str:
 
 def _is_made_up(name: str) -> bool:
     return name.count("-") >= 2 and name.rpartition("-")[2].isdigit()
-
-
-def _is_list_of_texts(body: Any) -> bool:
-    return isinstance(body, list) and all(isinstance(one, str) for one in body)
-
-
-def _chosen(lines: Iterable[str], only: Iterable[str] | None) -> list[str]:
-    """The lines of the fields that are asked for."""
-    if only is None:
-        return [*lines]
-    wanted = tuple(only)
-    exact = {name for name in wanted if not name.endswith(".")}
-    below = tuple(name for name in wanted if name.endswith("."))
-    out = []
-    for line in lines:
-        path = _INDEX.sub("", line.partition(" = ")[0])
-        if path in exact or (below and path.startswith(below)):
-            out.append(line)
-    return out
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body) if body else ""
-    except ValueError:
-        return body.decode(errors="replace")
 
 
 def _close_quietly(client: pulsar.Client) -> None:

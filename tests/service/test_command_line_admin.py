@@ -34,14 +34,15 @@ def test_tenants_and_namespaces_live_and_die(magnetar: CommandLine) -> None:
 def test_partitioned_topics_are_created_grown_looked_up_and_deleted(magnetar: CommandLine) -> None:
     magnetar.admin("topics", "create-partitioned-topic", "-p", "2", "parts")
     magnetar.admin("topics", "update-partitioned-topic", "-p", "3", "parts")
-    assert magnetar.admin("topics", "get-partitioned-topic-metadata", "parts") == {"partitions": 3}
+    assert magnetar.admin("topics", "get-partitioned-topic-metadata", "parts") == {"partitions": 3, "deleted": False}
     assert magnetar.admin("topics", "list-partitioned-topics", "public/default") == [
         "persistent://public/default/parts"
     ]
     found = magnetar.admin("topics", "partitioned-lookup", "parts")
     assert list(found) == [f"parts-partition-{index}" for index in range(3)]
     assert set(found.values()) == {magnetar.cluster.service_url}
-    assert magnetar.admin("topics", "partitioned-stats", "parts", "--per-partition")["metadata"] == {"partitions": 3}
+    stats = magnetar.admin("topics", "partitioned-stats", "parts", "--per-partition")
+    assert stats["metadata"] == {"partitions": 3, "deleted": False}
     assert "parts-partition-2" in magnetar("admin", "topics", "list", "public/default")
     assert "a topic" not in magnetar("admin", "topics", "partitioned-terminate", "parts")
     magnetar.admin("topics", "delete-partitioned-topic", "parts", "-f")
@@ -155,7 +156,8 @@ def test_the_cluster_shows_itself(magnetar: CommandLine) -> None:
     assert magnetar("admin", "brokers", "healthcheck") == "ok\n"
     assert magnetar.admin("brokers", "list") == [address]
     (name,) = magnetar.admin("clusters", "list")
-    assert magnetar.admin("clusters", "get", name) == {"brokerServiceUrl": f"pulsar://{address}"}
+    shown = magnetar.admin("clusters", "get", name)
+    assert (shown["brokerServiceUrl"], shown["serviceUrl"]) == (f"pulsar://{address}", magnetar.cluster.admin_url)
     assert magnetar.admin("brokers", "list-of-cluster", name) == [address]
     assert "bookie-1" in magnetar("admin", "bookies", "list-bookies")
 
@@ -163,7 +165,7 @@ def test_the_cluster_shows_itself(magnetar: CommandLine) -> None:
 def test_topics_in_memory_are_managed_with_the_same_commands(magnetar: CommandLine) -> None:
     name = "non-persistent://public/default/light"
     magnetar.admin("topics", "create-partitioned-topic", name, "-p", "2")
-    assert magnetar.admin("topics", "get-partitioned-topic-metadata", name) == {"partitions": 2}
+    assert magnetar.admin("topics", "get-partitioned-topic-metadata", name) == {"partitions": 2, "deleted": False}
     parts = [f"{name}-partition-{index}" for index in range(2)]
     assert magnetar.admin("topics", "list", "public/default", "-td", "non-persistent") == parts
     assert magnetar.admin("topics", "stats", parts[0])["msgInCounter"] == 0

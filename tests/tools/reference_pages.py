@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import magnetar
+from magnetar.actors.admin.openapi import shown_path
 from magnetar.actors.admin.service import AdminService
 from magnetar.protocol import errors as all_errors
 from magnetar.protocol.names import ADMIN_ID, ROLE_ADMIN
@@ -97,10 +98,9 @@ def metrics() -> str:
 def admin() -> str:
     """Every path of the admin HTTP."""
     rows: list[tuple[str, ...]] = []
-    for group in admin_service()._routes:
-        for route in group.routes():
-            doc = inspect.getdoc(route.handler) or ""
-            rows.append((route.method, f"`{re.sub(r':[^}]+}', '}', route.path)}`", " ".join(doc.split())))
+    for route in admin_service().routes:
+        doc = inspect.getdoc(route.handler) or ""
+        rows.append((route.method, f"`{shown_path(route)}`", " ".join(doc.split())))
     return (
         f"{NOTE}# Admin HTTP\n\n"
         "The admin listens on `--admin-port`, 8080 by default. Paths, parameters and answers are Pulsar's. A\n"

@@ -42,7 +42,7 @@ def test_partitions_add_up_counters_and_neither_epochs_nor_states():
     total = partitioned_json({"t-0": topic_figures(), "t-1": topic_figures(epoch=9, state="fenced")}, each=True)
     assert "topicEpoch" not in total and "state" not in total
     assert (total["msgInCounter"], total["storageSize"], total["pendingPublishes"]) == (4, 200, 2)
-    assert (total["averageMsgSize"], total["metadata"]) == (5.0, {"partitions": 2})
+    assert (total["averageMsgSize"], total["metadata"]) == (5.0, {"partitions": 2, "deleted": False})
     assert [total["partitions"][name]["ownerEpoch"] for name in ("t-0", "t-1")] == [7, 9]
     assert len(total["publishers"]) == 2
 
@@ -75,8 +75,8 @@ def test_times_and_sizes_of_a_subscription_are_those_of_its_partitions_and_consu
 
 def test_the_first_ranges_of_a_cursor_are_listed_as_pulsar_writes_them():
     figures = storage_figures(9)
-    figures.cursors.append(CursorFigures("s", (1, 0), (1, 9), 5, 2, {}, 9, [[1, 2, 3], [2, 0, 0]], 7))
-    figures.cursors.append(CursorFigures("t", (1, 0), (1, 9), 5, 3, {}, 9, [[1, 2, 3]]))
+    figures.cursors.append(CursorFigures("s", (1, 0), (1, 9), 5, 2, {}, 9, [(1, 2, 3), (2, 0, 0)], 7))
+    figures.cursors.append(CursorFigures("t", (1, 0), (1, 9), 5, 3, {}, 9, [(1, 2, 3)]))
     cursors = storage_json(figures)["cursors"]
     assert cursors["s"]["individuallyDeletedMessages"] == "[(1:1..1:3],(2:-1..2:0]]"
     assert cursors["t"]["individuallyDeletedMessages"] == "[(1:1..1:3],…]"
@@ -89,7 +89,9 @@ def test_ledgers_and_cursors_are_shown_under_pulsars_names():
     figures.cursors.append(CursorFigures("s", (1, 0), (1, 1), 2, 0, {"a": "b"}))
     shown = storage_json(figures)
     assert (shown["numberOfEntries"], shown["lastConfirmedEntry"], shown["state"]) == (3, "1:2", "LedgerOpened")
-    assert shown["ledgers"] == [{"ledgerId": 1, "entries": 3, "size": 30, "closed": False}]
+    assert shown["ledgers"] == [
+        {"ledgerId": 1, "entries": 3, "size": 30, "closed": False, "offloaded": False, "underReplicated": False}
+    ]
     assert shown["cursors"]["s"]["markDeletePosition"] == "1:0" and shown["cursors"]["s"]["properties"] == {"a": "b"}
 
 

@@ -106,8 +106,8 @@ def test_the_statistics_of_the_page_to_the_digit():
         (43539, 2, 1),
         (45436, 2, 2),
     ]
-    assert figures[first].ranges == [[2960, 5968], [22258, 43033], [49261, 54464], [55155, 61273]]
-    assert figures[second].ranges == [[1, 2959], [5969, 22257], [43034, 49260], [54465, 55154], [61274, 65535]]
+    assert figures[first].ranges == [(2960, 5968), (22258, 43033), (49261, 54464), (55155, 61273)]
+    assert figures[second].ranges == [(1, 2959), (5969, 22257), (43034, 49260), (54465, 55154), (61274, 65535)]
     assert (figures[first].drained, figures[second].draining) == (0, [])
     assert acknowledge(dispatcher, first, 3) is False
     assert acknowledge(dispatcher, first, 13) is True

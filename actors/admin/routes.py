@@ -1,0 +1,146 @@
+"""How an admin path is declared: method, path, handler, and what goes in and comes out.
+
+A declaration is all that there is to a path. The HTTP server, the reference and the OpenAPI description are made from
+it. What the path does is the handler's docstring. A parameter in a path has its type and its text by its name.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+ValueSchema = Mapping[str, object]
+"""A JSON schema, as OpenAPI 3.1 has them."""
+RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TEXT: ValueSchema = {"type": "string"}
+WHOLE: ValueSchema = {"type": "integer"}
+NATURAL: ValueSchema = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+FLAG: ValueSchema = {"type": "boolean"}
+ANYTHING: ValueSchema = {}
+TEXTS: ValueSchema = {"type": "array", "items": TEXT}
+
+JSON = "application/json"
+PLAIN = "text/plain"
+BYTES = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter in a query or a path."""
+
+    name: str
+    schema: ValueSchema
+    doc: str
+
+
+PATH_PARAMETERS = {
+    one.name: one
+    for one in (
+        Parameter("domain", TEXT, "The domain of the topic."),
+        Parameter("tenant", TEXT, "The name of the tenant."),
+        Parameter("namespace", TEXT, "The name of the namespace, without its tenant."),
+        Parameter("topic", TEXT, "The local name of the topic, encoded as in URLs."),
+        Parameter("subscription", TEXT, "The name of the subscription, encoded as in URLs."),
+        Parameter("setting", TEXT, "The name of a setting."),
+        Parameter("value", TEXT, "The value of a setting."),
+        Parameter("bookie", TEXT, "The id of a bookie."),
+        Parameter("cluster", TEXT, "The name of the cluster."),
+        Parameter("messages", NATURAL, "How many messages."),
+        Parameter("position", NATURAL, "The number of a message, from 1."),
+        Parameter("seconds", NATURAL, "An age in seconds."),
+        Parameter("timestamp", NATURAL, "A time in milliseconds since the epoch."),
+        Parameter("ledger", NATURAL, "The id of a ledger."),
+        Parameter("entry", NATURAL, "The id of an entry."),
+        Parameter("version", WHOLE, "The number of a version."),
+    )
+}
+"""Parameters in paths by name."""
+
+FORCE = Parameter("force", FLAG, "Whether clients are disconnected first.")
+APPLIED = Parameter("applied", FLAG, "Whether what holds is asked for, and not what this level says.")
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path.
+
+    `body` is the schema of the request's body, None for none. `answer` is that of the answer's, None for an answer
+    without a body (204). With `may_be_empty` an answer may have no body all the same, and the same status; with
+    `no_content` it may be 204.
+    """
+
+    method: str
+    path: str
+    handler: RouteHandler
+    body: ValueSchema | None = None
+    optional_body: bool = False
+    query: tuple[Parameter, ...] = ()
+    answer: ValueSchema | None = None
+    status: int = 200
+    may_be_empty: bool = False
+    no_content: bool = False
+    content_type: str = JSON
+
+    def definition(self) -> web.RouteDef:
+        """As aiohttp wants it. It lets GET take HEAD, too."""
+        return {"GET": web.get, "PUT": web.put, "POST": web.post, "DELETE": web.delete}[self.method](
+            self.path, self.handler
+        )
+
+
+def get(
+    path: str,
+    handler: RouteHandler,
+    answer: ValueSchema,
+    *,
+    query: tuple[Parameter, ...] = (),
+    may_be_empty: bool = False,
+    no_content: bool = False,
+    content_type: str = JSON,
+) -> Route:
+    """A path that is read."""
+    return Route(
+        "GET",
+        path,
+        handler,
+        query=query,
+        answer=answer,
+        may_be_empty=may_be_empty,
+        no_content=no_content,
+        content_type=content_type,
+    )
+
+
+def put(
+    path: str,
+    handler: RouteHandler,
+    body: ValueSchema | None = None,
+    *,
+    optional_body: bool = False,
+    query: tuple[Parameter, ...] = (),
+    answer: ValueSchema | None = None,
+) -> Route:
+    """A path that something is put to."""
+    return Route("PUT", path, handler, body, optional_body, query, answer)
+
+
+def post(
+    path: str,
+    handler: RouteHandler,
+    body: ValueSchema | None = None,
+    *,
+    optional_body: bool = False,
+    query: tuple[Parameter, ...] = (),
+    answer: ValueSchema | None = None,
+    status: int = 200,
+) -> Route:
+    """A path that changes something, or asks a question that has a body."""
+    return Route("POST", path, handler, body, optional_body, query, answer, status)
+
+
+def delete(
+    path: str, handler: RouteHandler, *, query: tuple[Parameter, ...] = (), answer: ValueSchema | None = None
+) -> Route:
+    """A path that is removed."""
+    return Route("DELETE", path, handler, query=query, answer=answer)
