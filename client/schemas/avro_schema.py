@@ -1,5 +1,6 @@
 """Values in Avro's binary form, by fastavro. Old data is read by the definition that it was written with."""
 
+import functools
 import io
 import json
 from types import ModuleType
@@ -82,6 +83,7 @@ class AvroSchema(Schema):
         return found, self._parsed
 
 
+@functools.cache
 def fastavro() -> ModuleType:
     """The library. Raises OperationNotSupported if it is not installed."""
     try:

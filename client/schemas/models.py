@@ -16,11 +16,11 @@ from enum import Enum
 from typing import Annotated, Protocol, cast
 
 from ...protocol.errors import InvalidConfiguration
+from .fields import FieldsShape
 from .records import RecordShape, is_record
 from .shapes import (
     LOGICAL,
     MISSING,
-    FieldsShape,
     Items,
     Mapped,
     Members,
@@ -129,7 +129,7 @@ def _record(kind: type, known: dict[type, FieldsShape]) -> ValueShape | None:
         shape = known[kind] = FieldsShape(kind, _maker_of_model(cast(_Model, kind)))
     elif dataclasses.is_dataclass(kind):
         defaults = _defaults_of_dataclass(kind)
-        shape = known[kind] = FieldsShape(kind, lambda values: kind(**values))
+        shape = known[kind] = FieldsShape(kind)
     else:
         return None
     hints = typing.get_type_hints(kind, include_extras=True)
