@@ -36,7 +36,8 @@ QUOTA_SLACK = 0.5
 
 @dataclass(frozen=True)
 class Kept:
-    """The policies of the topic. A time of 0 is none; a quota of 0 bytes is none."""
+    """The policies of the topic. A time of 0 is none; a quota of 0 bytes is none. `ttl_s` is the time to live, or the
+    age from which a quota evicts."""
 
     ttl_s: int = 0
     retention_s: int = 0

@@ -74,6 +74,10 @@ def test_a_number_with_a_receipt_that_is_given_to_nobody(ledger_id: int, invaria
 # -- delivery times ----------------------------------------------------------------------------------------------------
 
 
+class Topic:
+    """Of a subscription."""
+
+
 @pytest.mark.parametrize(
     ("at_ms", "strict", "acknowledged", "violations"),
     [
@@ -87,11 +91,10 @@ def test_a_number_with_a_receipt_that_is_given_to_nobody(ledger_id: int, invaria
 )
 def test_what_goes_out_before_its_time(at_ms: int, strict: bool, acknowledged: bool, violations: list[str]) -> None:
     history = History()
-    host = SimpleNamespace(
-        settings=SimpleNamespace(delayed_delivery_strict=strict),
-        policies=SimpleNamespace(delayed_delivery=SimpleNamespace(tick_ms=50)),
-        name=SimpleNamespace(full="t"),
-    )
+    host: Any = Topic()
+    host.settings = SimpleNamespace(delayed_delivery_strict=strict)
+    host.policies = SimpleNamespace(delayed_delivery=SimpleNamespace(active=True, tick_ms=50))
+    host.name = SimpleNamespace(full="t")
     cursor = SimpleNamespace(is_acknowledged=lambda position: acknowledged)
     subscription: Any = SimpleNamespace(host=host, cursor=cursor)
     consumer: Any = None

@@ -1,6 +1,7 @@
 """A publisher of messages with delivery times, and consumers of one Shared or Key_Shared subscription: `Delaying`.
 
 Some messages have no delivery time. Some are acknowledged by their ids before they were delivered, which cancels them.
+In some runs an operator changes the policy of delays, or switches it off for a while.
 
 - I12: nothing is delivered too early, nor after it was cancelled (`DelayWatch`).
 - I7: what has its receipt and was not cancelled is delivered at last, whatever became of consumers and brokers.
@@ -16,10 +17,12 @@ from typing import Any
 import magnetar
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, Timeout
+from magnetar.protocol.topics import TopicName
 
 from ..checkers.delay_watch import DelayWatch
 from ..checkers.history import History, show
 from ..world.cluster import SimCluster
+from .admin import new_admin
 from .workload import Workload
 
 PENDING_MAX = 30
@@ -27,6 +30,8 @@ DELAYED_SHARE = 0.6
 CANCELLED_SHARE = 0.1
 """Of the delayed messages."""
 KEYS = 4
+POLICY_MAX_S = 3.0
+POLICIES = (None, *({"active": active, "tickTime": tick_ms} for active in (True, False) for tick_ms in (50, 1000)))
 LOOKS_MAX = 60
 LOOK_MS = 500
 
@@ -48,8 +53,9 @@ class Delaying(Workload):
         self._queue_size = random.choice((1, 10, 1000))
         self._delay_max_s = random.choice((0.5, 2.0, 4.0))
         self._acknowledged_share = random.choice((0.7, 1.0))
-        self._leaving_share = random.choice((0.0, 0.02))
+        self._leaving_share = random.choice((0.0, 0.1))
         """So often a consumer closes and comes back. Sometimes it is the last one."""
+        self._changes_policy = random.random() < 0.3
         self._watch = DelayWatch(history, name)
         self._number = 0
         self._pending: dict[bytes, None] = {}
@@ -83,6 +89,8 @@ class Delaying(Workload):
         self.begin(self._publish(), "publish for later")
         for index in range(len(self._consumers)):
             self.begin(self._consume(index), "consume in time")
+        if self._changes_policy:
+            self.begin(self._change_policy_now_and_then(), "change delays")
 
     def crash(self) -> None:
         super().crash()
@@ -161,6 +169,22 @@ class Delaying(Workload):
             await consumer.acknowledge(message)
         else:
             await consumer.negative_acknowledge(message)
+
+    # -- the policy --------------------------------------------------------------------------------------------------
+
+    async def _change_policy_now_and_then(self) -> None:
+        """Switch delays off and on, and change how exact they are."""
+        admin = await new_admin(self)
+        topic = TopicName.parse(self.topic).full
+        while not self.stopping:
+            await asyncio.sleep(self.random.random() * POLICY_MAX_S)
+            value = self.random.choice(POLICIES)
+            try:
+                await admin.call("set_topic_policy", topic=topic, policy="delayed_delivery", value=value)
+                self.history.counts["delays changed"] += 1
+            except (MagnetarError, TimeoutError) as error:
+                self.history.counts[f"delays not changed: {type(error).__name__}"] += 1
+        await admin.close()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

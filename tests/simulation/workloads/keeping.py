@@ -1,7 +1,7 @@
 """A topic with a policy of what it keeps, a publisher, and consumers that are too slow for it: `Keeping`.
 
-A run has one of these policies, as a policy of the topic: a time to live, a backlog quota that evicts, one that holds
-producers, or a retention. `KeepWatch` sees what brokers give up (I7, I9). The clients see:
+A run has one of these policies, as a policy of the topic: a time to live, a backlog quota that evicts by size or by
+age, one that holds producers, or a retention. `KeepWatch` sees what brokers give up (I7, I9). The clients see:
 
 - I7: what has its receipt and was not passed over is given to each subscription.
 - I8: in the end messages can be published again, whatever a quota said meanwhile.
@@ -34,7 +34,7 @@ RETENTION_MINUTES = 2
 LOOKS_MAX = 100
 LOOK_MS = 500
 CHECKS_EVERY_S = 0.5
-KINDS = ("ttl", "evict", "hold", "retention")
+KINDS = ("ttl", "evict", "age", "hold", "retention")
 
 
 class Keeping(Workload):
@@ -45,24 +45,7 @@ class Keeping(Workload):
         self.topic = topic
         kind = random.choice(KINDS)
         self.may_crash = kind in ("evict", "retention") and random.random() < 0.5
-        quota_bytes = QUOTA_MESSAGES * MESSAGE_BYTES
-        self._policy, value, kept = {
-            "ttl": ("message_ttl", random.choice((1, 3)), Kept()),
-            "evict": (
-                "backlog_quota_map",
-                _quota(quota_bytes, "consumer_backlog_eviction"),
-                Kept(0, 0, quota_bytes, True),
-            ),
-            "hold": ("backlog_quota_map", _quota(quota_bytes, "producer_request_hold"), Kept(0, 0, quota_bytes)),
-            "retention": (
-                "retention",
-                {"retentionTimeInMinutes": RETENTION_MINUTES, "retentionSizeInMB": -1},
-                Kept(retention_s=RETENTION_MINUTES * 60),
-            ),
-        }[kind]
-        self._value: object = value
-        if isinstance(value, int):
-            kept = Kept(ttl_s=value)
+        self._policy, self._value, kept = _policy(kind, random.choice((1, 3)))
         cluster.settings = replace(
             cluster.settings,
             message_expiry_check_interval_minutes=CHECKS_EVERY_S / 60,
@@ -196,5 +179,20 @@ class Keeping(Workload):
         ]
 
 
-def _quota(size_bytes: int, policy: str) -> dict[str, object]:
-    return {"destination_storage": {"limitSize": size_bytes, "limitTime": 0, "policy": policy}}
+def _policy(kind: str, age_s: int) -> tuple[str, object, Kept]:
+    """The policy of a kind: its name, its value, and what it lets the topic give up."""
+    quota_bytes = QUOTA_MESSAGES * MESSAGE_BYTES
+    if kind == "ttl":
+        return "message_ttl", age_s, Kept(ttl_s=age_s)
+    if kind == "retention":
+        value = {"retentionTimeInMinutes": RETENTION_MINUTES, "retentionSizeInMB": -1}
+        return "retention", value, Kept(retention_s=RETENTION_MINUTES * 60)
+    if kind == "age":
+        return "backlog_quota_map", {"message_age": _quota(0, age_s, evicts=True)}, Kept(ttl_s=age_s)
+    quota = _quota(quota_bytes, 0, evicts=kind == "evict")
+    return "backlog_quota_map", {"destination_storage": quota}, Kept(quota_bytes=quota_bytes, evicts=kind == "evict")
+
+
+def _quota(size_bytes: int, time_s: int, *, evicts: bool) -> dict[str, object]:
+    policy = "consumer_backlog_eviction" if evicts else "producer_request_hold"
+    return {"limitSize": size_bytes, "limitTime": time_s, "policy": policy}
