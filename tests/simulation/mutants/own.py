@@ -12,6 +12,7 @@ from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.draining import Holding, SlotHoldings
 from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.waiting import WaitingEntries
+from magnetar.actors.keeping.inactivity import Inactivity
 from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.members.topic_watch import TopicWatch
 from magnetar.actors.topics import persistent
@@ -47,6 +48,14 @@ from magnetar.storage.metadata.ledger_ids import LedgerIds
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 from .mutant import Denying, Mutant, replace
+
+
+def _retire(stack: ExitStack) -> None:
+    def check(inactivity: Any) -> bool:
+        topic = inactivity._topic
+        return topic.policies.inactive_topic_policies.delete and topic.is_open and not topic.in_use
+
+    replace(stack, Inactivity, "check", check)
 
 
 def _answer_before_the_sync(stack: ExitStack) -> None:
@@ -448,4 +457,5 @@ OWN = (
     Mutant("deposed leader", "a producer that was deposed comes back", "I2", _let_deposed_leaders_in, "cluster"),
     Mutant("settled doubt", "a failed snapshot settles the doubt about a cursor's record", "I1", _forget_the_doubt),
     Mutant("forgotten epoch", "the topic epoch is not stored", "I2", _forget_the_epoch, "cluster"),
+    Mutant("no client", "a topic without clients is deleted in spite of its subscriptions", "I1", _retire, "cluster"),
 )

@@ -87,6 +87,9 @@ def draw_settings(random: Random) -> Settings:
     apart = Random()
     apart.setstate(random.getstate())  # takes no draw from `random`
     drawn["acknowledgment_at_batch_index_level_enabled"] = apart.random() < 0.4
+    if apart.random() < 0.3:  # topics that nobody uses are deleted within the run
+        drawn |= {"inactive_topics_check_interval_s": 0.3, "inactive_topics_max_s": 1}
+        drawn["inactive_partitioned_topics_deletion_enabled"] = True
     ensemble_size, write_quorum, ack_quorum = quorums
     for kept_apart in ("connection_requests_max", "connection_write_buffer_max_bytes", "session_timeout_s"):
         hostile.pop(kept_apart, None)
