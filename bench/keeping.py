@@ -4,6 +4,8 @@
   without them. Runs alternate, each in a process of its own.
 - A policy is set on a namespace with 1,000 loaded topics, each with one producer. The policy takes no second producer.
   The time ends when every topic has refused one. It contains the 1,000 refusals.
+- 1,000 namespaces get a policy each, and a topic with one producer. The time ends when every topic has refused a second
+  one.
 - 10,000 topics get a durable subscription, one message and its acknowledgement each, and are left idle. The memory of
   the brokers' processes above that before, for each topic.
 
@@ -34,6 +36,8 @@ WAYS = ("plain", "kept")
 RATE_TARGET = 0.9
 LOADED_TOPICS = 1_000
 LOADED_SECONDS_MAX = 2.0
+NAMESPACES = 1_000
+NAMESPACES_SECONDS_MAX = 10.0
 IDLE_TOPICS = 10_000
 IDLE_KILOBYTES_MAX = 10.0
 AT_A_TIME = 64
@@ -52,6 +56,10 @@ def run(cluster: Any, report: Report) -> None:
     note = f"{LOADED_TOPICS:,} topics have refused a second producer"
     name = "a policy takes effect on 1,000 loaded topics"
     report.rows.append(Row(name, round(seconds, 2), "lower", LOADED_SECONDS_MAX, [], "s", note))
+    seconds = asyncio.run(namespace_seconds(cluster.service_url, cluster.admin_url))
+    note = f"{seconds / NAMESPACES * 1000:.1f} ms each; all have refused a second producer"
+    name = "creating 1,000 namespaces with a policy each"
+    report.rows.append(Row(name, round(seconds, 2), "lower", NAMESPACES_SECONDS_MAX, [], "s", note))
     brokers = [process for node, process in service_processes(cluster.status()).items() if node.startswith("broker")]
     kilobytes, elapsed = asyncio.run(idle_kilobytes(cluster.service_url, cluster.admin_url, brokers))
     note = f"{IDLE_TOPICS:,} topics created, published to and consumed in {elapsed:.0f} s"
@@ -125,21 +133,38 @@ async def policy_seconds(service_url: str, admin_url: str) -> float:
         begin = time.monotonic()
         url = f"{admin_url}/admin/v2/namespaces/{namespace}/maxProducersPerTopic"
         await asyncio.to_thread(ask, "POST", url, 1)
-
-        async def refused(topic: str) -> None:
-            while True:
-                try:
-                    second = await client.create_producer(topic, batching_enabled=False)
-                except magnetar.ProducerBusy:
-                    return
-                await second.close()
-
-        await all_of(topics, refused)
+        await all_of(topics, lambda topic: refused(client, topic))
         elapsed = time.monotonic() - begin
         for producer in first:
             await producer.close()
     await asyncio.to_thread(ask, "DELETE", url)
     return elapsed
+
+
+async def refused(client: magnetar.AsyncClient, topic: str) -> None:
+    """Until the topic, which has one producer, refuses another one."""
+    while True:
+        try:
+            second = await client.create_producer(topic, batching_enabled=False)
+        except magnetar.ProducerBusy:
+            return
+        await second.close()
+
+
+async def namespace_seconds(service_url: str, admin_url: str) -> float:
+    """Seconds in which namespaces are created, each with a policy, and the policy of each is in effect."""
+    prefix = f"public/many-{secrets.token_hex(3)}"
+    async with magnetar.AsyncClient(service_url) as client:
+
+        async def create(namespace: str) -> None:
+            url = f"{admin_url}/admin/v2/namespaces/{namespace}"
+            await asyncio.to_thread(ask, "PUT", url, {"max_producers_per_topic": 1})
+            await client.create_producer(f"persistent://{namespace}/t", batching_enabled=False)
+            await refused(client, f"persistent://{namespace}/t")
+
+        begin = time.monotonic()
+        await all_of([f"{prefix}-{number}" for number in range(NAMESPACES)], create)
+        return time.monotonic() - begin
 
 
 async def idle_kilobytes(service_url: str, admin_url: str, brokers: list[int]) -> tuple[float, float]:
@@ -164,15 +189,15 @@ async def idle_kilobytes(service_url: str, admin_url: str, brokers: list[int]) -
     return 1024 * (sum(proportional_memory_mb(process) for process in brokers) - before) / IDLE_TOPICS, elapsed
 
 
-async def all_of(topics: list[str], task: Callable[[str], Awaitable[Any]]) -> list[Any]:
-    """The results of a task for each topic, some at a time."""
+async def all_of(names: list[str], task: Callable[[str], Awaitable[Any]]) -> list[Any]:
+    """The results of a task for each topic or namespace, some at a time."""
     permits = asyncio.Semaphore(AT_A_TIME)
 
-    async def one(topic: str) -> Any:
+    async def one(name: str) -> Any:
         async with permits:
-            return await task(topic)
+            return await task(name)
 
-    return await asyncio.gather(*(one(topic) for topic in topics))
+    return await asyncio.gather(*(one(name) for name in names))
 
 
 def new_namespace(admin_url: str) -> str:
