@@ -14,8 +14,10 @@ from typing import Any
 
 import magnetar
 from magnetar.actors.compaction.topic_compaction import CompactionState
+from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError
+from magnetar.protocol.message_id import Position
 from magnetar.protocol.names import COMPACTION_CURSOR
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
@@ -114,6 +116,16 @@ class Compacting(Workload):
                             if not asking.cancelled():
                                 asking.result()
 
+    def _horizons(self) -> list[tuple[str, Position]]:
+        """Where the compacted part ends, as brokers see it. They learn of a switch behind the metadata."""
+        return [
+            (node.name + topic.name.full, topic.ledger.compacted.horizon)
+            for node in self.cluster.brokers
+            if node.ready
+            for topic in node.service.topics.loaded.values()
+            if self.topic in topic.name.full and isinstance(topic, PersistentTopic)
+        ]
+
     async def _look_now_and_then(self) -> None:
         while not self.stopping:
             await asyncio.sleep(self.random.random() * 3)
@@ -124,7 +136,7 @@ class Compacting(Workload):
 
     async def _look(self) -> None:
         """Read the table, and hold it against what was acknowledged before."""
-        floor, switches = dict(self.acknowledged), self._switches
+        floor, switches, horizons = dict(self.acknowledged), self._switches, self._horizons()
         table: dict[str, bytes] = {}
         reader = await self.client.create_reader(self.topic, MessageId.earliest, is_read_compacted=True)
         try:
@@ -136,7 +148,7 @@ class Compacting(Workload):
         self.history.counts["compacted tables read"] += 1
         for key, values in self.sent.items():
             allowed = [b"", *values][floor[key] :]
-            if self._switches > switches:  # see the module
+            if self._switches > switches or self._horizons() != horizons:  # see the module
                 deleted = [version for version, value in enumerate(values) if not value]
                 allowed += values[: deleted[-1]] if deleted else []
             if table.get(key, b"") not in allowed:
