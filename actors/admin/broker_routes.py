@@ -76,4 +76,6 @@ class BrokerRoutes:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -53,6 +53,7 @@ from .message_routes import MessageRoutes
 from .namespace_routes import NamespaceRoutes
 from .openapi import OpenApiRoutes
 from .policy_routes import PolicyRoutes
+from .property_routes import PropertyRoutes
 from .quota_routes import QuotaRoutes
 from .requests import Owners
 from .routes import Route
@@ -120,6 +121,7 @@ class AdminService:
             TopicRoutes(owners),
             InsideRoutes(owners),
             MessageRoutes(owners),
+            PropertyRoutes(owners),
             CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
             BrokerRoutes(settings, owners),

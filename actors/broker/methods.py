@@ -14,6 +14,7 @@ from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import Handler, RpcConnection, RpcService
 from ...runtime.rpc.groups import handlers_of
 from ...storage.ledger.bookie_directory import BookieInfo
+from ..connections.consumer_commands import SUBSCRIPTION_PROPERTIES_MAX_BYTES
 from ..members.contracts_broker import PIN_TTL_DEFAULT_S, BrokerContract, LastMessage, PlannedRead, Point
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
@@ -83,6 +84,26 @@ class OwnerMethods:
         """Move a subscription to a place (inclusive), as a consumer's seek does. Raises SubscriptionNotFound."""
         owner = await self._topic(topic)
         await self._seek(_find(owner, subscription), position)
+
+    async def rpc_set_subscription_properties(
+        self, connection: RpcConnection, topic: str, subscription: str, properties: dict[str, str]
+    ) -> None:
+        """Replace the properties of a subscription. Raises SubscriptionNotFound, InvalidConfiguration.
+
+        They are durable when this returns: the cursor writes them with the place where it is.
+        """
+        if (
+            sum(len(name.encode()) + len(value.encode()) for name, value in properties.items())
+            > SUBSCRIPTION_PROPERTIES_MAX_BYTES
+        ):
+            raise InvalidConfiguration(
+                f"the properties have more than {SUBSCRIPTION_PROPERTIES_MAX_BYTES} bytes: shorten them"
+            )
+        found = _find(await self._persistent(topic), subscription)
+        if not isinstance(found, Subscription):
+            raise NotAllowedError(f"subscription {subscription} of {topic} is not stored, and has no properties")
+        found.cursor.take_snapshot(found.cursor.mark_delete_position, properties)
+        await found.cursor.flush()
 
     async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
         """Acknowledge the whole backlog. Raises SubscriptionNotFound."""

@@ -94,6 +94,11 @@ class BrokerContract(SchemaContract, MessageContract):
         ...
 
     @method(ADMIN)
+    async def set_subscription_properties(self, *, topic: str, subscription: str, properties: dict[str, str]) -> None:
+        """Replace the properties of a subscription. Raises SubscriptionNotFound, InvalidConfiguration."""
+        ...
+
+    @method(ADMIN)
     async def skip_all(self, *, topic: str, subscription: str) -> None:
         """Acknowledge the whole backlog. Raises SubscriptionNotFound."""
         ...

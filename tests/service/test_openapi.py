@@ -5,6 +5,7 @@ those of topics and subscriptions that there are, so that requests get beyond th
 """
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -99,3 +100,14 @@ def test_no_request_that_the_description_allows_fails_or_is_answered_otherwise(a
         asked += 1
     assert asked == sum(len(item) for item in description["paths"].values())
     assert _ask(admin_url, "GET", "/admin/v2/brokers/health") == b"ok"
+
+
+def test_properties_of_a_subscription_are_texts_of_bounded_size(admin_url: str) -> None:
+    path = "/admin/v2/persistent/public/default/topic/subscription/s/properties"
+    _ask(admin_url, "PUT", path, {"a": "b"})
+    for wrong, status in (([], 400), ({"a": 1}, 400), ({"a": "x" * (16 << 10)}, 412)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            _ask(admin_url, "PUT", path, wrong)
+        refused.value.close()
+        assert refused.value.code == status
+    assert json.loads(_ask(admin_url, "GET", path)) == {"a": "b"}

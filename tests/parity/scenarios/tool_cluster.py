@@ -21,6 +21,16 @@ def the_tool_looks_at_the_cluster(stage: Stage) -> None:
 
 
 @scenario()
+def the_tool_asks_for_settings_of_brokers(stage: Stage) -> None:
+    """Settings are read; one that is not dynamic is not changed."""
+    stage.pulsar_admin("brokers get-runtime-config", only=[".clusterName", ".maxMessageSize", ".defaultNumPartitions"])
+    stage.pulsar_admin("brokers get-all-dynamic-config")
+    stage.pulsar_admin("brokers update-dynamic-config --config clusterName --value other")
+    stage.pulsar_admin("brokers delete-dynamic-config --config clusterName")
+    stage.pulsar_admin("bookies get-bookie-rack -b missing")
+
+
+@scenario()
 def the_tool_manages_tenants(stage: Stage) -> None:
     """A tenant is created, changed and deleted; a second creation and what is missing are refused."""
     stage.pulsar_admin("tenants create tool-tenant --admin-roles one,two --allowed-clusters standalone")

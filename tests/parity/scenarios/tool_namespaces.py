@@ -13,6 +13,7 @@ def the_tool_manages_namespaces(stage: Stage) -> None:
     stage.pulsar_admin("namespaces create tool-missing/one")
     stage.pulsar_admin("namespaces list tool-spaces")
     stage.pulsar_admin("namespaces get-clusters tool-spaces/one")
+    stage.pulsar_admin("namespaces bundles tool-spaces/none")
     stage.pulsar_admin("namespaces set-clusters tool-spaces/one -c standalone")
     stage.pulsar_admin("namespaces get-clusters tool-spaces/none")
     stage.pulsar_admin("topics create persistent://tool-spaces/one/topic")
@@ -69,6 +70,11 @@ def the_tool_sets_policies_of_a_namespace(stage: Stage) -> None:
         "deduplication": "--enable",
         "deduplication-snapshot-interval": "-i 10",
         "compaction-threshold": "-t 100M",
+        "auto-topic-creation": "-e -t partitioned -n 3",
+        "auto-subscription-creation": "-e",
+        "subscription-types-enabled": "-t Shared",
+        "inactive-topic-policies": "-e -t 2h -m delete_when_no_subscriptions",
+        "subscription-expiration-time": "-t 60",
     }.items():
         get = "backlog-quotas" if name == "backlog-quota" else name
         stage.pulsar_admin(f"namespaces get-{get} {{ns}}")

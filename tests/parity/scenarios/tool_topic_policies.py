@@ -22,6 +22,9 @@ PATHS = {
     "deduplication": ("deduplicationEnabled", "--enable"),
     "deduplication-snapshot-interval": ("deduplicationSnapshotInterval", "-i 10"),
     "compaction-threshold": ("compactionThreshold", "-t 100M"),
+    "subscription-types-enabled": ("subscriptionTypesEnabled", "-t Shared"),
+    "inactive-topic-policies": ("inactiveTopicPolicies", "-e -t 2h -m delete_when_no_subscriptions"),
+    "auto-subscription-creation": ("autoSubscriptionCreation", "-e"),
     "schema-compatibility-strategy": ("schemaCompatibilityStrategy", "-s FORWARD"),
 }
 """By policy: the path of the admin, to wait for a change, and the options of the command that sets it."""
@@ -58,4 +61,4 @@ def the_tool_manages_schemas(stage: Stage) -> None:
 
 
 def _is_set(stage: Stage, path: str) -> bool:
-    return stage.admin("GET", f"/admin/v2/persistent/{{ns}}/topic/{path}").body not in ("", {}, None)
+    return stage.admin("GET", f"/admin/v2/persistent/{{ns}}/topic/{path}").body not in ("", {}, [], None)

@@ -157,11 +157,15 @@ def run_lines(names: Names, symbols: Symbols, run: Run, only: Iterable[str] | No
 
 
 def printed_lines(names: Names, text: str, only: Iterable[str] | None) -> Iterator[str]:
-    """What the tool printed: JSON field by field."""
+    """What the tool printed: JSON field by field, or lines; of a table the rows of the fields that are asked for."""
     try:
         value = json.loads(text)
     except ValueError:
-        yield from (_line(names, line.rstrip()) for line in text.splitlines() if line.strip())
+        lines = [_line(names, line.rstrip()) for line in text.splitlines() if line.strip()]
+        if only is None or "" in only:
+            yield from lines
+        else:
+            yield from sorted(line for line in lines if "." + line.split()[0] in only)
         return
     shown = sorted(value) if is_list_of_texts(value) else value
     yield from chosen(json_lines(names, shown), [names.text(one) for one in only] if only else None)
