@@ -1,13 +1,23 @@
 """The commands of `tenants`, `clusters`, `brokers` and `bookies`."""
 
 from .arguments import FORCE, TENANT, Argument, ArgumentPlace, option
-from .command import Command
+from .command import ArgumentValues, Command
+from .session import AdminSession
 
 _ROLES = option("adminRoles", "-r --admin-roles", "Roles that administer the tenant.", ArgumentPlace.FIELD, many=True)
 _CLUSTERS = option(
     "allowedClusters", "-c --allowed-clusters", "Clusters of the tenant.", ArgumentPlace.FIELD, many=True
 )
 _CLUSTER = Argument("cluster", "The cluster.")
+
+_BROKERS_PATH = "/admin/v2/brokers"
+_CLUSTER_BROKERS_PATH = "/admin/v2/brokers/{cluster}"
+
+
+def _brokers(session: AdminSession, command: Command, values: ArgumentValues) -> object:
+    """The brokers of the cluster that was given, or of the one that answers."""
+    return command.ask(session, values, path=_CLUSTER_BROKERS_PATH if "cluster" in values else "")
+
 
 TENANTS = (
     Command("tenants", "list", "List the tenants.", "GET", "/admin/v2/tenants"),
@@ -21,9 +31,15 @@ CLUSTERS = (
     Command("clusters", "get", "Show a cluster's service URL.", "GET", "/admin/v2/clusters/{cluster}", (_CLUSTER,)),
 )
 BROKERS = (
-    Command("brokers", "list", "List the live brokers.", "GET", "/admin/v2/brokers"),
     Command(
-        "brokers", "list-of-cluster", "List a cluster's brokers.", "GET", "/admin/v2/brokers/{cluster}", (_CLUSTER,)
+        "brokers",
+        "list",
+        "List the live brokers.",
+        "GET",
+        _BROKERS_PATH,
+        (Argument("cluster", "The cluster; by default the one that is asked.", required=False),),
+        run=_brokers,
+        routes=(("GET", _BROKERS_PATH), ("GET", _CLUSTER_BROKERS_PATH)),
     ),
     Command("brokers", "healthcheck", "Say `ok` if the cluster can store messages.", "GET", "/admin/v2/brokers/health"),
 )

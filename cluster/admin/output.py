@@ -74,7 +74,7 @@ def _is_part(value: object) -> bool:
 
 def _rows_of(value: object) -> list[tuple[str | None, Mapping[str, object]]]:
     """The rows of an inner table; empty for what is shown as a single value."""
-    if is_text_map(value) and value and all(is_text_map(item) for item in value.values()):
+    if is_text_map(value) and any(value.values()) and all(is_text_map(item) for item in value.values()):
         return [(name, cast("Mapping[str, object]", item)) for name, item in value.items()]
     if is_list(value) and value and all(is_text_map(item) for item in value):
         return [(None, cast("Mapping[str, object]", item)) for item in value]

@@ -144,7 +144,8 @@ def read(command: "Command", given: Mapping[str, object]) -> dict[str, object]:
 def _parameter(argument: "Argument") -> inspect.Parameter:
     kind = bool if argument.switch else list[str] if argument.many else str
     if not argument.flags:
-        annotation: object = Annotated[kind, typer.Argument(help=argument.help)]
+        wanted = kind if argument.required else kind | None
+        annotation: object = Annotated[wanted, typer.Argument(help=argument.help)]
     else:
         metavar = None if argument.switch else argument.flags[-1].lstrip("-").upper()
         option = typer.Option(*argument.flags, help=argument.help, metavar=metavar)

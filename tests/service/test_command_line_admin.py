@@ -158,7 +158,7 @@ def test_the_cluster_shows_itself(magnetar: CommandLine) -> None:
     (name,) = magnetar.admin("clusters", "list")
     shown = magnetar.admin("clusters", "get", name)
     assert (shown["brokerServiceUrl"], shown["serviceUrl"]) == (f"pulsar://{address}", magnetar.cluster.admin_url)
-    assert magnetar.admin("brokers", "list-of-cluster", name) == [address]
+    assert magnetar.admin("brokers", "list", name) == [address]
     assert "bookie-1" in magnetar("admin", "bookies", "list-bookies")
 
 

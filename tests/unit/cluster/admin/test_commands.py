@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from magnetar.actors.admin.openapi import shown_path
 from magnetar.actors.policies.effective import POLICIES
 from magnetar.cluster.admin.commands import COMMANDS, WITHOUT_COMMAND, of_noun
 from magnetar.cluster.admin.nouns import NOUNS
@@ -19,8 +20,7 @@ Request = tuple[str, str, dict[str, Any], Any]
 
 def served() -> set[tuple[str, str]]:
     """Method and path of every route that the admin serves."""
-    routes = [route for group in admin_service()._routes for route in group.routes()]
-    return {(route.method, re.sub(r"\{(\w+):[^}]*\}", r"{\1}", route.path)) for route in routes}
+    return {(route.method, shown_path(route)) for route in admin_service().routes}
 
 
 @pytest.fixture
@@ -205,6 +205,12 @@ def test_topics_of_both_domains_are_listed(sent: list[Request]) -> None:
         "/admin/v2/non-persistent/a/b",
         "/admin/v2/non-persistent/a/b",
     ]
+
+
+def test_brokers_of_a_cluster_are_listed_if_one_is_given(sent: list[Request]) -> None:
+    run("brokers", "list")
+    run("brokers", "list", "standalone")
+    assert [path for _, path, _, _ in sent] == ["/admin/v2/brokers", "/admin/v2/brokers/standalone"]
 
 
 def test_a_cursor_is_reset_to_a_message_or_back_in_time(sent: list[Request]) -> None:

@@ -47,6 +47,11 @@ def test_a_table_chooses_what_is_shown_and_json_shows_all(capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out) == STATS
 
 
+def test_objects_that_hold_nothing_are_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"policies": {"one": {}, "two": {}}, "quotas": {}}, None)
+    assert lines(capsys) == [["policies", '{"one":', "{},", '"two":', "{}}"], ["quotas", "{}"]]
+
+
 def test_a_list_of_objects_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"id": "1:2", "content": "a"}, {"id": "1:3"}], None)
     assert lines(capsys)[-2:] == [["1:2", "a"], ["1:3", "-"]]
