@@ -10,6 +10,11 @@ _CLUSTERS = option(
 )
 _CLUSTER = Argument("cluster", "The cluster.")
 
+_CLUSTER_PATH = "/admin/v2/clusters/{cluster}"
+_CONFIGURATION_PATH = "/admin/v2/brokers/configuration"
+_RACKS_PATH = "/admin/v2/bookies/racks-info"
+_SETTING = Argument("setting", "The name of the setting.", ("-c", "--config"))
+_VALUE = Argument("value", "Its value.", ("-v", "--value"))
 _BROKERS_PATH = "/admin/v2/brokers"
 _CLUSTER_BROKERS_PATH = "/admin/v2/brokers/{cluster}"
 
@@ -28,7 +33,16 @@ TENANTS = (
 )
 CLUSTERS = (
     Command("clusters", "list", "List the names of clusters.", "GET", "/admin/v2/clusters"),
-    Command("clusters", "get", "Show a cluster's service URL.", "GET", "/admin/v2/clusters/{cluster}", (_CLUSTER,)),
+    Command("clusters", "get", "Show a cluster's service URL.", "GET", _CLUSTER_PATH, (_CLUSTER,)),
+    Command("clusters", "get-peer-clusters", "List its peers.", "GET", f"{_CLUSTER_PATH}/peers", (_CLUSTER,)),
+    Command(
+        "clusters",
+        "list-failure-domains",
+        "Show a cluster's failure domains.",
+        "GET",
+        f"{_CLUSTER_PATH}/failureDomains",
+        (_CLUSTER,),
+    ),
 )
 BROKERS = (
     Command(
@@ -42,5 +56,37 @@ BROKERS = (
         routes=(("GET", _BROKERS_PATH), ("GET", _CLUSTER_BROKERS_PATH)),
     ),
     Command("brokers", "healthcheck", "Say `ok` if the cluster can store messages.", "GET", "/admin/v2/brokers/health"),
+    Command("brokers", "leader-broker", "Show where to manage the cluster.", "GET", "/admin/v2/brokers/leaderBroker"),
+    Command("brokers", "version", "Show the version of the cluster's software.", "GET", "/admin/v2/brokers/version"),
+    Command("brokers", "get-runtime-config", "Show all settings.", "GET", f"{_CONFIGURATION_PATH}/runtime"),
+    Command("brokers", "list-dynamic-config", "List those that change at run time.", "GET", _CONFIGURATION_PATH),
+    Command("brokers", "get-all-dynamic-config", "Show what was changed.", "GET", f"{_CONFIGURATION_PATH}/values"),
+    Command(
+        "brokers",
+        "update-dynamic-config",
+        "Change a setting at run time.",
+        "POST",
+        _CONFIGURATION_PATH + "/{setting}/{value}",
+        (_SETTING, _VALUE),
+    ),
+    Command(
+        "brokers",
+        "delete-dynamic-config",
+        "Take such a change back.",
+        "DELETE",
+        _CONFIGURATION_PATH + "/{setting}",
+        (_SETTING,),
+    ),
 )
-BOOKIES = (Command("bookies", "list-bookies", "List all bookies that ever joined.", "GET", "/admin/v2/bookies/all"),)
+BOOKIES = (
+    Command("bookies", "list-bookies", "List all bookies that ever joined.", "GET", "/admin/v2/bookies/all"),
+    Command("bookies", "racks-placement", "Show the bookies of each rack.", "GET", _RACKS_PATH),
+    Command(
+        "bookies",
+        "get-bookie-rack",
+        "Show the rack of a bookie.",
+        "GET",
+        _RACKS_PATH + "/{bookie}",
+        (Argument("bookie", "The bookie.", ("-b", "--bookie")),),
+    ),
+)

@@ -22,6 +22,7 @@ COMMANDS: tuple[Command, ...] = (
 
 WITHOUT_COMMAND = {
     ("GET", "/metrics"): "it is for Prometheus",
+    ("GET", "/admin/v2/openapi.json"): "it is for programs",
 }
 """Why a route has no command."""
 

@@ -1,8 +1,9 @@
 """The commands of `namespaces`, without those of single policies."""
 
-from .arguments import FORCE, NAMESPACE, TENANT, choice, option
-from .command import Command
+from .arguments import FORCE, NAMESPACE, TENANT, Argument, ArgumentPlace, choice, option
+from .command import ArgumentValues, Command
 from .paths import NAMESPACE_PATH
+from .session import AdminSession
 
 _MODE = option(
     "mode",
@@ -12,6 +13,17 @@ _MODE = option(
     default="ALL",
 )
 
+_REPLICATION_PATH = f"{NAMESPACE_PATH}/replication"
+_CLEAR_PATH = f"{NAMESPACE_PATH}/clearBacklog"
+_CLEAR_ONE_PATH = _CLEAR_PATH + "/{subscription}"
+_UNASKED = option("force", "-f --force", "Accepted: it never asks back.", ArgumentPlace.NOWHERE, switch=True)
+
+
+def _clear(session: AdminSession, command: Command, values: ArgumentValues) -> object:
+    """At the subscription that was given, or at all."""
+    return command.ask(session, values, path=_CLEAR_ONE_PATH if "subscription" in values else "")
+
+
 NAMESPACES = (
     Command("namespaces", "list", "List a tenant's namespaces.", "GET", "/admin/v2/namespaces/{tenant}", (TENANT,)),
     Command(
@@ -20,4 +32,33 @@ NAMESPACES = (
     Command("namespaces", "policies", "Show a namespace's policies.", "GET", NAMESPACE_PATH, (NAMESPACE,)),
     Command("namespaces", "create", "Create a namespace.", "PUT", NAMESPACE_PATH, (NAMESPACE,)),
     Command("namespaces", "delete", "Delete a namespace.", "DELETE", NAMESPACE_PATH, (NAMESPACE, FORCE)),
+    Command("namespaces", "unload", "Move all topics elsewhere.", "PUT", f"{NAMESPACE_PATH}/unload", (NAMESPACE,)),
+    Command("namespaces", "bundles", "Show its bundles.", "GET", f"{NAMESPACE_PATH}/bundles", (NAMESPACE,)),
+    Command(
+        "namespaces",
+        "clear-backlog",
+        "Acknowledge all messages of all topics, at one subscription or at all.",
+        "POST",
+        _CLEAR_PATH,
+        (NAMESPACE, option("subscription", "-s --sub", "Only at this one.", ArgumentPlace.PATH), _UNASKED),
+        run=_clear,
+        routes=(("POST", _CLEAR_PATH), ("POST", _CLEAR_ONE_PATH)),
+    ),
+    Command(
+        "namespaces",
+        "unsubscribe",
+        "Delete a subscription of all topics.",
+        "POST",
+        NAMESPACE_PATH + "/unsubscribe/{subscription}",
+        (NAMESPACE, Argument("subscription", "The subscription.", ("-s", "--sub"))),
+    ),
+    Command("namespaces", "get-clusters", "List its clusters.", "GET", _REPLICATION_PATH, (NAMESPACE,)),
+    Command(
+        "namespaces",
+        "set-clusters",
+        "Set the clusters that have a namespace.",
+        "POST",
+        _REPLICATION_PATH,
+        (NAMESPACE, Argument("clusters", "The clusters.", ("-c", "--clusters"), ArgumentPlace.BODY, many=True)),
+    ),
 )

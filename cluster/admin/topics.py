@@ -10,6 +10,7 @@ from .arguments import (
     Argument,
     ArgumentPlace,
     choice,
+    message_id,
     moment,
     option,
     whole,
@@ -119,7 +120,19 @@ TOPICS = (
         option("perPartition", "--per-partition/--no-per-partition", "Each partition, too.", switch=True),
         table=_PARTITIONED_STATS,
     ),
+    _topic("create-missed-partitions", "Do nothing: no partition is ever missing.", "POST", "/createMissedPartitions"),
     _topic("stats-internal", "Show ledgers and cursors.", "GET", "/internalStats", table=_INTERNAL),
+    _topic(
+        "partitioned-stats-internal", "Show ledgers and cursors of partitions.", "GET", "/partitioned-internalStats"
+    ),
+    _topic("info-internal", "Show what is stored of a topic.", "GET", "/internal-info"),
+    _topic(
+        "get-backlog-size",
+        "Show how many bytes lie behind a message.",
+        "PUT",
+        "/backlogSize",
+        Argument("messageId", "The message, as LEDGER:ENTRY.", ("-m", "--messageId"), ArgumentPlace.BODY, message_id),
+    ),
     Command(
         "topics", "lookup", "Show the broker that owns a topic.", "GET", LOOKUP_PATH, (TOPIC,), Table(("brokerUrl",))
     ),
@@ -133,6 +146,7 @@ TOPICS = (
         run=_partitioned_lookup,
         routes=(("GET", PARTITIONS_PATH), ("GET", LOOKUP_PATH)),
     ),
+    Command("topics", "bundle-range", "Show a topic's bundle.", "GET", f"{LOOKUP_PATH}/bundle", (TOPIC,)),
     _topic(
         "unload",
         "Move a topic to another broker.",

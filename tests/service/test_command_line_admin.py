@@ -162,6 +162,26 @@ def test_the_cluster_shows_itself(magnetar: CommandLine) -> None:
     assert "bookie-1" in magnetar("admin", "bookies", "list-bookies")
 
 
+def test_the_whole_of_a_namespace_is_cleared_and_the_cluster_described(magnetar: CommandLine) -> None:
+    magnetar.admin("namespaces", "create", "public/whole")
+    for name in ("public/whole/a", "public/whole/b"):
+        magnetar.admin("subscriptions", "create", name, "-s", "s")
+        magnetar("produce", name, "-m", "x,y", "-db")
+    last = magnetar.admin("topics", "last-message-id", "public/whole/a")
+    assert magnetar.admin("topics", "get-backlog-size", "public/whole/a", "-m", f"{last['ledgerId']}:0") > 0
+    magnetar.admin("namespaces", "clear-backlog", "public/whole", "-s", "s", "-f")
+    assert magnetar.admin("topics", "stats", "public/whole/b")["subscriptions"]["s"]["msgBacklog"] == 0
+    magnetar.admin("namespaces", "clear-backlog", "public/whole")
+    magnetar.admin("namespaces", "unsubscribe", "public/whole", "-s", "s")
+    assert magnetar.admin("subscriptions", "list", "public/whole/a") == []
+    (cluster,) = magnetar.admin("clusters", "list")
+    assert magnetar.admin("namespaces", "get-clusters", "public/whole") == [cluster]
+    magnetar.admin("namespaces", "set-clusters", "public/whole", "-c", cluster)
+    assert magnetar("admin", "brokers", "version").strip()
+    assert "maxMessageSize" in magnetar("admin", "brokers", "get-runtime-config")
+    assert "(412 " in magnetar.fails("admin", "brokers", "update-dynamic-config", "-c", "maxMessageSize", "-v", "1")
+
+
 def test_topics_in_memory_are_managed_with_the_same_commands(magnetar: CommandLine) -> None:
     name = "non-persistent://public/default/light"
     magnetar.admin("topics", "create-partitioned-topic", name, "-p", "2")
