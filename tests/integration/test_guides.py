@@ -32,6 +32,7 @@ SPARK = "docs/guides/spark.md"
 DEDUPLICATION = "docs/guides/deduplication.md"
 COMPACTION = "docs/guides/compaction.md"
 RETENTION = "docs/guides/retention.md"
+DELAYED = "docs/guides/delayed-delivery.md"
 MIGRATION = "docs/guides/migration.md"
 OPERATIONS = "docs/guides/operations.md"
 COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
@@ -156,6 +157,14 @@ def test_the_commands_and_the_example_for_deduplication(
         "the topic knew -1 and then 2",
         str([b"rent", b"food", b"train", b"tea"]),
     ]
+
+
+@pytest.mark.parametrize(("name", "printed"), [("delayed", ["now", "in two seconds"]), ("cancel-delayed", ["wake up"])])
+def test_the_examples_for_delayed_delivery_print_what_they_should(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str], name: str, printed: list[str]
+) -> None:
+    run(DELAYED, name, cluster.service_url)
+    assert capsys.readouterr().out.splitlines() == printed
 
 
 def test_the_commands_and_the_example_for_compaction(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
