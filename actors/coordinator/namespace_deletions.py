@@ -102,7 +102,8 @@ class NamespaceDeletions:
         logger.info("the namespace %s is deleted", name)
 
     async def _remove(self, name: str) -> None:
-        while topics := self._registry.names_in(name)[:TOPICS_AT_A_TIME]:
+        # A try that failed may have done all. A namespace of that name that was created since then has no mark.
+        while self._namespaces.is_marked(name) and (topics := self._registry.names_in(name)[:TOPICS_AT_A_TIME]):
             outcomes = await asyncio.gather(*(self._delete_topic(topic) for topic in topics), return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):

@@ -87,6 +87,11 @@ class Namespaces:
         """Namespaces that are being deleted with all that is in them."""
         return [name for name, (record, _) in self._namespaces.items() if record.deleted]
 
+    def is_marked(self, namespace: str) -> bool:
+        """Whether a namespace is being deleted with all that is in it."""
+        found = self._namespaces.get(namespace)
+        return found is not None and found[0].deleted
+
     def check(self, namespace: str) -> None:
         """Raise TopicNotFound unless the namespace exists."""
         if not self.exists(namespace):
@@ -176,12 +181,13 @@ class Namespaces:
             self._enter(name, record, await self._in_doubt.outcome_of(name, change, None))
 
     async def remove_marked(self, name: str) -> None:
-        """Delete the record of a marked namespace; no topic is left. No error when it is not there."""
+        """Delete the record of a marked namespace; no topic is left. No error when it is gone, or was created again."""
         async with self._changing:
+            if not self.is_marked(name):
+                return  # an earlier try did it; `create` deletes schemas that are left
             change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
             await self._in_doubt.outcome_of(name, change, None)
-            if name in self._namespaces:
-                self._gone(name)
+            self._gone(name)
             await self._delete_schemas(name)
 
     async def _delete_schemas(self, name: str) -> None:

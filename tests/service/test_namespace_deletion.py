@@ -107,6 +107,28 @@ async def test_a_topic_that_is_being_created_at_the_order_goes_too() -> None:
         assert await left(cluster) == []
 
 
+async def test_a_namespace_that_was_created_again_is_not_deleted_by_a_late_repetition() -> None:
+    async with coordination() as cluster:
+        one = await cluster.broker(1)
+        await filled(cluster, one)
+        office = cluster.coordinator.office
+        remove_marked, tries = office.namespaces.remove_marked, 0
+
+        async def lose_the_answer(name: str) -> None:
+            nonlocal tries
+            tries += 1
+            await remove_marked(name)
+            if tries == 1:
+                await one.client.call("create_namespace", namespace=NAMESPACE)
+                await one.client.call("create_topic", topic=TOPIC, partitions=0)
+                raise OutcomeUnknown("the answer of the store is lost")
+
+        office.namespaces.remove_marked = lose_the_answer  # type: ignore[method-assign]
+        await one.client.call("delete_namespace", namespace=NAMESPACE, force=True)
+        assert tries == 2 and len(await left(cluster)) == 2
+        assert await one.client.call("partitions", topic=TOPIC) == 0
+
+
 @pytest.mark.parametrize("step", range(14))
 async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
     step: int, monkeypatch: pytest.MonkeyPatch
