@@ -13,7 +13,8 @@ States of one topic, and what is stored in each:
   looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics, and try again.
 - asked → existing: not forced, and an owner still has clients (NotAllowedError) or does not answer. Owners that had
   closed their partitions already get them back under a new epoch. For an inactive topic each owner looks again whether
-  that holds, in the step in which it closes its partition.
+  that holds, in the step in which it closes its partition. An owner that has closed its partition refuses it until
+  the coordinator says that the topic is not deleted (`loaded_topics`).
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: delete the assignments; then have brokers delete the stored data, under
   an epoch greater than all before (`managed.deletion`). Then its policies and schemas, last its record. There is no

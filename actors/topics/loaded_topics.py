@@ -19,7 +19,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
+from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch, TopicNotFound
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -42,7 +42,10 @@ here, and the coordinator's answer to `claim`, may be faster than the assignment
 """
 
 RELEASE_HOLD_S = 10.0
-"""How long an unloaded topic is refused while its assignment is still the old one."""
+"""How long an unloaded topic is refused while its assignment is still the old one. After that time the broker asks the
+coordinator about one that was closed to be deleted, and refuses it as long as it may still be deleted. Else a deletion
+that is held up could take what a client has published since.
+"""
 
 Claim = Callable[[TopicName, bool], Awaitable[bool]]
 """Has a topic assigned, created if need be and allowed; answers whether it is this broker's."""
@@ -162,7 +165,7 @@ class Topics:
             raise NotAllowedError(f"{full_name} is in use, or was until a moment ago")
         if unused and topic is not None and topic.in_use:
             raise NotAllowedError(f"{full_name} has connected producers or consumers: close them first, or force it")
-        self._hold(full_name)
+        self._hold(full_name, deleting=unused)
         if topic is not None:
             self._close(topic)
         closing = self._closing.get(full_name)
@@ -339,16 +342,29 @@ class Topics:
         finally:
             del self._closing[topic.name.full]
 
-    def _hold(self, full_name: str) -> None:
+    def _hold(self, full_name: str, *, deleting: bool = False) -> None:
         """Refuse the topic under its present epoch for a while: the coordinator is about to change that."""
         epoch = self.owned.get(full_name)
-        if epoch is not None:
+        if epoch is not None and not self._closed:
             self._released[full_name] = epoch
-            asyncio.get_running_loop().call_later(RELEASE_HOLD_S, self._end_release, full_name, epoch)
+            self._tasks.spawn(self._end_release(full_name, epoch, deleting=deleting), f"hold {full_name}")
 
-    def _end_release(self, full_name: str, epoch: int) -> None:
-        if self._released.get(full_name) == epoch:
-            del self._released[full_name]
+    async def _end_release(self, full_name: str, epoch: int, *, deleting: bool) -> None:
+        while True:
+            await asyncio.sleep(RELEASE_HOLD_S)
+            if self._released.get(full_name) != epoch:
+                return
+            try:
+                if deleting:
+                    await self._claim(TopicName.parse(full_name), False)
+            except TopicNotFound:
+                logger.info("%s was deleted", full_name)
+            except MagnetarError as error:
+                logger.info("%s is refused, because it may still be deleted: %s", full_name, error)
+                continue
+            if self._released.get(full_name) == epoch:
+                del self._released[full_name]
+            return
 
 
 def _not_ours(full_name: str) -> ServiceUnitNotReady:

@@ -185,6 +185,27 @@ async def test_a_failed_load_is_an_error_for_those_who_wait_and_tried_again_by_t
         await front.topics.get(NAME)
 
 
+async def test_a_topic_that_is_to_be_deleted_is_refused_until_the_coordinator_denies_it(monkeypatch):
+    monkeypatch.setattr("magnetar.actors.topics.loaded_topics.RELEASE_HOLD_S", 0.01)
+    async with broker_front() as front:
+        await front.topics.get(NAME)
+        asked = 0
+
+        def being_deleted(name: TopicName) -> bool:
+            nonlocal asked
+            asked += 1
+            raise ServiceUnitNotReady(f"{name.full} is being deleted")
+
+        front.lookups.grant = being_deleted
+        await front.topics.release(TOPIC, unused=True)
+        await until(lambda: asked >= 3)
+        with pytest.raises(ServiceUnitNotReady):
+            await front.topics.get(NAME)
+        front.lookups.grant = lambda name: True
+        await until(lambda: front.topics.owns(TOPIC))
+        assert (await front.topics.get(NAME)).epoch == 1
+
+
 async def test_a_release_of_unused_topics_refuses_one_with_a_client_and_leaves_it():
     async with broker_front() as front:
         peer = await front.peer()
