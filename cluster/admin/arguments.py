@@ -188,6 +188,17 @@ def choice(*words: str) -> Callable[[str], str]:
     return read
 
 
+def pairs(text: str) -> dict[str, str]:
+    """`name=value`, several with commas."""
+    found: dict[str, str] = {}
+    for pair in text.split(","):
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise InvalidConfiguration(f"{pair!r} is not a property: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
 def json_value(text: str) -> object:
     """Any value, as JSON."""
     try:

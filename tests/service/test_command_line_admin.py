@@ -72,6 +72,10 @@ def test_messages_of_a_topic_are_looked_at_and_its_subscriptions_moved(magnetar:
     assert backlog() == 0
     assert magnetar.fails("admin", "topics", "peek-messages", "-s", "s", "read").endswith("(404 Not Found)")
     assert magnetar.fails("admin", "topics", "expire-messages", "-s", "s", "-t", "1h", "read").endswith("Conflict)")
+    magnetar.admin("topics", "update-subscription-properties", "-s", "s", "-p", "a=1,b=x=y", "read")
+    assert magnetar.admin("topics", "get-subscription-properties", "-s", "s", "read") == {"a": "1", "b": "x=y"}
+    magnetar.admin("topics", "update-subscription-properties", "-s", "s", "-c", "read")
+    assert magnetar.admin("topics", "get-subscription-properties", "-s", "s", "read") == {}
     magnetar.admin("topics", "unsubscribe", "-s", "s", "read")
     assert magnetar.admin("subscriptions", "list", "read") == []
 

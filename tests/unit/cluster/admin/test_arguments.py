@@ -31,6 +31,7 @@ from magnetar.protocol.errors import InvalidConfiguration, InvalidTopicName
         ("message_id", "5:-1:3", {"ledgerId": 5, "entryId": -1}),
         ("json_value", '{"a": [1]}', {"a": [1]}),
         ("real", "0.5", 0.5),
+        ("pairs", "a=1,b=", {"a": "1", "b": ""}),
     ],
 )
 def test_a_text_is_read_as_its_value(read: str, text: str, value: object) -> None:
@@ -51,6 +52,7 @@ def test_a_text_is_read_as_its_value(read: str, text: str, value: object) -> Non
         ("whole", "1.5"),
         ("real", "x"),
         ("json_value", "{"),
+        ("pairs", "a"),
     ],
 )
 def test_a_text_that_is_no_value_is_refused(read: str, text: str) -> None:
