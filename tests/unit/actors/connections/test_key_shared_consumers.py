@@ -61,14 +61,14 @@ async def test_the_example_of_the_page_in_the_figures_of_the_topic():
         assert not peer.received
         figures = topic_json(front.topic.describe())["subscriptions"]["s"]
         first, second = figures["consumers"]
-        assert first["keyHashRangeArrays"] == [[2960, 5968], [22258, 43033], [49261, 54464], [55155, 61273]]
+        assert first["keyHashRangeArrays"] == [(2960, 5968), (22258, 43033), (49261, 54464), (55155, 61273)]
         assert first["keyHashRanges"] == ["[2960, 5968]", "[22258, 43033]", "[49261, 54464]", "[55155, 61273]"]
         assert second["keyHashRangeArrays"] == [
-            [1, 2959],
-            [5969, 22257],
-            [43034, 49260],
-            [54465, 55154],
-            [61274, 65535],
+            (1, 2959),
+            (5969, 22257),
+            (43034, 49260),
+            (54465, 55154),
+            (61274, 65535),
         ]
         assert first["drainingHashesCount"] == figures["drainingHashesCount"] == 5
         assert first["drainingHashesUnackedMessages"] == figures["drainingHashesUnackedMessages"] == 10
@@ -89,7 +89,7 @@ async def test_the_example_of_the_page_in_the_figures_of_the_topic():
         await peer.close()
 
 
-@pytest.mark.parametrize("consistent, ranges", [(True, [[1, 65535]]), (False, [[0, 65535]])])
+@pytest.mark.parametrize("consistent, ranges", [(True, [(1, 65535)]), (False, [(0, 65535)])])
 async def test_the_setting_chooses_how_hashes_are_split(consistent, ranges):
     async with broker_front(key_shared_consistent_hashing=consistent) as front:
         peer = await published(front, "a")
