@@ -1,6 +1,7 @@
 """What a topic keeps, and what it gives up: retention, time to live and backlog quotas, with both clients."""
 
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,6 +132,22 @@ def test_messages_expire_at_every_subscription_and_those_that_are_younger_come(
         producer.send(b"new %d" % number)
     consumer = side.client.subscribe(topic, "s")
     assert [consumer.receive(WAIT_MS).data() for _ in range(15)] == [b"new %d" % number for number in range(15)]
+
+
+def test_a_delayed_message_expires_before_its_time_and_never_comes(
+    side: Any, cluster: EmbeddedCluster, topic: str
+) -> None:
+    consumer = side.client.subscribe(
+        topic, "s", consumer_type=side.module.ConsumerType.Shared, initial_position=side.earliest
+    )
+    producer = side.client.create_producer(topic)
+    producer.send(b"delayed", deliver_after=timedelta(seconds=3))
+    set_policy(cluster, topic, "message_ttl", 1)
+    until(lambda: of_subscription(cluster, topic)["msgBacklog"] == 0)
+    set_policy(cluster, topic, "message_ttl", 3600)
+    producer.send(b"later", deliver_after=timedelta(seconds=3))  # it is due behind the one that expired
+    assert consumer.receive(WAIT_MS).data() == b"later"
+    assert of_subscription(cluster, topic)["totalMsgExpired"] == 1
 
 
 def test_an_operator_expires_what_is_older_than_asked(side: Any, cluster: EmbeddedCluster, topic: str) -> None:
