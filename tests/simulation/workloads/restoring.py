@@ -98,6 +98,8 @@ class Restoring(Workload):
         await consumer.close()
         producer = await self.again(partial(self.client.create_producer, MOVING_TOPIC))
         ledger_id = await self._publish(producer)
+        while ledger_id < 0:  # it was sent again, and called a duplicate
+            ledger_id = await self._publish(producer)
         self._back_up()
         cluster = self.cluster
         record = cluster.records.by_key[metadata_keys.ledger(ledger_id)]
@@ -136,6 +138,8 @@ class Restoring(Workload):
         """See I1 in the module; asked while the records are still the newer ones."""
         assert self._backup is not None
         topic, ledger_id, entry_id, _ = place
+        if ledger_id < 0:
+            return False  # the answer to a duplicate does not say where the message is
         key = metadata_keys.ledger(ledger_id)
         before, now = self._backup[0].get(key), self.cluster.records.by_key.get(key)
         chain = self._backup[0].get(metadata_keys.managed_ledger(TopicName.parse(topic).path))
