@@ -92,6 +92,7 @@ def one_run(service_url: str, way: str, topic: str) -> float:
             topic,
             producer_name="bench",
             schema=magnetar.StringSchema() if way == "kept" else None,
+            batching_enabled=True,
             batching_max_messages=client_rate.BATCH_MESSAGES,
             batching_max_publish_delay_ms=client_rate.BATCH_DELAY_MS,
             batching_max_allowed_size_in_bytes=client_rate.BATCH_BYTES,
