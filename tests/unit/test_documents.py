@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -86,7 +87,8 @@ def test_every_magnetar_command_of_a_page_exists_with_its_options(page: str) -> 
             load_settings(given={name: value}, environment={})
         if not words or words[0] != "magnetar":
             continue
-        command, words = group, words[1:]
+        command: Any = group
+        words = words[1:]
         while hasattr(command, "commands"):
             command, words = command.commands[words[0]], words[1:]
         context = command.make_context("magnetar", words)
