@@ -79,6 +79,7 @@ def _broker_of(found: object) -> object:
 _DOMAIN = option(
     "domain", "-td --topic-domain", "Only topics of this domain.", ArgumentPlace.NOWHERE, read=choice(*DOMAINS)
 )
+_SYSTEM_TOO = option("includeSystemTopic", "-ist --include-system-topic", "System topics, too.", switch=True)
 _PARTITIONS = Argument("partitions", "The number of partitions.", ("-p", "--partitions"), ArgumentPlace.BODY, whole)
 
 
@@ -93,7 +94,7 @@ TOPICS = (
         "List a namespace's topics, partitions one by one.",
         "GET",
         "/admin/v2/{domain}/{tenant}/{namespace}",
-        (NAMESPACE, _DOMAIN),
+        (NAMESPACE, _DOMAIN, _SYSTEM_TOO),
         run=_of_both_domains,
     ),
     Command(

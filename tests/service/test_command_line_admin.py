@@ -23,6 +23,7 @@ def test_tenants_and_namespaces_live_and_die(magnetar: CommandLine) -> None:
     assert magnetar.admin("namespaces", "list", "acme") == ["acme/one"]
     magnetar.admin("topics", "create", "acme/one/t")
     assert magnetar.admin("namespaces", "topics", "acme/one") == ["persistent://acme/one/t"]
+    assert magnetar.admin("topics", "list", "acme/one", "--include-system-topic") == ["persistent://acme/one/t"]
     assert magnetar.fails("admin", "namespaces", "delete", "acme/one").endswith("Conflict)")
     magnetar.admin("topics", "delete", "acme/one/t")
     magnetar.admin("namespaces", "delete", "acme/one")
