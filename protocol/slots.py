@@ -1,0 +1,49 @@
+"""Slots: the unit in which brokers own topics.
+
+A cluster has a fixed number of slots, a power of two, chosen when it is created. Each partition, and each topic without
+partitions, lies in exactly one slot: partition i of topic T in slot (hash(T) + i) mod slots, a topic without partitions
+in slot hash(T) mod slots. So a look-up is arithmetic, and the partitions of a topic lie in consecutive slots. The
+broker that owns a slot owns what lies in it.
+
+The hash is CRC-32 of the full name, as for Pulsar's bundles. It is a part of the stored format and never changes.
+
+The records of slots are pages: `PAGES` of them, each with consecutive slots.
+"""
+
+import zlib
+
+from .topics import TopicName
+
+SLOTS_DEFAULT = 4096
+"""Of a new cluster, and of every cluster whose identity does not say otherwise. Never changes."""
+SLOTS_MAX = 1 << 16
+PAGES = 64
+SLOTS_MIN = PAGES
+
+
+def is_slot_count(slots: int) -> bool:
+    """Whether a cluster may have so many slots."""
+    return SLOTS_MIN <= slots <= SLOTS_MAX and slots & (slots - 1) == 0
+
+
+def first_slot(full_name: str, slots: int) -> int:
+    """The slot of a topic without partitions, or of partition 0. `full_name` has no partition suffix."""
+    return zlib.crc32(full_name.encode()) & (slots - 1)
+
+
+def slot_of(topic: TopicName, slots: int) -> int:
+    """The slot of a partition or of a topic without partitions."""
+    if topic.partition < 0:
+        return first_slot(topic.full, slots)
+    return (first_slot(topic.partitioned_name, slots) + topic.partition) & (slots - 1)
+
+
+def page_of(slot: int, slots: int) -> int:
+    """The page that holds a slot."""
+    return slot * PAGES // slots
+
+
+def slots_of_page(page: int, slots: int) -> range:
+    """The slots that a page holds."""
+    size = slots // PAGES
+    return range(page * size, (page + 1) * size)

@@ -1,0 +1,219 @@
+"""The control plane with metadata only: `python tests/simulation/scale.py --brokers 100 --topics 1000000`.
+
+It runs what decides, stores and tells who owns what, with members that only follow. For each event it prints metadata
+transactions, records written, messages, bytes and processor time. Nothing of it may grow with the number of topics,
+except what says so.
+"""
+
+import argparse
+import asyncio
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from magnetar.actors.coordinator.membership import Membership, Session
+from magnetar.actors.members.slot_view import SlotView, ViewState
+from magnetar.actors.slots.contents import SlotContents
+from magnetar.actors.slots.placement import SlotPlacement
+from magnetar.protocol.names import ROLE_BROKER
+from magnetar.protocol.slots import SLOTS_DEFAULT
+from magnetar.runtime.environment import Environment
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.epoch_guard import take_office
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.slot_rows import SlotRows
+from magnetar.storage.metadata.store import Guard, Write, WriteResult
+
+PAGE = 5000
+"""Topics of its slots that one answer brings a broker."""
+
+
+class CountingStore(MemoryMetadataStore):
+    """Counts what is written."""
+
+    transactions = 0
+    written = 0
+
+    async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
+        self.transactions += 1
+        self.written += len(writes)
+        return await super().write_many(writes, guard)
+
+
+class Follower:
+    """A broker as far as slots concern it."""
+
+    def __init__(self, broker: str, slots: int) -> None:
+        self.broker = broker
+        self.view = SlotView(slots)
+
+    def take(self, number: int, packed: bytes) -> list[int]:
+        """A push. Returns the slots that are this broker's since then."""
+        changed = self.view.take_changes(number, SlotRows.unpack(packed, self.view.slots))
+        return [slot for slot, one in changed.entries.items() if one.owner and one.owner.broker == self.broker]
+
+
+class Scale:
+    """A coordinator and its brokers. `messages` and `bytes` are what the coordinator sent and was sent."""
+
+    def __init__(self, slots: int) -> None:
+        self.env = Environment.real()
+        self.store = CountingStore()
+        self.contents = SlotContents(slots)
+        self.membership = Membership(1e9, 1.0)
+        self.membership.grace_left_s = 0.0
+        self.followers: dict[str, Follower] = {}
+        self.messages = 0
+        self.bytes = 0
+        self.claimed = 0
+        self.member_cpu_s = 0.0
+        self.placement: SlotPlacement
+
+    async def start(self) -> None:
+        await create_cluster(self.store, "c", 0)
+        office = await take_office(self.store)
+        self.placement = SlotPlacement(
+            self.env, office, self.membership, self.contents.slots, self._push, self.contents.is_empty
+        )
+        await self.placement.start()
+
+    async def join(self, broker: str) -> None:
+        self.membership.register(Session(ROLE_BROKER, broker, "1", "h", 1, {}, None))  # type: ignore[arg-type]
+        follower = Follower(broker, self.contents.slots)
+        rows = self.placement.table.rows().pack()
+        self._sent(2, len(rows))
+        follower.view.take_listing(self.placement.number, SlotRows.unpack(rows, self.contents.slots))
+        self.followers[broker] = follower
+        self.placement.broker_joined()
+        await self.placement.settle()
+
+    async def lose(self, broker: str) -> None:
+        session = self.membership.find(ROLE_BROKER, broker)
+        assert session is not None and self.membership.end(session)
+        del self.followers[broker]
+        self.placement.broker_lost(broker)
+        await self.placement.settle()
+
+    async def even_out(self) -> int:
+        """Move slots that hold topics, a piece at a time; each source is asked to release its slots."""
+        moved = 0
+        while moves := self.placement.table.rebalance(sorted(self.followers), 64):
+            owners = [self.placement.table.get(slot).owner for slot in moves]
+            self.placement.hold(moves)
+            self._sent(2 * len(dict.fromkeys(owners)), 20 * len(moves))
+            self.placement.force(moves)
+            self.placement.unhold(moves)
+            await self.placement.settle()
+            moved += len(moves)
+        return moved
+
+    def check(self) -> None:
+        """Every member has the coordinator's table."""
+        for follower in self.followers.values():
+            assert follower.view.state is ViewState.COMPLETE
+            for slot in range(self.contents.slots):
+                assert follower.view.get(slot) == self.placement.table.get(slot)
+
+    def _push(self, number: int, rows: SlotRows) -> None:
+        packed = rows.pack()
+        self._sent(len(self.followers), len(packed) * len(self.followers))
+        started = time.process_time()
+        gained = {broker: one.take(number, packed) for broker, one in self.followers.items()}
+        self.member_cpu_s += time.process_time() - started
+        for slots in gained.values():
+            while slots:  # the broker asks what lies in its new slots, to load it
+                members, done = self.contents.page(slots, PAGE)
+                self._sent(2, 100 + 40 * len(members))
+                self.claimed += len(members)
+                slots = slots[done:]
+
+    def _sent(self, messages: int, size: int) -> None:
+        self.messages += messages
+        self.bytes += size
+
+
+class Event:
+    """Prints what happened within the `with` block."""
+
+    def __init__(self, scale: Scale, what: str) -> None:
+        self._scale, self._what = scale, what
+
+    def _figures(self) -> list[float]:
+        one = self._scale
+        return [
+            one.store.transactions,
+            one.store.written,
+            one.messages,
+            one.bytes / 1e3,
+            one.claimed,
+            (time.process_time() - one.member_cpu_s) * 1e3,
+        ]
+
+    def __enter__(self) -> "Event":
+        self._before = self._figures()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        found = [now - before for now, before in zip(self._figures(), self._before, strict=True)]
+        self.transactions, self.records, self.messages, self.kilobytes, self.claimed, self.cpu_ms = found
+        per = f"{self.messages / self.claimed:8.3f}" if self.claimed else "       -"
+        print(
+            f"{self._what:42} {self.transactions:6.0f} {self.records:7.0f} {self.messages:8.0f} {per} "
+            f"{self.kilobytes:9.0f} {self.claimed:8.0f} {self.cpu_ms:9.1f}",
+            flush=True,
+        )
+
+
+async def measure(brokers: int, topics: int, partitions: int, slots: int) -> None:
+    scale = Scale(slots)
+    await scale.start()
+    print(
+        f"{brokers} brokers, {topics} topics of {partitions or 'no'} partitions, {slots} slots\n"
+        f"{'event':42} {'trans.':>6} {'records':>7} {'messages':>8} {'per part.':>8} {'kB sent':>9} {'parts':>8} "
+        f"{'CPU ms':>9}"
+    )
+    names = [f"broker-{number:03}" for number in range(brokers)]
+    with Event(scale, "all brokers join an empty cluster"):
+        for name in names:
+            await scale.join(name)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with Event(scale, "all topics enter the index"):
+        for number in range(topics):
+            scale.contents.change(f"persistent://public/default/topic-{number:07}", None, partitions)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    print(f"  the index, names included: {grown / topics:.0f} bytes a topic")
+    with Event(scale, "one broker dies"):
+        await scale.lose(names[brokers // 2])
+    with Event(scale, "a broker joins, slots with topics wait"):
+        await scale.join("broker-new")
+    with Event(scale, "slots are evened out, 64 at a time"):
+        await scale.even_out()
+    with Event(scale, "ten brokers die at once"):
+        for name in names[:10]:
+            session = scale.membership.find(ROLE_BROKER, name)
+            assert session is not None and scale.membership.end(session)
+            del scale.followers[name]
+            scale.placement.broker_lost(name)
+        await scale.placement.settle()
+    scale.check()
+    await scale.placement.close()
+    scale.env.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--brokers", type=int, default=100)
+    parser.add_argument("--topics", type=int, default=1_000_000)
+    parser.add_argument("--partitions", type=int, default=0)
+    parser.add_argument("--slots", type=int, default=SLOTS_DEFAULT)
+    asked = parser.parse_args()
+    asyncio.run(measure(asked.brokers, asked.topics, asked.partitions, asked.slots))
+
+
+if __name__ == "__main__":
+    main()
