@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 PATTERNS = {
@@ -17,11 +18,11 @@ REFUSED = re.compile(r"ledger \d+: (\d+) writes were refused by the fence")
 REGISTERED = re.compile(r": (broker-\d+) registered \(incarnation (\w+)")
 
 
-def count_events(directory: Path) -> Counter[str]:
+def count_events(directories: Sequence[Path]) -> Counter[str]:
     """Counts so far, of all processes that there were. `failovers`: incarnations of brokers that were replaced."""
     counts: Counter[str] = Counter(dict.fromkeys(PATTERNS, 0))
     incarnations: dict[str, set[str]] = {}
-    for path in sorted(directory.glob("worker-*.err")):
+    for path in sorted(path for directory in directories for path in directory.glob("worker-*.err")):
         with path.open(errors="replace") as lines:
             for line in lines:
                 for name, pattern in PATTERNS.items():

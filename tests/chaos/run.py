@@ -1,20 +1,19 @@
 """`make chaos`: a cluster on a Ray of its own, harmed every 5 s, under producers and consumers in other processes.
 
-    python tests/chaos/run.py [--rounds N] [--seconds 60] [--seed S]
+    python tests/chaos/run.py [--rounds N] [--seconds 60] [--seed S] [--nodes 4]
 
 A round without faults comes first: its publish rate is the reference. The last 10 s of a round have no faults, so that
 the time to come back can be seen. The seed fixes which faults are drawn, not what they meet. Logs are
-kept in build/chaos, data too when a safety check fails. Exit status: 0 when all
+kept in build/chaos, data too when a safety check fails. With `--nodes` the cluster runs on so many Ray nodes with
+addresses of their own, each with a broker and a bookie, and nodes are cut off the network, too. Exit status: 0 when all
 safety checks and targets hold, 1 when a safety check fails, 2 when only a target of speed or a minimum of faults is
 missed. docs/RELIABILITY.md says what this shows.
 """
 
 import argparse
 import json
-import logging
 import os
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -23,8 +22,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import ray
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
@@ -36,22 +33,20 @@ from chaos.checking import Checking
 from chaos.events import count_events
 from chaos.faults import Faults
 from chaos.judging import Outcome, judge, plain
+from chaos.nodes import CONTROL, on_nodes
 from chaos.publishing import place_of
+from chaos.sites import OneMachine, SeveralNodes, Site
 from chaos.workloads import ProcessWorkload, RayWorkload, Running
 from magnetar.cluster.handle import Cluster
 from support.checks.chaos_checks import Message, find_backlogs, longest, stall_after
+from support.clients.partitions import create_partitioned
+from support.nodes.namespaces import reason_to_skip
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "chaos"
-BROKERS, BOOKIES, PARTITIONS = 2, 4, 2
+PARTITIONS = 2
 FAULT_EVERY_S = 5.0
 QUIET_S = 10.0
-SETTINGS = {
-    "managedLedgerMaxEntriesPerLedger": 2000,
-    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-    "addEntryTimeoutSec": 1.0,
-    "auditorPeriodicCheckInterval": 10.0,
-}
 KEEPER = "keeper"
 """A subscription that never acknowledges, so that nothing is trimmed."""
 PUBLISHERS = {
@@ -107,37 +102,30 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of a round")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--nodes", type=int, default=0, help="Ray nodes with addresses of their own; needs root")
     options = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if options.nodes and CONTROL not in os.environ:
+        reason = reason_to_skip()
+        if reason is not None:
+            parser.error(reason)
+        return on_nodes(options.nodes, __file__, [*sys.argv[1:], f"--seed={options.seed}"])
     outcome = Outcome(options.rounds, options.seconds, options.seed)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    os.environ.pop("RAY_ADDRESS", None)
     kept = Path(tempfile.mkdtemp(prefix="magnetar-chaos-", dir=RESULTS))
-    ray_directory = tempfile.mkdtemp(prefix="chaos-ray-")
+    where = f" on {options.nodes} nodes" if options.nodes else ""
     console.print(
-        f"chaos: {options.rounds} rounds of {options.seconds:.0f} s, seed {options.seed}; everything lies in {kept}"
+        f"chaos{where}: {options.rounds} rounds of {options.seconds:.0f} s, seed {options.seed}; everything lies in "
+        f"{kept}"
     )
-    ray.init(
-        address="local",
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.CRITICAL,
-        _temp_dir=ray_directory,
-    )
-    logs = Path(ray_directory) / "session_latest" / "logs"
+    site = SeveralNodes(options.nodes) if options.nodes else OneMachine(kept)
     try:
-        with magnetar.start(
-            data_dir=kept / "data", brokers=BROKERS, bookies=BOOKIES, port=0, admin_port=0, settings=SETTINGS
-        ) as cluster:
-            run(cluster, kept, logs, outcome)
+        with site.start() as cluster:
+            run(cluster, kept, site, outcome)
     finally:
-        ray.shutdown()
-        shutil.copytree(logs, kept / "logs", ignore_dangling_symlinks=True)
-        shutil.rmtree(ray_directory, ignore_errors=True)
+        site.end(kept)
     status = judge(outcome, console)
-    if status != 1:
-        shutil.rmtree(kept / "data")
+    site.keep_data(kept, unsafe=status == 1)
     (kept / "outcome.json").write_text(json.dumps(plain(outcome), indent=1))
     (RESULTS / "latest.json").write_text(json.dumps(plain(outcome), indent=1))
     return status
@@ -172,22 +160,22 @@ def start_workloads(cluster: Cluster, kept: Path) -> tuple[list[Running], dict[s
     return consumers, publishers
 
 
-def run(cluster: Cluster, kept: Path, logs: Path, outcome: Outcome) -> None:
+def run(cluster: Cluster, kept: Path, site: Site, outcome: Outcome) -> None:
     """The rounds, then the checks."""
     with cluster.client() as client:
         for name in PUBLISHERS:
-            create_partitioned(cluster, f"chaos-{name}")
+            create_partitioned(cluster, f"chaos-{name}", PARTITIONS)
             client.subscribe(f"chaos-{name}", KEEPER).close()
     consumers, publishers = start_workloads(cluster, kept)
     try:
         time.sleep(2.0)  # until everything is warm
         begin = time.monotonic()
         time.sleep(outcome.seconds)
-        before = count_events(logs)
+        before = count_events(site.logs)
         for workload in consumers:
             workload.mark()
         middle = time.monotonic()
-        faults = Faults(outcome.seed, BROKERS, BOOKIES)
+        faults = site.faults(outcome.seed)
         for number in range(outcome.rounds):
             outcome.lasts.append(one_round(number, faults, outcome.seconds))
         end = time.monotonic()
@@ -198,7 +186,7 @@ def run(cluster: Cluster, kept: Path, logs: Path, outcome: Outcome) -> None:
         histories = {name: workload.result() for name, workload in publishers.items()}
         for workload in consumers:
             workload.stop()
-        events = count_events(logs)
+        events = count_events(site.logs)
         events.subtract(before)
         outcome.events = dict(events)
         measure(outcome, histories, (begin, middle, end))
@@ -289,17 +277,6 @@ def backlogs_of(cluster: Cluster, topic: str) -> dict[str, int]:
     with urllib.request.urlopen(url, timeout=20) as answer:
         subscriptions = json.load(answer)["subscriptions"]
     return {name: one["msgBacklog"] for name, one in subscriptions.items() if one["isDurable"]}
-
-
-def create_partitioned(cluster: Cluster, topic: str) -> None:
-    request = urllib.request.Request(
-        f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic}/partitions",
-        data=json.dumps(PARTITIONS).encode(),
-        headers={"Content-Type": "application/json"},
-        method="PUT",
-    )
-    with urllib.request.urlopen(request, timeout=20):
-        pass
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 READY_S, DONE_S = 60.0, 240.0
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -122,12 +123,15 @@ class RayActor:
 
 
 class RayWorkload:
-    """See `RayActor`. It takes no CPU of Ray's, so that it never waits for a place."""
+    """See `RayActor`. It takes no CPU of Ray's, so that it never waits for a place. It stays on this node,
+    which is never harmed.
+    """
 
     def __init__(self, name: str, action: str, *arguments: str) -> None:
         self.name = name
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers cannot import it before `RayActor`
-        made: Any = ray.remote(RayActor).options(num_cpus=0, max_restarts=0)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        made: Any = ray.remote(RayActor).options(num_cpus=0, max_restarts=0, scheduling_strategy=here)
         self._actor = made.remote(TESTS, action, list(arguments))
 
     def wait_ready(self) -> None:

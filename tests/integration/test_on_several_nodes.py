@@ -1,0 +1,143 @@
+"""A cluster on four Ray nodes that have addresses of their own: where its processes are, and what a lost node costs.
+
+The first tests share a cluster and leave it whole. The publisher keeps only what its callbacks said.
+"""
+
+import pulsar
+import pytest
+
+import magnetar
+from support.clients.partitions import create_partitioned
+from support.clients.workload import Publisher, check_history, read_log
+from support.nodes.network import Cut
+from support.servers.ray_nodes import wait_until
+
+NODES = 4
+SMALL_LEDGERS = {
+    "managedLedgerMaxEntriesPerLedger": 500,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "addEntryTimeoutSec": 1.0,
+}
+OUTSIDE = {
+    "advertisedListeners": "inside:pulsar://{host}:{port},outside:pulsar+proxy://pulsar.example.com:6600",
+    "bindAddresses": "outside:pulsar://0.0.0.0:6600",
+}
+GAP_MAX_S = 15.0
+"""Until a session has ended, and the topics have moved; the rest is for a machine that has much else to do."""
+
+
+@pytest.fixture(scope="module")
+def shared(shared_hosts):
+    with shared_hosts.start_cluster(brokers=NODES, bookies=NODES, settings=SMALL_LEDGERS | OUTSIDE) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(hosts, shared):
+    """Whole at the start of each test. The test's own sockets are the client host's."""
+    wait_until_whole(shared)
+    with hosts.client.network():
+        yield shared
+
+
+def wait_until_whole(cluster):
+    wait_until(lambda: len(cluster.places()) == 2 * NODES + 1, "all brokers and bookies run", 60)
+
+
+def create_topic(cluster, topic):
+    """A partition for each broker, and a subscription that keeps what is published."""
+    create_partitioned(cluster, topic, NODES)
+    with cluster.client() as client:
+        client.subscribe(topic, "keeper", initial_position=magnetar.InitialPosition.Earliest).close()
+
+
+def check_nothing_is_lost(cluster, publisher):
+    with cluster.client() as client:
+        check_history(publisher.history, read_log(client, publisher.topic))
+    assert not publisher.history.failed
+
+
+def test_a_start_on_four_nodes_puts_a_broker_and_a_bookie_on_each(hosts, cluster):
+    places = cluster.places()
+    for role in ("broker", "bookie"):
+        assert {places[f"{role}-{number + 1}"] for number in range(NODES)} == set(hosts.nodes)
+
+
+@pytest.mark.parametrize("how", list(Cut))
+def test_publishing_goes_on_while_a_node_is_cut_off_and_it_joins_again(hosts, cluster, how):
+    topic = f"cut-{how.name.lower().replace('_', '-')}"
+    create_topic(cluster, topic)
+    node = hosts.nodes[1]
+    client = cluster.client(keep_alive_interval_s=1)
+    with Publisher(cluster.service_url, topic, client=client) as publisher:
+        publisher.wait_for(1000)
+        publisher.reset_gap()
+        hosts.cut(node, how)
+        publisher.wait_for(1000)
+        hosts.heal(node)
+        publisher.wait_for(1000)
+    assert publisher.history.longest_gap_s < GAP_MAX_S
+    wait_until_whole(cluster)
+    check_nothing_is_lost(cluster, publisher)
+
+
+def publish_and_receive(client, topic):
+    """A message for each partition, by a client of either library."""
+    consumer = client.subscribe(topic, "s")
+    for number in range(NODES):
+        client.create_producer(f"{topic}-partition-{number}").send(b"%d" % number)
+    assert sorted(consumer.receive(10_000).data() for _ in range(NODES)) == [b"%d" % number for number in range(NODES)]
+
+
+def test_a_client_that_reaches_one_node_gets_to_all_brokers_through_it(hosts, cluster):
+    entry = hosts.nodes[1]
+    places = cluster.places()
+    urls = {f"pulsar://{places[f'broker-{number}'].address}:{6649 + number}" for number in range(1, NODES + 1)}
+    assert set(cluster.service_urls) == urls, "each broker has the port of its number, on whichever node"
+    at_broker, at_listener = next(url for url in urls if entry.address in url), f"pulsar://{entry.address}:6600"
+    for name in ("by-listener", "by-scheme", "by-the-official-client", "by-nobody"):
+        create_partitioned(cluster, name, NODES)
+    for node in hosts.nodes:
+        if node is not entry:
+            hosts.network.cut(hosts.client, Cut.BOTH_WAYS, of=node)
+    with magnetar.Client(at_listener) as client:
+        publish_and_receive(client, "by-listener")
+    with magnetar.Client(at_broker.replace("pulsar:", "pulsar+proxy:")) as client:
+        publish_and_receive(client, "by-scheme")
+    official = pulsar.Client(at_listener, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    publish_and_receive(official, "by-the-official-client")
+    official.close()
+    with (
+        magnetar.Client(at_broker, operation_timeout_seconds=2, connection_timeout_ms=500) as direct,
+        pytest.raises((magnetar.Timeout, magnetar.ConnectError)),
+    ):
+        publish_and_receive(direct, "by-nobody")
+
+
+def test_a_node_cut_off_from_the_coordinator_alone_gives_its_topics_up(hosts, cluster):
+    """Its broker reaches the clients and most bookies all the time, and may not go on acknowledging."""
+    create_topic(cluster, "half-cut")
+    node = hosts.nodes[2]
+    with Publisher(cluster.service_url, "half-cut") as publisher:
+        publisher.wait_for(1000)
+        publisher.reset_gap()
+        hosts.network.cut(node, of=hosts.head)
+        wait_until(lambda: node not in cluster.places().values(), "the node's session ends", 30)
+        publisher.wait_for(2000)
+        hosts.heal(node)
+        publisher.wait_for(1000)
+    assert publisher.history.longest_gap_s < GAP_MAX_S
+    wait_until_whole(cluster)
+    check_nothing_is_lost(cluster, publisher)
+
+
+def test_a_node_that_is_killed_whole_costs_a_moment_and_nothing_acknowledged(hosts, cluster):
+    """The last test of this cluster, which lacks the node's broker and bookie from here on."""
+    create_topic(cluster, "killed")
+    with Publisher(cluster.service_url, "killed") as publisher:
+        publisher.wait_for(1000)
+        publisher.reset_gap()
+        hosts.kill(hosts.nodes[3])
+        publisher.wait_for(2000)
+    assert publisher.history.longest_gap_s < GAP_MAX_S
+    check_nothing_is_lost(cluster, publisher)
