@@ -20,7 +20,7 @@ from .interceptors import ConsumerInterceptor, ProducerInterceptor
 from .key_ranges import checked_ranges
 from .key_shared_policy import ConsumerKeySharedPolicy
 from .message_id import MessageId
-from .options import Options, WantedTopics, checked_topics, compiled_pattern, option
+from .options import Options, WantedTopics, check_function, checked_topics, compiled_pattern, option
 from .outgoing_message import OutgoingMessage
 from .redelivery_backoff import RedeliveryBackoff, check_backoff
 
@@ -153,13 +153,16 @@ class ClientConfiguration(Options):
         "tls_allow_insecure_connection",
         "tls_validate_hostname",
         "logger",
-        "listener_name",
         "tls_private_key_file_path",
         "tls_certificate_file_path",
     )
     WITHOUT_EFFECT = ("io_threads", "message_listener_threads")
 
-    service_url: str | None = option(None, "`pulsar://host:port`, several as `pulsar://a:1,b:2`.", text=True)
+    service_url: str | None = option(
+        None,
+        "`pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers forward to others.",
+        text=True,
+    )
     operation_timeout_seconds: int = option(
         30, "Seconds that creating a producer, subscribing and seeking may take.", minimum=1
     )
@@ -167,6 +170,15 @@ class ClientConfiguration(Options):
     concurrent_lookup_requests: int = option(50_000, "Maximum number of lookups in flight.", minimum=1)
     keep_alive_interval_s: float = option(
         30.0, "The client sends a PING after this many silent seconds. After as many more it closes the connection."
+    )
+    listener_name: str | None = option(
+        None, "The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.", text=True
+    )
+    silence_timeout_ms: int = option(
+        1_000,
+        "Milliseconds without a receipt or an answer after which the client asks another broker who owns the topic. It "
+        "moves there if that changed; 0 = it never asks.",
+        minimum=0,
     )
     stats_interval_in_seconds: int = option(600, "Seconds of an interval of statistics; 0 = without end.", minimum=0)
     backoff_initial_ms: int = option(20, "Milliseconds before the first retry.", minimum=1)
@@ -247,6 +259,9 @@ class ProducerConfiguration(Options):
     )
     chunking_enabled: bool = option(
         False, "Whether a message that is too large for one entry is published in chunks; needs batching off."
+    )
+    stop_on_failure: bool = option(
+        False, "Whether a message that fails ends its producer of the topic or partition, so that none overtakes it."
     )
 
     def check(self) -> None:
@@ -376,6 +391,7 @@ class ConsumerConfiguration(Options):
 
     def check(self) -> None:
         object.__setattr__(self, "schema", as_schema(self.schema))
+        check_function("message_listener", self.message_listener)
         _check_reader(self.crypto_key_reader)
         for name in ("ack_timeout_redelivery_backoff", "negative_ack_redelivery_backoff"):
             check_backoff(name, getattr(self, name))
@@ -455,6 +471,7 @@ class ReaderConfiguration(Options):
 
     def check(self) -> None:
         object.__setattr__(self, "schema", as_schema(self.schema))
+        check_function("reader_listener", self.reader_listener)
         _check_reader(self.crypto_key_reader)
         topics = checked_topics(self.topic)
         if isinstance(topics, re.Pattern):

@@ -4,10 +4,8 @@
 or consumer go to the one registered under its id. When the connection ends, every open request fails with
 ConnectionClosed, and every registered endpoint is told once.
 
-A silent peer is detected as in Pulsar's clients: a PING after one silent keep-alive interval, the end after a second
-one. The time is not shorter while receipts are due, because entries that are resent to a broker that was only slow are
-stored twice. A broker that has died has lost its sockets. One that resumes after a pause finds its session over and
-closes them.
+`client.network.liveness` says what is done about a broker that falls silent. Nothing that still comes on a closed
+connection is read.
 """
 
 import asyncio
@@ -19,7 +17,8 @@ from typing import Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as WireMessage
 
-from ...protocol.commands import encode, ping, pong
+from ...protocol.addresses import Address, address_text
+from ...protocol.commands import encode, pong
 from ...protocol.errors import ConnectError, ConnectionClosed, MagnetarError, ProtocolError, exception_for_server_error
 from ...protocol.frames import FRAME_PADDING_BYTES, FrameDecoder
 from ...protocol.names import CLIENT_VERSION, PROTOCOL_VERSION
@@ -33,24 +32,39 @@ from ...protocol.pulsar_pb2 import (
     CommandWatchTopicUpdate,
     FeatureFlags,
 )
+from ...protocol.topics import TopicName
+from ...runtime.sockets import probe_when_idle, unacknowledged_s
 from ...runtime.transitions import check_transition
+from ..network.liveness import Liveness
+from ..network.questions import Sent
+from ..network.requests import Answering, PendingRequests
+from ..network.service_url import format_address
 from .configuration import ClientConfiguration
-from .service_url import Address, format_address
 
 logger = logging.getLogger(__name__)
 
 MESSAGE_SIZE_DEFAULT_BYTES = 5 * 1024 * 1024
 HANDSHAKE_FRAME_MAX_BYTES = 64 * 1024 * 1024
+PROBE_IDLE_S = 3
+"""After so many seconds without data the kernel asks the broker's machine,"""
+PROBE_INTERVAL_S = 1
+"""so often,"""
+PROBES = 3
+"""and ends the connection after so many questions without an answer."""
 
 
 class Endpoint(Protocol):
     """A producer or consumer that lives on a connection."""
 
+    @property
+    def topic(self) -> TopicName: ...
     def connection_lost(self, connection: "ClientConnection", reason: MagnetarError) -> None: ...
     def closed_by_broker(self, connection: "ClientConnection") -> None: ...
 
 
 class ProducerEndpoint(Endpoint, Protocol):
+    @property
+    def inflight(self) -> Sequence[Sent]: ...
     def receipt(self, command: CommandSendReceipt) -> None: ...
     def send_error(self, command: CommandSendError) -> None: ...
 
@@ -126,19 +140,20 @@ class ClientConnection(asyncio.Protocol):
         self.closed = False
         """Whether the state is CLOSED: writing asks for this at each frame."""
         self._configuration = configuration
-        self._proxied = proxied
+        self.proxied = proxied
+        """The broker behind the proxy at `address`."""
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[FeatureFlags] = self._loop.create_future()
         """Done when the broker has answered CONNECT, with what it can do. Raises ConnectError."""
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX_BYTES)
-        self.requests: dict[int, asyncio.Future[WireMessage]] = {}
-        """What waits for an answer, by request id."""
-        self._limits: dict[int, tuple[asyncio.Timeout, ...]] = {}
+        self.requests = PendingRequests()
         self._request_id = 0
         self._transport: asyncio.Transport | None = None
-        self._heard = False
-        self._asked = False
-        self._timer: asyncio.TimerHandle | None = None
+        self.heard_at = self._loop.time()
+        """When something came last."""
+        self.liveness = Liveness(
+            self, self._loop, configuration.keep_alive_interval_s, configuration.silence_timeout_ms / 1000
+        )
         self._handlers: dict[int, Callable[[BaseCommand, bytes | None], None]] = {
             BaseCommand.SEND_RECEIPT: self._on_receipt,
             BaseCommand.MESSAGE: self._on_message,
@@ -153,6 +168,7 @@ class ClientConnection(asyncio.Protocol):
         self._handlers.update(dict.fromkeys(_ANSWERS, self.on_answer))
         self._handlers[BaseCommand.WATCH_TOPIC_LIST_SUCCESS] = partial(_hand_over_list, self)
         self._handlers[BaseCommand.WATCH_TOPIC_UPDATE] = partial(_hand_over_update, self)
+        self._handlers[BaseCommand.PONG] = partial(_note_pong, self)
         self._handlers[BaseCommand.REACHED_END_OF_TOPIC] = partial(_note_end, self)
 
     # ---- For those who use it ----
@@ -169,8 +185,12 @@ class ClientConnection(asyncio.Protocol):
         timeout_s: float,
         answer_type: type[Answer],
         deadline: asyncio.Timeout | None = None,
+        *,
+        anywhere: bool = False,
     ) -> Answer:
         """Send `command`, which carries `request_id`, and return the answer with that id.
+
+        `anywhere`: another broker could answer as well, so it fails early if this one is silent.
 
         The broker may answer PRODUCER first with the word that the producer waits for access. From then on there is no
         time-out, and no `deadline` of the caller.
@@ -180,16 +200,15 @@ class ClientConnection(asyncio.Protocol):
         """
         if self.closed:
             raise ConnectionClosed(f"the connection to {format_address(self.address)} is closed")
-        future: asyncio.Future[WireMessage] = self._loop.create_future()
-        self.requests[request_id] = future
+        requests, future = self.requests, cast(Answering, self._loop.create_future())
+        requests.begin(request_id, future, anywhere=anywhere)
         try:
             self.write(encode(command))
             async with asyncio.timeout(timeout_s) as limit:
-                self._limits[request_id] = (limit,) if deadline is None else (limit, deadline)
+                requests.limit(request_id, (limit,) if deadline is None else (limit, deadline))
                 answer = await future
         finally:
-            self.requests.pop(request_id, None)
-            self._limits.pop(request_id, None)
+            requests.end(request_id)
         if not isinstance(answer, answer_type):
             error = ProtocolError(
                 f"the broker answered {type(command).__name__} with {type(answer).__name__}, which does not fit"
@@ -203,6 +222,15 @@ class ClientConnection(asyncio.Protocol):
         """What the broker can do, as it said when it answered CONNECT."""
         return self.ready.result()
 
+    @property
+    def broker(self) -> Address:
+        """The broker's own address, behind a proxy, too."""
+        return self.proxied or self.address
+
+    def unacknowledged_s(self) -> float:
+        """See `runtime.sockets`."""
+        return unacknowledged_s(self._transport)
+
     def socket_number(self) -> int:
         """The file descriptor, −1 when there is none."""
         socket = None if self.closed or self._transport is None else self._transport.get_extra_info("socket")
@@ -211,11 +239,15 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send one frame; without effect on a closed connection."""
         if self._transport is not None and not self.closed:
+            if self.liveness.resting:
+                self.liveness.expect()
             self._transport.write(data)
 
     def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send many frames at once; without effect on a closed connection."""
         if self._transport is not None and not self.closed:
+            if self.liveness.resting:
+                self.liveness.expect()
             self._transport.writelines(parts)
 
     def close(self, reason: MagnetarError | None = None) -> None:
@@ -225,16 +257,13 @@ class ClientConnection(asyncio.Protocol):
         self._become(ConnectionState.CLOSED)
         self.closed = True
         reason = reason or ConnectionClosed(f"the connection to {format_address(self.address)} was closed")
-        if self._timer is not None:
-            self._timer.cancel()
+        self.liveness.end()
         if self._transport is not None:
             # Not `close`, which would first wait for a peer that may have stopped reading.
             self._transport.abort()
         if not self.ready.done():
             self.ready.set_exception(ConnectError(str(reason)))
-        for future in list(self.requests.values()):
-            if not future.done():
-                future.set_exception(ConnectionClosed(str(reason)))
+        self.requests.fail_all(ConnectionClosed(str(reason)))
         endpoints = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
         self.producers.clear()
         self.consumers.clear()
@@ -250,11 +279,11 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        probe_when_idle(transport, PROBE_IDLE_S, PROBE_INTERVAL_S, PROBES)
         command = CommandConnect(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
-        if self._proxied is not None:
-            command.proxy_to_broker_url = format_address(self._proxied)
+        if self.proxied is not None:
+            command.proxy_to_broker_url = address_text(self.proxied)  # as Pulsar's clients write it
         self.write(encode(command))
-        self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
         detail = f": {exc}" if exc else ""
@@ -264,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self.heard_at = self._loop.time()
         try:
             for command, entry in self._decoder.feed(data):
                 handler = self._handlers.get(command.type)
@@ -273,23 +302,6 @@ class ClientConnection(asyncio.Protocol):
         except MagnetarError as error:
             logger.warning("%s sent a malformed frame: %s", format_address(self.address), error)
             self.close(error)
-
-    # ---- Keep-alive ----
-
-    def _schedule_check(self) -> None:
-        self._timer = self._loop.call_later(self._configuration.keep_alive_interval_s, self._check)
-
-    def _check(self) -> None:
-        if self._heard:
-            self._heard = self._asked = False
-        elif self._asked:
-            self.close(ConnectionClosed(f"the broker at {format_address(self.address)} does not answer"))
-            return
-        else:
-            self._asked = True
-            if self.state is ConnectionState.READY:
-                self.write(ping())
-        self._schedule_check()
 
     # ---- Frames ----
 
@@ -300,6 +312,7 @@ class ClientConnection(asyncio.Protocol):
             self._decoder = FrameDecoder(self.message_size_max_bytes + FRAME_PADDING_BYTES)
         if not self.ready.done():
             self._become(ConnectionState.READY)
+            self.liveness.begin()
             self.ready.set_result(command.connected.feature_flags)
 
     def _on_ping(self, command: BaseCommand, entry: bytes | None) -> None:
@@ -309,21 +322,16 @@ class ClientConnection(asyncio.Protocol):
         """An answer to a request of this client: it goes to the one that waits for it."""
         answer = getattr(command, _ANSWERS[command.type])
         if command.type == BaseCommand.PRODUCER_SUCCESS and not answer.producer_ready:
-            for limit in self._limits.get(answer.request_id, ()):
-                limit.reschedule(None)
+            self.requests.put_off(answer.request_id)
             return
-        future = self.requests.get(answer.request_id)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        self.requests.answer(answer.request_id, answer)
 
     def _on_error(self, command: BaseCommand, entry: bytes | None) -> None:
         error = exception_for_server_error(command.error.error, command.error.message)
         if not self.ready.done():
             self.ready.set_exception(error)
             return
-        future = self.requests.get(command.error.request_id)
-        if future is not None and not future.done():
-            future.set_exception(error)
+        self.requests.fail(command.error.request_id, error)
 
     def _on_receipt(self, command: BaseCommand, entry: bytes | None) -> None:
         producer = self.producers.get(command.send_receipt.producer_id)
@@ -365,6 +373,10 @@ def _hand_over_list(connection: ClientConnection, command: BaseCommand, entry: b
     if watcher is not None:
         watcher.listed(command.watchTopicListSuccess)
     connection.on_answer(command, entry)
+
+
+def _note_pong(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
+    connection.liveness.ponged()
 
 
 def _note_end(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:

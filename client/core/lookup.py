@@ -1,20 +1,30 @@
 """Finding brokers: connections shared by address, and the owner of a topic.
 
 Any broker answers LOOKUP and PARTITIONED_METADATA. The service URL's hosts are tried in turn, beginning at a random
-one; one that works is kept. A lookup follows redirects. It is repeated with back-off while the failure is temporary
-(`is_retriable`) and the operation's time-out has not passed.
+one; one that works is kept. Behind them come the brokers that lookups named. One that is silent, or whose connection
+has ended, comes last. If a host does not answer at once, the next one is tried beside it (`CONNECT_STAGGER_S`).
+
+A lookup follows redirects. It is repeated with back-off while the failure is temporary (`is_retriable`) and the
+operation's time-out has not passed. A topic's owner may have been lost a moment ago, and a connection to it hang. So a
+try waits `CONNECT_WAIT_S` only, and then the owner is looked up again; the attempt to connect goes on beside that.
+
+`elsewhere` is what `client.network.liveness` asks about a connection that is silent.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from google.protobuf.message import Message as WireMessage
 
+from ...protocol.addresses import Address
 from ...protocol.errors import (
     AlreadyClosed,
     ConnectError,
+    ConnectionClosed,
     MagnetarError,
     ProtocolError,
     Timeout,
@@ -35,16 +45,30 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
+from ..network.service_url import format_address, goes_through_proxy, parse_service_url
 from ..schemas.schema import SchemaInfo
 from .configuration import ClientConfiguration
 from .connection import Answer, ClientConnection, connect
-from .service_url import Address, parse_service_url
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+AskElsewhere = Callable[[ClientConnection, str, bool], Awaitable[str]]
+"""See `Lookup.elsewhere`."""
 
 REDIRECTS_MAX = 20
 PARTITIONS_MAX = 100_000
 """A broker's answer with more partitions than this is an error: each costs a producer or consumer."""
+CONNECT_STAGGER_S = 0.3
+CONNECT_WAIT_S = 1.0
+KNOWN_BROKERS_MAX = 64
+"""Brokers that are kept in mind beside the hosts of the service URL: those that lookups named last."""
+ASKED_ELSEWHERE_MAX = 3
+"""Brokers that one question about a silent one goes to, until one answers."""
+NEW_CONNECTION_S = 2.0
+"""For a new connection to a silent broker, and a question on it."""
 TRY_TIMEOUT_S = 5.0
 """One question to one broker: a broker that has stopped keeps its sockets open, and another one can answer as well."""
 
@@ -56,6 +80,9 @@ class ConnectionPool:
         self._configuration = configuration
         self._connections: dict[tuple[Address, Address | None], ClientConnection] = {}
         self._connecting: dict[tuple[Address, Address | None], asyncio.Task[ClientConnection]] = {}
+        self.elsewhere: AskElsewhere | None = None
+        """What connections ask when their broker is silent."""
+        self._tasks = Tasks()
         self._closed = False
 
     def sockets(self) -> list[int]:
@@ -78,10 +105,20 @@ class ConnectionPool:
         # Shielded: others may be waiting for the same connection.
         return await asyncio.shield(task)
 
-    def is_broken(self, address: Address) -> bool:
-        """Whether the last connection to `address` has ended, so that others are worth trying first."""
+    def rank(self, address: Address) -> int:
+        """How good `address` is to ask, lower is better: connected, unknown, silent or its connection has ended."""
         found = self._connections.get((address, None))
-        return found is not None and found.closed
+        if found is None:
+            return 1
+        return 2 if found.closed or found.liveness.doubted else 0
+
+    def live(self, address: Address) -> ClientConnection | None:
+        """The connection to `address`, if there is one, and its broker is not silent."""
+        return None if self.rank(address) else self._connections[address, None]
+
+    async def alone(self, address: Address, broker: Address | None) -> ClientConnection:
+        """A new connection that nobody else uses; the caller closes it. Raises ConnectError."""
+        return await connect(self._configuration, address, broker)
 
     async def _connect(self, key: tuple[Address, Address | None]) -> ClientConnection:
         try:
@@ -92,6 +129,8 @@ class ConnectionPool:
             connection.close()
             raise AlreadyClosed("the client is closed: create a new one")
         self._connections[key] = connection
+        if self.elsewhere is not None:
+            connection.liveness.ask_by(partial(self.elsewhere, connection), self._tasks.spawn)
         return connection
 
     async def close(self) -> None:
@@ -101,6 +140,7 @@ class ConnectionPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         for connection in list(self._connections.values()):
             connection.close(AlreadyClosed("the client is closed: create a new one"))
         self._connections.clear()
@@ -127,7 +167,12 @@ class Lookup:
         self._pool = pool
         self._discover = discover
         self._hosts: list[Address] = []
+        self._through_proxy = False
+        self._known: dict[Address, None] = {}
+        """Brokers that lookups named, the latest last."""
         self._current = 0
+        self._turn = 0
+        pool.elsewhere = self.elsewhere
         self._limit = asyncio.Semaphore(configuration.concurrent_lookup_requests)
 
     @property
@@ -189,23 +234,99 @@ class Lookup:
         Raises what the broker says, ConnectError, TimeoutError.
         """
         async with self._limit:
-            connection = await self._any_broker()
-            authoritative = False
-            for _ in range(REDIRECTS_MAX):
-                request_id = connection.next_request_id()
-                command = CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
-                answer = await self.ask(connection, command, request_id, CommandLookupTopicResponse)
-                if answer.response == CommandLookupTopicResponse.Failed:
-                    raise exception_for_server_error(answer.error, answer.message)
-                if not answer.brokerServiceUrl:
-                    raise TopicLookupError(f"the broker names no owner of {topic}")
-                owner = parse_service_url(answer.brokerServiceUrl)[0]
-                proxied = answer.proxy_through_service_url
-                target = await (self._pool.get(connection.address, owner) if proxied else self._pool.get(owner))
-                if answer.response == CommandLookupTopicResponse.Connect:
-                    return target
-                connection, authoritative = target, answer.authoritative
+            connection, owner, proxied = await self._owner(await self._any_broker(), topic)
+        return await self._reach(connection.address, owner) if proxied else await self._reach(owner)
+
+    async def _owner(self, connection: ClientConnection, topic: str) -> tuple[ClientConnection, Address, bool]:
+        """Who says who owns `topic`, the owner, and whether the owner is reached through the one that says it.
+
+        Begins at `connection`, and follows redirects. Raises as `connection`.
+        """
+        authoritative = False
+        for _ in range(REDIRECTS_MAX):
+            request_id = connection.next_request_id()
+            command = CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
+            if self._configuration.listener_name:
+                command.advertised_listener_name = self._configuration.listener_name
+            answer = await self.ask(connection, command, request_id, CommandLookupTopicResponse)
+            if answer.response == CommandLookupTopicResponse.Failed:
+                raise exception_for_server_error(answer.error, answer.message)
+            if not answer.brokerServiceUrl:
+                raise TopicLookupError(f"the broker names no owner of {topic}")
+            owner = parse_service_url(answer.brokerServiceUrl)[0]
+            through_proxy = answer.proxy_through_service_url or self._through_proxy
+            if not through_proxy:
+                self._learn(owner)
+            proxied = through_proxy and owner != connection.address
+            if answer.response == CommandLookupTopicResponse.Connect:
+                return connection, owner, proxied
+            authoritative = answer.authoritative
+            connection = await (self._reach(connection.address, owner) if proxied else self._reach(owner))
         raise TopicLookupError(f"the lookup of {topic} was redirected more than {REDIRECTS_MAX} times")
+
+    def _learn(self, owner: Address) -> None:
+        self._known.pop(owner, None)
+        self._known[owner] = None
+        if len(self._known) > KNOWN_BROKERS_MAX:
+            del self._known[next(iter(self._known))]
+
+    async def _reach(self, address: Address, broker: Address | None = None) -> ClientConnection:
+        """A connection to a broker that may be lost. Raises ConnectError, also when it takes too long."""
+        try:
+            async with asyncio.timeout(CONNECT_WAIT_S):
+                return await self._pool.get(address, broker)
+        except TimeoutError as error:
+            raise ConnectError(f"cannot connect to {format_address(address)}: no answer yet") from error
+
+    async def elsewhere(self, suspect: ClientConnection, topic: str, silent: bool) -> str:
+        """What speaks against staying with `suspect` for a topic; empty if nothing does, or nobody can tell.
+
+        Another broker says who owns the topic. If none is known, and the broker is `silent`, a new connection to its
+        address is tried. The old connection may be dead, and another broker may answer there.
+        """
+        candidates = self._others(suspect)
+        proxy_answers = True
+        for address in candidates[:ASKED_ELSEWHERE_MAX]:
+            try:
+                _, owner, _ = await self._owner(await self._reach(address), topic)
+            except (ConnectError, ConnectionClosed, TimeoutError):
+                proxy_answers = proxy_answers and address != suspect.address
+                continue
+            except MagnetarError as error:
+                logger.debug("nobody says who owns %s: %s", topic, error)
+                return ""
+            if not proxy_answers:
+                return f"the proxy at {format_address(suspect.address)} does not answer"
+            return "" if owner == suspect.broker else f"{topic} belongs to the broker at {format_address(owner)}"
+        if candidates or not silent:
+            return ""
+        return await self._asked_again(suspect, topic)
+
+    def _others(self, suspect: ClientConnection) -> list[Address]:
+        """Brokers to ask about a silent one: those first to which there is a connection, in turns. What lies behind a
+        proxy is asked of the proxy first, because that may be what is silent.
+        """
+        known = dict.fromkeys([*self._hosts, *self._known])
+        known.pop(suspect.address, None)
+        found = list(known)
+        self._turn += 1
+        turn = self._turn % len(found) if found else 0
+        others = sorted(found[turn:] + found[:turn], key=self._pool.rank)
+        return [suspect.address, *others] if suspect.proxied else others
+
+    async def _asked_again(self, suspect: ClientConnection, topic: str) -> str:
+        where = format_address(suspect.address)
+        try:
+            async with asyncio.timeout(NEW_CONNECTION_S):
+                connection = await self._pool.alone(suspect.address, suspect.proxied)
+                try:
+                    await self._owner(connection, topic)
+                finally:
+                    connection.close()
+        except (MagnetarError, TimeoutError) as error:
+            logger.debug("%s does not answer on a new connection: %s", where, error)
+            return ""
+        return f"the broker at {where} answers on a new connection"
 
     async def retry(self, what: str, attempt: Callable[[], Awaitable[T]], deadline: asyncio.Timeout | None = None) -> T:
         """The result of `attempt`, repeated with back-off while its failure may pass and the operation has time left.
@@ -264,7 +385,8 @@ class Lookup:
     ) -> Answer:
         """One question to one broker. Raises as `ClientConnection.request`."""
         try:
-            return await connection.request(command, request_id, min(self.timeout_s, TRY_TIMEOUT_S), answer_type)
+            limit_s = min(self.timeout_s, TRY_TIMEOUT_S)
+            return await connection.request(command, request_id, limit_s, answer_type, anywhere=True)
         except TimeoutError:
             self._current += 1
             raise
@@ -273,23 +395,51 @@ class Lookup:
         """A connection to the current host, or else to the first of the others that answers."""
         if not self._hosts:
             await self._refresh()
-        failure: ConnectError | None = None
         count = len(self._hosts)
-        turns = [(self._current + step) % count for step in range(count)]
-        for turn in sorted(turns, key=lambda turn: self._pool.is_broken(self._hosts[turn])):
-            try:
-                connection = await self._pool.get(self._hosts[turn])
-            except ConnectError as error:
-                failure = error
-                continue
-            self._current = turn
+        turns = [self._hosts[(self._current + step) % count] for step in range(count)]
+        known = dict.fromkeys([*turns, *reversed(self._known)])
+        addresses = sorted(known, key=self._pool.rank)
+        connection = self._pool.live(addresses[0])
+        if connection is not None:
             return connection
-        # All are gone: brokers found through Ray may have come back elsewhere.
-        await self._refresh()
+        try:
+            return await self._first_of(addresses)
+        except ConnectError:
+            # All are gone: brokers found through Ray may have come back elsewhere.
+            await self._refresh()
+            raise
+
+    async def _first_of(self, addresses: list[Address]) -> ClientConnection:
+        """The first connection that stands, each address tried a moment after the one before. Raises ConnectError."""
+        waiting = deque(addresses)
+        trying: dict[asyncio.Task[ClientConnection], Address] = {}
+        failure: ConnectError | None = None
+        try:
+            while waiting or trying:
+                if waiting:
+                    address = waiting.popleft()
+                    trying[asyncio.ensure_future(self._pool.get(address))] = address
+                pause_s = CONNECT_STAGGER_S if waiting else None
+                done, _ = await asyncio.wait(trying, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in trying if task in done]:
+                    address = trying.pop(task)
+                    try:
+                        connection = task.result()
+                    except ConnectError as error:
+                        failure = error
+                        continue
+                    if address in self._hosts:
+                        self._current = self._hosts.index(address)
+                    return connection
+        finally:
+            for task in trying:
+                task.add_done_callback(_retrieve)
+                task.cancel()
         raise failure or ConnectError("the service URL names no host")
 
     async def _refresh(self) -> None:
-        hosts = parse_service_url(await self._discover())
+        url = await self._discover()
+        hosts, self._through_proxy = parse_service_url(url), goes_through_proxy(url)
         if hosts != self._hosts:
             self._hosts = hosts
             self._current = self._environment.random.randrange(len(hosts))

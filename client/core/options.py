@@ -112,6 +112,12 @@ def _check_choice(name: str, value: object, kind: type[IntEnum]) -> None:
         )
 
 
+def check_function(name: str, value: object) -> None:
+    """Refuse what is neither None nor to be called."""
+    if value is not None and not callable(value):
+        raise InvalidConfiguration(f"{name} must be a function, not {value!r}")
+
+
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise InvalidConfiguration(f"{name} must be a non-empty string, not {value!r}")

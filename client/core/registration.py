@@ -174,9 +174,7 @@ class Registration(Generic[E]):
         """An attempt waits in vain, perhaps without a time-out: it fails with `error`."""
         if self._asking is not None:
             connection, request_id = self._asking
-            future = connection.requests.get(request_id)
-            if future is not None and not future.done():
-                future.set_exception(error)
+            connection.requests.fail(request_id, error)
 
     def let_go(self) -> ClientConnection | None:
         """Leave the connection, without a word to its broker. Returns it if the broker can still be told."""

@@ -48,6 +48,7 @@ class Wire:
                 self.commands.append(command)
 
     def abort(self) -> None: ...
+    def get_extra_info(self, name: str) -> None: ...
 
 
 class Broker:

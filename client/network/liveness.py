@@ -1,0 +1,338 @@
+"""Whether the broker at the other end of a connection is there, and still owns the topics that are used on it.
+
+A broker may be cut off the network, in both directions or in one, or stand still. The connection shows nothing of that:
+bytes just do not come. So a connection is watched while something is awaited on it, by one timer, at most one look each
+second. `TRANSITIONS` has the states.
+
+- *Resting*: nothing is awaited, or only what may take for ever (messages for consumers). A write wakes it.
+- *Watching*: the next look is at most `silence` away.
+- *Asked*: nothing came for too long, and a PING was sent. Too long is `silence` while a receipt or an answer is due.
+  For consumers it is twice that, and twice as long after each PONG, up to the keep-alive interval. If nothing is
+  awaited, it is the keep-alive interval.
+- *Doubted*: the PING had no answer for half of `silence`. Questions that any broker can answer fail, to be asked
+  elsewhere. If no producer or consumer is on the connection, it ends. Else another broker is asked who owns one of the
+  topics, again and again, with pauses that grow.
+- *Ended*.
+
+What ends the connection, so that its producers and consumers look for their topics again:
+
+1. Another broker says that somebody else owns the topic.
+2. No other broker is known, and this one answers a question on a new connection: the old one is dead.
+3. The other kernel acknowledged nothing for `PATH_DEAD_S` (see `runtime.sockets`), or answers no TCP keep-alive.
+4. Nothing came for two keep-alive intervals, as in Pulsar's clients.
+
+A broker that is only slow answers PINGs. It keeps its connections, and hears nothing but one PING each second. It may
+be cut off the rest of the cluster, though, and not know that it lost its topics. So if the oldest entry of a producer
+stays without a receipt from one look to another, others are asked about its topic, too. If the owner is another one,
+this broker gets another PING, and time to say CLOSE_PRODUCER first, as a broker does that moved a topic. The same is
+asked about a topic of a consumer that has heard nothing but PONGs for a keep-alive interval.
+
+Invariants:
+
+- At most one question is under way for each connection. Pauses lie between two, however many producers wait.
+- An answer that comes while the connection has been heard again does not end it.
+- Sends are not doubled more than by any lost connection: unanswered entries are sent again, in their order, with their
+  sequence ids. What comes on the old connection afterwards is not read: `ClientConnection.close` drops it.
+- A process that stood still, and looks too late, blames no broker: it gives it the whole time again.
+- Entries and messages cost nothing here. A chunk of received bytes costs one look at the clock, and a write one truth
+  test.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Collection, Mapping
+
+from ...protocol.commands import ping
+from ...protocol.errors import ConnectionClosed
+from ...runtime.transitions import check_transition
+from .questions import Elsewhere, OfTopic, Questions, Start, WatchedConnection
+from .service_url import format_address
+
+logger = logging.getLogger(__name__)
+
+LATE_S = 0.3
+"""A look that comes so late shows that this process stood still."""
+PATH_DEAD_S = 10.0
+STUCK_PAUSE_MAX_S = 30.0
+ROUNDING_S = 0.001
+
+
+class LivenessState(enum.Enum):
+    """See the module."""
+
+    RESTING = enum.auto()
+    WATCHING = enum.auto()
+    ASKED = enum.auto()
+    DOUBTED = enum.auto()
+    ENDED = enum.auto()
+
+
+TRANSITIONS: Mapping[LivenessState, Collection[LivenessState]] = {
+    LivenessState.RESTING: (
+        LivenessState.WATCHING,  # something was written
+        LivenessState.ASKED,  # nothing came for as long as there is patience
+        LivenessState.ENDED,  # the connection has ended
+    ),
+    LivenessState.WATCHING: (
+        LivenessState.RESTING,  # nothing is due within a second
+        LivenessState.ASKED,  # nothing came although it was due
+        LivenessState.ENDED,
+    ),
+    LivenessState.ASKED: (
+        LivenessState.WATCHING,  # something came, or this process stood still, or something was written
+        LivenessState.RESTING,  # something came, and nothing is due
+        LivenessState.DOUBTED,  # no PONG, and something is awaited
+        LivenessState.ENDED,  # as above, or for two keep-alive intervals nothing came
+    ),
+    LivenessState.DOUBTED: (
+        LivenessState.WATCHING,  # as above
+        LivenessState.RESTING,
+        LivenessState.ENDED,  # see the module for the reasons
+    ),
+    LivenessState.ENDED: (),
+}
+
+_RESTING, _WATCHING, _ASKED = LivenessState.RESTING, LivenessState.WATCHING, LivenessState.ASKED
+_DOUBTED, _ENDED = LivenessState.DOUBTED, LivenessState.ENDED
+
+
+class Liveness:
+    """See the module. `expect` is called before a write while `resting`, `ponged` for each PONG."""
+
+    def __init__(
+        self, connection: WatchedConnection, loop: asyncio.AbstractEventLoop, keep_alive_s: float, silence_s: float
+    ) -> None:
+        """Without `silence_s` only the keep-alive rule holds."""
+        self.state = LivenessState.RESTING
+        self.resting = False
+        """Whether the next look is too far away for something that is due."""
+        self._connection = connection
+        self._loop = loop
+        self._keep_alive_s = keep_alive_s
+        self._watches = silence_s > 0
+        self._silence_s = min(silence_s, keep_alive_s) if silence_s > 0 else keep_alive_s
+        self._patience_s = 2 * self._silence_s
+        self._since = loop.time()
+        """Nothing was awaited before."""
+        self._asked_at = 0.0
+        self._ponged_at = -1.0
+        self._pong: asyncio.Event | None = None
+        self._look_due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._heads: dict[int, int] = {}
+        """By producer, the sequence id of its oldest entry without a receipt, at the last look."""
+        self._heads_at = 0.0
+        self._questions = Questions()
+
+    # -- for the connection ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Watch from now on. Others are asked once `ask_by` was called."""
+        self.expect()
+
+    def ask_by(self, elsewhere: Elsewhere, start: Start) -> None:
+        """How other brokers are asked."""
+        self._questions.elsewhere, self._questions.start = elsewhere, start
+
+    def expect(self) -> None:
+        """Something is written while it rests: an answer may be due from now on."""
+        self.resting = False
+        self._since = self._loop.time()
+        self._patience_s = 2 * self._silence_s
+        self._become(_WATCHING)
+        self._look_at(self._since + self._silence_s)
+
+    def ponged(self) -> None:
+        """A PONG has come."""
+        self._ponged_at = self._connection.heard_at
+        if self._pong is not None:
+            self._pong.set()
+
+    @property
+    def doubted(self) -> bool:
+        """Whether another broker is the better one to ask."""
+        return self.state is _DOUBTED
+
+    def end(self) -> None:
+        """The connection has ended."""
+        if self.state is not _ENDED:
+            self._become(_ENDED)
+        self.resting = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pong is not None:
+            self._pong.set()
+
+    # -- looks -------------------------------------------------------------------------------------------------------
+
+    def _become(self, state: LivenessState) -> None:
+        if state is not self.state:
+            check_transition(TRANSITIONS, f"the watch of {format_address(self._connection.address)}", self.state, state)
+            self.state = state
+
+    def _look_at(self, moment: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_due = moment
+        self._timer = self._loop.call_at(moment, self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if now - self._look_due > LATE_S:
+            self._since = now
+            self._become(_WATCHING)
+            self.resting = False
+            self._look_at(now + self._silence_s)
+        elif self.state in (_ASKED, _DOUBTED) and self._connection.heard_at <= self._asked_at:
+            self._unanswered(now)
+        else:
+            if self.state in (_ASKED, _DOUBTED):
+                self._answered()
+            self._wait(now)
+
+    def _awaited(self) -> tuple[bool, bool]:
+        """Whether something is due, and whether something is awaited at all."""
+        if not self._watches:
+            return False, False
+        connection = self._connection
+        due = connection.requests.due or any(producer.inflight for producer in connection.producers.values())
+        return due, due or bool(connection.consumers or connection.watchers or len(connection.requests))
+
+    def _wait(self, now: float) -> None:
+        """The broker was heard, or not for so long that it matters."""
+        due, awaited = self._awaited()
+        limit_s = self._keep_alive_s
+        if due:
+            limit_s = self._silence_s
+            self._look_for_stuck(now)
+        elif awaited:
+            limit_s = min(self._patience_s, limit_s)
+        left_s = max(self._connection.heard_at, self._since) + limit_s - now
+        if left_s <= ROUNDING_S:
+            self._ask(now)
+            return
+        rests = not awaited or left_s > self._silence_s
+        self._become(_RESTING if rests else _WATCHING)
+        self.resting = rests and self._watches
+        self._look_at(now + left_s)
+
+    def _ask(self, now: float) -> None:
+        self._asked_at = now
+        self._become(_ASKED)
+        self.resting = False
+        self._connection.write(ping())
+        self._look_at(now + self._silence_s / 2)
+
+    def _unanswered(self, now: float) -> None:
+        """The PING has no answer yet."""
+        connection = self._connection
+        quiet_since = max(connection.heard_at, self._since)
+        end = max(quiet_since + 2 * self._keep_alive_s, self._asked_at + self._silence_s / 2)
+        if now + ROUNDING_S >= end:
+            connection.close(ConnectionClosed(f"the broker at {format_address(connection.address)} does not answer"))
+            return
+        if not self._awaited()[1]:
+            self.resting = self._watches
+            self._look_at(end)
+            return
+        if self.state is _ASKED:
+            self._doubt(now)
+            if connection.closed:
+                return
+        unacknowledged_s = min(connection.unacknowledged_s(), now - self._asked_at)
+        if unacknowledged_s >= PATH_DEAD_S:
+            connection.close(
+                ConnectionClosed(
+                    f"the machine at {format_address(connection.address)} acknowledges nothing for "
+                    f"{unacknowledged_s:.0f} s"
+                )
+            )
+            return
+        if now + ROUNDING_S >= self._questions.next_at:
+            self._question(now, self._questions.pause_s())
+        self._look_at(min(end, now + self._silence_s / 2))
+
+    def _doubt(self, now: float) -> None:
+        connection = self._connection
+        where = format_address(connection.address)
+        logger.info("the broker at %s has been silent for %.1f s", where, now - connection.heard_at)
+        self._become(_DOUBTED)
+        self._questions.begin(now)
+        reason = ConnectionClosed(f"the broker at {where} does not answer")
+        if not connection.producers and not connection.consumers:
+            connection.close(reason)
+        else:
+            connection.requests.fail_anywhere(reason)
+
+    def _answered(self) -> None:
+        """Something came after the PING."""
+        heard_at = self._connection.heard_at
+        self._become(_WATCHING)
+        if self._ponged_at < heard_at:  # more than a PONG came: there is traffic
+            self._patience_s = 2 * self._silence_s
+            return
+        if self._patience_s >= self._keep_alive_s and self._connection.consumers:
+            self._question(self._loop.time(), self._keep_alive_s)
+        self._patience_s = min(2 * self._patience_s, self._keep_alive_s)
+
+    def _look_for_stuck(self, now: float) -> None:
+        """Whether a producer waits for the same receipt as at the look before, though the broker is heard."""
+        if now - self._heads_at < self._silence_s - ROUNDING_S:
+            return
+        producers, before = self._connection.producers, self._heads
+        heads = {number: one.inflight[0].first_sequence_id for number, one in producers.items() if one.inflight}
+        fresh = now - self._heads_at < 2 * self._silence_s + LATE_S
+        self._heads, self._heads_at = heads, now
+        stuck = [number for number, head in heads.items() if before.get(number) == head]
+        if not stuck or not fresh:
+            self._questions.stuck_pause_s = self._silence_s
+        elif now + ROUNDING_S >= self._questions.next_at:
+            pause_s = self._questions.stuck_pause_s
+            self._questions.stuck_pause_s = min(2 * pause_s, STUCK_PAUSE_MAX_S)
+            self._question(now, pause_s, stuck[0])
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def _question(self, now: float, pause_s: float, producer_id: int | None = None) -> None:
+        """Ask another broker about one of the topics, unless such a question is under way."""
+        questions, connection = self._questions, self._connection
+        questions.next_at = now + pause_s
+        if questions.under_way or questions.elsewhere is None or questions.start is None:
+            return
+        chosen = questions.choose(connection, producer_id)
+        if chosen is None:
+            return
+        questions.under_way = True
+        questions.start(self._find_out(*chosen), f"ask who owns {chosen[1].topic.full}")
+
+    async def _find_out(self, number: int, endpoint: OfTopic) -> None:
+        connection, questions = self._connection, self._questions
+        assert questions.elsewhere is not None
+        silent = self.state is _DOUBTED
+        try:
+            against = await questions.elsewhere(endpoint.topic.full, silent)
+            if not against or connection.closed:
+                return
+            if self.state is not _DOUBTED or connection.heard_at > self._asked_at:
+                if silent or not await self._confirmed(number, endpoint):
+                    return
+            logger.info("%s, so the connection to %s is left", against, format_address(connection.address))
+            connection.close(ConnectionClosed(against))
+        finally:
+            questions.under_way = False
+
+    async def _confirmed(self, number: int, endpoint: OfTopic) -> bool:
+        """Whether a broker that answers still takes a topic for its own that belongs to another one."""
+        connection = self._connection
+        self._pong = asyncio.Event()
+        connection.write(ping())
+        try:
+            async with asyncio.timeout(self._silence_s):
+                await self._pong.wait()
+        except TimeoutError:
+            return False  # it is silent now, and the next look sees that
+        finally:
+            self._pong = None
+        here = connection.producers.get(number) is endpoint or connection.consumers.get(number) is endpoint
+        return here and not connection.closed

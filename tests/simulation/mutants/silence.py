@@ -1,0 +1,38 @@
+"""Bugs of a client whose broker falls silent."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from magnetar.client.core.lookup import Lookup
+from magnetar.client.network.liveness import Liveness
+
+from .mutant import Mutant, replace
+
+
+def _wait_for_the_keep_alive(stack: ExitStack) -> None:
+    replace(stack, Liveness, "_awaited", lambda self: (False, False))
+
+
+def _leave_without_asking(stack: ExitStack) -> None:
+    async def elsewhere(self: Lookup, *unused: Any) -> str:
+        return "somebody else may have it"
+
+    replace(stack, Lookup, "elsewhere", elsewhere)
+
+
+SILENCE = (
+    Mutant(
+        "patient client",
+        "a client waits for the keep-alive rule on a silent broker",
+        "I8",
+        _wait_for_the_keep_alive,
+        "cut off",
+    ),
+    Mutant(
+        "impatient client",
+        "a client leaves a silent broker that still owns its topic",
+        "I8",
+        _leave_without_asking,
+        "cut off",
+    ),
+)
