@@ -1,8 +1,8 @@
 """One client's connection to a broker, in Pulsar's protocol.
 
-`TRANSITIONS` has the states. In NEW only CONNECT is accepted. When the broker has its maximum of connections, a new one
-closes at once, with an ERROR that says so. Closing lets go of its producers and consumers at once; requests under way
-end unanswered.
+`TRANSITIONS` has the states. In NEW only CONNECT is accepted. In FORWARDED another broker answers; see `forwarding`.
+When the broker has its maximum of connections, a new one closes at once, with an ERROR that says so. Closing lets go of
+its producers and consumers at once; requests under way end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
 are in flight. It also pauses while the peer does not read its answers, and while a topic has taken more than its rate
@@ -17,6 +17,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
@@ -39,11 +40,13 @@ from ...protocol.pulsar_pb2 import (
     CommandSend,
     FeatureFlags,
 )
+from ...runtime.sockets import probe_when_idle
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer
 from ..rates.publish import Holder
 from ..topics.producer import AttachedProducer
+from .forwarding import Forwards
 from .limits import ConnectionLimits
 from .link import CommandHandler, EntryHandler, LinkHost, MakeFamily
 from .publish_budget import PublishBudget
@@ -51,6 +54,12 @@ from .publish_budget import PublishBudget
 logger = logging.getLogger(__name__)
 
 SILENT_TICKS_MAX = 2
+PROBE_IDLE_S = 10
+"""After so many seconds without data the kernel asks the client's machine,"""
+PROBE_INTERVAL_S = 5
+"""so often,"""
+PROBES = 3
+"""and ends the connection after so many questions without an answer: what a lost client holds is free earlier."""
 JOIN_BELOW_BYTES = 4096  # average part size below which one joined write beats a vectored one
 
 _SEND = int(BaseCommand.SEND)
@@ -65,6 +74,9 @@ class ConnectionHost(LinkHost, Protocol):
     connections: "dict[ServerConnection, None]"
 
     @property
+    def forwards(self) -> Forwards: ...
+
+    @property
     def accepts_connections(self) -> bool:
         """False once the broker closes: a connection that is made then is closed at once."""
         ...
@@ -75,17 +87,20 @@ class ServerConnectionState(enum.Enum):
 
     NEW = enum.auto()
     CONNECTED = enum.auto()
+    FORWARDED = enum.auto()
     CLOSED = enum.auto()
 
 
 TRANSITIONS: Mapping[ServerConnectionState, Collection[ServerConnectionState]] = {
     ServerConnectionState.NEW: (
         ServerConnectionState.CONNECTED,  # CONNECT has come
+        ServerConnectionState.FORWARDED,  # CONNECT has come, and names another broker
         ServerConnectionState.CLOSED,  # as below, or there are too many connections, or CONNECT does not come in time
     ),
     # The peer's end, malformed or out-of-order commands, a frame above the limit, silence for two keep-alive periods,
     # a PING that was not answered in time, the end of the broker.
     ServerConnectionState.CONNECTED: (ServerConnectionState.CLOSED,),
+    ServerConnectionState.FORWARDED: (ServerConnectionState.CLOSED,),  # either side's end, or the end of the broker
     ServerConnectionState.CLOSED: (),
 }
 
@@ -102,7 +117,7 @@ class Pause(enum.Flag):
 
 
 class ServerConnection(asyncio.Protocol):
-    """See the module. Made by the broker's listening socket."""
+    """See the module. Made by a listening socket of the broker."""
 
     def __init__(self, host: ConnectionHost, families: Sequence[MakeFamily]) -> None:
         self.host = host
@@ -147,6 +162,7 @@ class ServerConnection(asyncio.Protocol):
             self._become(ServerConnectionState.CLOSED)
             transport.abort()  # type: ignore[attr-defined]
             return
+        probe_when_idle(transport, PROBE_IDLE_S, PROBE_INTERVAL_S, PROBES)
         transport.set_write_buffer_limits(high=self._write_high_bytes)  # type: ignore[attr-defined]
         peer: tuple[object, ...] | str | None = transport.get_extra_info("peername")
         self.remote_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "/unknown"
@@ -331,6 +347,8 @@ class ServerConnection(asyncio.Protocol):
             if self._silent_ticks:  # it had a whole period to say CONNECT
                 self.close()
             self._silent_ticks = 1
+        elif self.state is ServerConnectionState.FORWARDED:
+            pass  # the client and the owner send their own PINGs
         elif self._pause & (Pause.PUBLISHES | Pause.HELD):
             self._silent_ticks = 0
             self.write(ping())  # its own PINGs are not read now: this PING shows it that the broker is alive
@@ -416,10 +434,21 @@ class ServerConnection(asyncio.Protocol):
             raise ProtocolError(f"the client sent the unexpected command {FIELD_OF_TYPE[kind]}")
 
     def _connect(self, command: CommandConnect) -> None:
-        if self.state is _CONNECTED:
+        if self.state is not ServerConnectionState.NEW:
             raise ProtocolError("the client sent CONNECT twice")
         if command.proxy_to_broker_url:
-            raise ProtocolError("this broker is not a proxy: connect to the broker itself")
+            try:
+                target = self.host.forwards.target(command.proxy_to_broker_url)
+            except MagnetarError as error:
+                self.error(BROKER_REQUEST_ID, error)
+                self.close()
+                return
+            if target is not None and self._transport is not None:
+                if self._decoder.buffered_bytes:
+                    raise ProtocolError("the client did not wait for CONNECTED")
+                self._become(ServerConnectionState.FORWARDED)
+                self.host.forwards.begin(target, command, self._transport, partial(self.connection_lost, None))
+                return
         self._become(ServerConnectionState.CONNECTED)
         self.client_version = command.client_version
         watchers = self.host.settings.topic_watchers_enabled

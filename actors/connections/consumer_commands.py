@@ -44,15 +44,17 @@ from ...protocol.pulsar_pb2 import (
     ServerError,
 )
 from ...protocol.schema_types import SchemaType
+from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName
 from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer, CompactedReader, KeySharedOptions
+from ..rates.subscribe import SubscribingConsumer
 from ..schemas.definition import SchemaDefinition
 from ..schemas.topic_rules import check_schema_of_consumer
 from ..topics.batch_index_acks import PartOfBatch
 from ..topics.client_bounds import check_subscription_type
 from ..topics.subscription_members import SubscriptionMembers
-from ..topics.topic import SubscriptionStart
+from ..topics.topic import SubscriptionStart, Topic
 from .link import ClientLink, CommandFamily, CommandHandler
 
 logger = logging.getLogger(__name__)
@@ -125,6 +127,7 @@ class ConsumerCommands(CommandFamily):
         _check(command, name, host.settings.consumer_metadata_max_chars)
         topic = await host.topics.get(name, create=command.force_topic_creation)
         check_subscription_type(topic, command.subType)
+        self._check_rate(topic, command)
         definition = SchemaDefinition.of_wire(command.schema) if command.HasField("schema") else None
         await check_schema_of_consumer(host.schemas, topic, definition)
         start_id = command.start_message_id if command.HasField("start_message_id") else None
@@ -161,6 +164,15 @@ class ConsumerCommands(CommandFamily):
             return None
         self.consumers[command.consumer_id] = Attached(consumer, subscription)
         return encode(CommandSuccess(request_id=command.request_id))
+
+    def _check_rate(self, topic: Topic, command: CommandSubscribe) -> None:
+        """Raise NotAllowedError when the consumer subscribes too often. Consumers of system topics never do."""
+        rate = topic.policies.subscribe_rate
+        if not rate.is_limit or not topic.name.persistent or is_system_topic(topic.name.full):
+            return
+        host = self._connection.remote_address.rpartition(":")[0]
+        consumer = SubscribingConsumer(topic.name.full, host, command.consumer_name, command.consumer_id)
+        self._connection.host.topics.common.subscribes.check(rate, consumer, asyncio.get_running_loop().time())
 
     # -- the flow of messages ------------------------------------------------------------------------------------
 

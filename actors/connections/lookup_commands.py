@@ -16,15 +16,15 @@ from ...protocol.pulsar_pb2 import (
     ServerError,
 )
 from ...protocol.topics import TopicName
-from ..members.topic_lookup import check_listener
 from .link import ClientLink, CommandFamily, CommandHandler
 
 
 class LookupCommands(CommandFamily):
-    """Stateless but for its connection."""
+    """Stateless but for its connection. `listener` is that of the connection's socket, for lookups that name none."""
 
-    def __init__(self, connection: ClientLink) -> None:
+    def __init__(self, connection: ClientLink, listener: str = "") -> None:
         self._connection = connection
+        self._listener = listener
 
     def handlers(self) -> dict[int, CommandHandler]:
         return {
@@ -36,16 +36,18 @@ class LookupCommands(CommandFamily):
         connection = self._connection
 
         async def answer() -> bytes:
-            check_listener(command.advertised_listener_name)
-            url = await connection.host.lookups.owner_url(TopicName.parse(command.topic))
-            return encode(
-                CommandLookupTopicResponse(
-                    request_id=command.request_id,
-                    response=CommandLookupTopicResponse.Connect,
-                    brokerServiceUrl=url,
-                    authoritative=True,
-                )
+            lookups = connection.host.lookups
+            owner = await lookups.owner_url(TopicName.parse(command.topic))
+            found = lookups.reach(owner, command.advertised_listener_name.strip() or self._listener)
+            answered = CommandLookupTopicResponse(
+                request_id=command.request_id,
+                response=CommandLookupTopicResponse.Connect,
+                brokerServiceUrl=found.url,
+                authoritative=True,
             )
+            if found.through_proxy:
+                answered.proxy_through_service_url = True
+            return encode(answered)
 
         def failed(error: MagnetarError) -> None:
             connection.write(

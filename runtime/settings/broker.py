@@ -200,6 +200,23 @@ class BrokerSettings:
         hostile=1,
         original="5000",
     )
+    idle_topics_loaded_max: int = setting(
+        "brokerIdleTopicsLoadedMax",
+        "magnetar",
+        500,
+        "Topics without clients that one broker keeps loaded. Those that are idle longest beyond this number rest: the "
+        "broker closes them, and loads them again when they are used. A loaded topic takes about 20 KB of memory.",
+        minimum=0,
+        maximum=1 << 31,
+    )
+    topic_idle_s: float = setting(
+        "brokerTopicIdleSeconds",
+        "magnetar",
+        5.0,
+        "A topic stays loaded at least this long after its last client has left.",
+        minimum=0.001,
+        maximum=86_400,
+    )
     topic_load_timeout_s: float = setting(
         "topicLoadTimeoutSeconds",
         "pulsar",
@@ -252,6 +269,28 @@ class BrokerSettings:
         "pulsar",
         False,
         "Let the admin delete a namespace together with its topics, by force=true.",
+    )
+    backlog_scan_entries_max: int = setting(
+        "subscriptionBacklogScanMaxEntries",
+        "pulsar",
+        10_000,
+        "Entries that an analysis of a backlog reads at most.",
+        minimum=1,
+        maximum=10_000_000,
+    )
+    backlog_scan_max_ms: int = setting(
+        "subscriptionBacklogScanMaxTimeMs",
+        "pulsar",
+        120_000,
+        "How long an analysis of a backlog takes at most.",
+        minimum=1,
+        maximum=120_000,
+    )
+    force_delete_tenant_allowed: bool = setting(
+        "forceDeleteTenantAllowed",
+        "pulsar",
+        False,
+        "Let the admin delete a tenant together with its namespaces and their topics, by force=true.",
     )
     subscription_types_enabled: str = setting(
         "subscriptionTypesEnabled",

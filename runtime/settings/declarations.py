@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...protocol.errors import InvalidTopicName, SettingError
 from ...protocol.topics import check_named_entity
 from . import text as setting_text
+from .addresses import AddressSettings
 from .bookie import BookieSettings
 from .broker import BrokerSettings
 from .compaction import CompactionSettings
@@ -30,6 +31,7 @@ ENVIRONMENT_PREFIX = "MAGNETAR_"
 
 @dataclass(frozen=True)
 class Settings(
+    AddressSettings,
     DeduplicationSettings,
     KeepingSettings,
     DelayedDeliverySettings,
@@ -73,6 +75,7 @@ class Settings(
                 "bound"
             )
         self.enabled_subscription_types()
+        self.check_addresses()
         if self.disk_usage_warn >= self.disk_usage_full:
             raise SettingError("diskUsageWarnThreshold must be below diskUsageThreshold")
         if self.session_timeout_s < 2 * self.heartbeat_interval_s:

@@ -52,6 +52,23 @@ class ClientLimitSettings:
     subscription_dispatch_rate_bytes: int = _rate(
         "dispatchThrottlingRatePerSubscriptionInByte", "Bytes that a subscription gives to its consumers in a second"
     )
+    subscribe_rate_per_consumer: int = setting(
+        "subscribeThrottlingRatePerConsumer",
+        "pulsar",
+        0,
+        "How often the same consumer may subscribe in a period; 0 = no limit. The default for namespaces without this "
+        "policy.",
+        minimum=0,
+        maximum=(1 << 31) - 1,
+    )
+    subscribe_rate_period_s: int = setting(
+        "subscribeRatePeriodPerConsumerInSecond",
+        "pulsar",
+        30,
+        "The period of subscribeThrottlingRatePerConsumer, in seconds.",
+        minimum=1,
+        maximum=(1 << 31) - 1,
+    )
     dispatch_rate_relative: bool = setting(
         "dispatchThrottlingRateRelativeToPublishRate",
         "pulsar",

@@ -12,8 +12,8 @@ class RepairSettings:
     auditor_interval_s: float = setting(
         "auditorPeriodicCheckInterval",
         "bookkeeper",
-        600.0,
-        "Pause between two full checks of all ledgers by the auditor.",
+        86_400.0,
+        "Pause between two walks of the auditor through all ledgers. What changes is checked within a minute anyway.",
         minimum=0.05,
         maximum=1 << 24,
         hostile=1.0,
@@ -33,8 +33,8 @@ class RepairSettings:
         "replicationRateByBytes",
         "bookkeeper",
         32 << 20,
-        "Bytes per second that the auditor's repairs may copy.",
-        minimum=1 << 10,
+        "Bytes per second of entries that a bookie copies from other bookies in a repair; -1 = no limit.",
+        minimum=-1,
         maximum=1 << 40,
         original="-1",
     )

@@ -58,6 +58,13 @@ class ReplicationSettings:
         False,
         "Permit an ack quorum of 1. Such a ledger loses entries when one disk fails.",
     )
+    allow_asynchronous_metadata_standbys: bool = setting(
+        "allowAsynchronousMetadataStandbys",
+        "magnetar",
+        False,
+        "Permit a PostgreSQL URL with several hosts, none of which is a synchronous standby. A failover then loses "
+        "changes of the metadata that were answered.",
+    )
     add_entry_timeout_s: float = setting(
         "addEntryTimeoutSec",
         "bookkeeper",

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from magnetar.actors.topics import loaded_topics as topics
 from magnetar.protocol.pulsar_pb2 import (
     CommandGetTopicsOfNamespace,
@@ -35,13 +37,31 @@ async def test_lookups_answer_connect_or_failed():
         await peer.close()
 
 
-async def test_a_lookup_for_a_listener_is_refused_as_pulsar_does():
+async def test_a_lookup_answers_the_address_of_the_listener_that_it_names():
     async with broker_front() as front:
         peer = await front.peer()
-        request = CommandLookupTopic(topic="t", request_id=0, advertised_listener_name="outside")
-        refused = await peer.request(request)
+        here = f"pulsar://127.0.0.1:{front.port}"
+        for name, url, proxied in [
+            ("outside", "pulsar://broker-1.example.com:6651", False),
+            (" outside ", "pulsar://broker-1.example.com:6651", False),
+            ("web", here, True),
+            ("", here, False),
+            ("  ", here, False),
+        ]:
+            found = await peer.request(CommandLookupTopic(topic="t", request_id=0, advertised_listener_name=name))
+            assert (found.response, found.brokerServiceUrl, found.proxy_through_service_url) == (1, url, proxied), name
+        await peer.close()
+
+
+@pytest.mark.parametrize("name", ["inside", "OUTSIDE", "outside,web", "\x00", "listener " * 1000, "наружу"])
+async def test_a_lookup_for_an_unknown_listener_is_refused_as_pulsar_does(name: str):
+    async with broker_front() as front:
+        peer = await front.peer()
+        refused = await peer.request(CommandLookupTopic(topic="t", request_id=0, advertised_listener_name=name))
         assert (refused.response, refused.error) == (2, ServerError.ServiceNotReady)
-        assert refused.message == "the brokers have no listener named outside: connect without a listener name"
+        assert refused.message == (
+            f"the broker of this topic has no listener named {name.strip()[:100]}: choose one of advertisedListeners"
+        )
         await peer.close()
 
 

@@ -5,6 +5,11 @@ import dataclasses
 from magnetar.runtime.settings.declarations import Settings
 
 PULSAR = {
+    "advertisedAddress": "the host's canonical name",
+    "advertisedListeners": "",
+    "bindAddresses": "",
+    "brokerProxyConnectTimeoutMs": "10000",
+    "brokerProxyReadTimeoutMs": "75000",
     "brokerDeduplicationEnabled": "false",
     "brokerDeduplicationEntriesInterval": "1000",
     "brokerDeduplicationMaxNumberOfProducers": "10000",
@@ -28,6 +33,11 @@ PULSAR = {
     "dispatchThrottlingRatePerTopicInByte": "0",
     "dispatchThrottlingRatePerSubscriptionInMsg": "0",
     "dispatchThrottlingRatePerSubscriptionInByte": "0",
+    "subscribeThrottlingRatePerConsumer": "0",
+    "subscribeRatePeriodPerConsumerInSecond": "30",
+    "forceDeleteTenantAllowed": "false",
+    "subscriptionBacklogScanMaxEntries": "10000",
+    "subscriptionBacklogScanMaxTimeMs": "120000",
     "dispatchThrottlingRateRelativeToPublishRate": "false",
     "forceDeleteNamespaceAllowed": "false",
     "systemTopicEnabled": "true",
@@ -92,12 +102,13 @@ PULSAR = {
     "backlogQuotaDefaultRetentionPolicy": "producer_request_hold",
     "delayedDeliveryEnabled": "true",
     "delayedDeliveryTickTimeMillis": "1000",
+    "internalListenerName": "",
     "isDelayedDeliveryDeliverAtTimeStrict": "false",
     "delayedDeliveryMaxDelayInMillis": "0",
     "delayedDeliveryMinIndexCountPerBucket": "50000",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "5000",
 }
-"""From the class ServiceConfiguration."""
+"""From the classes ServiceConfiguration and, for what brokers forward, ProxyConfiguration."""
 BOOKKEEPER = {
     "nettyMaxFrameSizeBytes": "5242880",
     "addEntryTimeoutSec": "5",

@@ -1,0 +1,133 @@
+"""The texts of `advertisedListeners` and `bindAddresses`: listeners by name, and the URLs of each.
+
+    internal:pulsar://10.0.0.1:6650,external:pulsar://broker-1.example.com:6650,web:pulsar+proxy://entry.example.com:6652
+
+A `pulsar://` URL leads to the broker itself. A `pulsar+proxy://` URL leads to any broker, which forwards: all brokers
+may have the same one.
+"""
+
+import re
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from ...protocol.addresses import Address, address_text, parse_address
+from ...protocol.errors import SettingError
+
+DIRECT = "pulsar"
+PROXY = "pulsar+proxy"
+LISTENERS = "advertisedListeners"
+BINDS = "bindAddresses"
+INTERNAL = "internalListenerName"
+_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}", re.ASCII)
+_ENTRIES_MAX = 100
+
+
+class ListenerUrl(NamedTuple):
+    """One URL of a listener."""
+
+    name: str
+    scheme: str
+    address: Address
+
+    @property
+    def url(self) -> str:
+        """As lookups answer it."""
+        return f"{self.scheme}://{address_text(self.address)}"
+
+    @property
+    def direct(self) -> bool:
+        """Whether it leads to the broker itself, not to any broker that forwards."""
+        return self.scheme == DIRECT
+
+
+def parse_listeners(text: str) -> dict[str, ListenerUrl]:
+    """The listeners of `advertisedListeners` by name, in its order. Raises SettingError."""
+    found: dict[str, ListenerUrl] = {}
+    owners: dict[Address, str] = {}
+    for one in _entries(LISTENERS, text):
+        if one.name in found:
+            raise SettingError(f"{LISTENERS} has the listener {one.name} twice: keep one URL")
+        other = owners.setdefault(one.address, one.name)
+        if other != one.name:
+            raise SettingError(
+                f"{LISTENERS} gives {address_text(one.address)} to both {other} and {one.name}: each listener needs an "
+                "address of its own"
+            )
+        found[one.name] = one
+    return found
+
+
+def parse_bind_addresses(text: str, listeners: dict[str, ListenerUrl]) -> list[ListenerUrl]:
+    """The sockets of `bindAddresses`: where to listen, and for which listener. Raises SettingError."""
+    found: dict[Address, ListenerUrl] = {}
+    for one in _entries(BINDS, text):
+        if one.name not in listeners:
+            raise SettingError(f"{BINDS} names the listener {one.name}, which {LISTENERS} does not have: add it there")
+        if not one.direct:
+            raise SettingError(f"{BINDS} takes pulsar:// URLs, not {one.url}: the listener says what it forwards")
+        if one.address in found:
+            raise SettingError(f"{BINDS} has {address_text(one.address)} twice: keep one")
+        found[one.address] = one
+    return list(found.values())
+
+
+def internal_listener(listeners: dict[str, ListenerUrl], name: str) -> ListenerUrl | None:
+    """The listener for clients that name none: that of `internalListenerName`, else the first that does not forward.
+
+    None without any. Raises SettingError.
+    """
+    if not listeners:
+        return None
+    if not name:
+        return next((one for one in listeners.values() if one.direct), None)
+    if name not in listeners:
+        raise SettingError(
+            f"{INTERNAL} is {name[:100]}, which {LISTENERS} does not have: add it there, or choose another"
+        )
+    if not listeners[name].direct:
+        raise SettingError(f"{INTERNAL} names {name}, which forwards: other brokers need a pulsar:// URL")
+    return listeners[name]
+
+
+def _entries(setting: str, text: str) -> list[ListenerUrl]:
+    parts = [part for part in text.split(",") if part.strip()]
+    if len(parts) > _ENTRIES_MAX:
+        raise SettingError(f"{setting} has {len(parts)} entries: {_ENTRIES_MAX} are allowed")
+    return [_entry(setting, part.strip()) for part in parts]
+
+
+def _entry(setting: str, part: str) -> ListenerUrl:
+    name, separator, url = (piece.strip() for piece in part.partition(":"))
+    if not separator or not name or url.startswith("//"):
+        raise SettingError(
+            f"the entry {part[:200]!r} of {setting} does not begin with the name of a listener: write "
+            "name:pulsar://host:port"
+        )
+    if not _NAME.fullmatch(name):
+        raise SettingError(f"{name[:100]!r} in {setting} is no name of a listener: use letters, digits, _, . and -")
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.lower() not in (DIRECT, PROXY):
+        raise SettingError(
+            f"the entry {part[:200]!r} of {setting} has another scheme than pulsar:// and pulsar+proxy://, which are "
+            "all that brokers have"
+        )
+    try:
+        address = parse_address(rest.rstrip("/"))
+    except ValueError as error:
+        raise SettingError(f"the entry {part[:200]!r} of {setting} is malformed: {rest[:200]!r} {error}") from None
+    check_host(setting, address[0])
+    return ListenerUrl(name, scheme.lower(), address)
+
+
+def check_host(setting: str, host: str) -> None:
+    """Raise SettingError for what can be neither a host name nor an IP address."""
+    if not _HOST.fullmatch(host) and not _is_ipv6(host):
+        raise SettingError(f"{setting} has {host[:100]!r}, which is no host name and no IP address")
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ip_address(host).version == 6
+    except ValueError:
+        return False
