@@ -1,8 +1,9 @@
 """Brings back what bookies say is damaged on their disks: a good copy of each such entry, from another bookie.
 
 A bookie notes damaged entries durably and tells how many there are with its heartbeat (`storage/bookie/damage.py`). The
-auditor asks the bookie for them, in pages, and copies each to it as it copies missing entries. The bookie ends the note
-when the copy is durable. So a failure at any step only means that the entry is still noted at the next round.
+auditor asks the bookie for them, in pages. It has the bookie copy each from the others, as it copies missing entries.
+The bookie ends the note when the copy is durable. So a failure at any step only means that the entry is still noted at
+the next round.
 
 This is done in every state of the ledger. The bookie had accepted just this entry. So with the same bytes again, a
 writer or a recovery sees no change, except that a read succeeds. Two kinds are left out. The notes of a ledger that was
@@ -10,14 +11,14 @@ deleted or has another nonce end when the bookie collects it. Entries behind the
 and the bookie is told to forget these.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby
 
 from ...protocol.errors import MagnetarError, NoSuchLedger
+from ...storage.metadata.entry_gaps import ranges_of
 from ...storage.metadata.ledger_records import LedgerRecords
 from ..members.contracts_bookie import BookieContract, EntryPlace
 from ..members.peer_calls import MemberCalls
-from .plan import Range
 from .repair import LedgerRepair
 
 ENTRIES_PER_PAGE = 1000
@@ -52,22 +53,11 @@ async def repair_damage(
             except MagnetarError as error:
                 on_failure(f"damaged entries of ledger {ledger_id}", error)
                 continue
-            for wanted in _ranges(entry_ids):
+            for first, last in ranges_of(entry_ids):
                 try:
-                    await repair.copy(record.metadata, [wanted], bookie)
+                    await repair.fill_range(record.metadata, first, last, bookie)
                 except MagnetarError as error:
-                    on_failure(f"damaged entries {wanted} of ledger {ledger_id} on {bookie}", error)
+                    on_failure(f"damaged entries {first} to {last} of ledger {ledger_id} on {bookie}", error)
         if len(page) < ENTRIES_PER_PAGE:
             return
         after = EntryPlace(page[-1].ledger, page[-1].entry)
-
-
-def _ranges(entry_ids: Sequence[int]) -> list[Range]:
-    """Ascending ids as ranges."""
-    found: list[Range] = []
-    for entry_id in entry_ids:
-        if found and found[-1][1] == entry_id - 1:
-            found[-1] = (found[-1][0], entry_id)
-        else:
-            found.append((entry_id, entry_id))
-    return found

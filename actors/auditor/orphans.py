@@ -12,13 +12,18 @@ same transaction (`Write.needs`). So a broker that names it before step 1 is see
 ConditionFailed and makes another ledger. One that changes the ledger meanwhile keeps it by step 3. No clock decides;
 the wait only spares brokers that are about to name a ledger the trouble. A record that cannot be read ends the search:
 then every ledger is kept.
+
+A search reads all names, so it is rare. It comes after a start, every `search_interval_s`, and when a new ledger has
+had no name for `ORPHAN_AFTER_S`. To know the latter, the auditor is told of each ledger that is created, and
+of each record that names ledgers and is written. Only those records are read again. What they name is no suspect any
+longer.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from ...protocol.errors import BadVersion, NoSuchKey
+from ...protocol.errors import BadVersion, MetadataError, NoSuchKey
 from ...runtime.environment import Environment
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.ledger_metadata import LedgerMetadata
@@ -32,12 +37,18 @@ ORPHAN_AFTER_S = 600.0
 SEARCH_PAUSE_S = 60.0
 """Between two searches at least: each reads all names."""
 RECORDS_PER_PAGE = 500
+TOLD_MAX = 100_000
+"""Ledgers, and records that name some, which are remembered. What is beyond is found by the next search."""
+NAMING = tuple(kind.prefix for kind in RECORD_KINDS if kind.names_ledgers)
 
 
 class OrphanLedgers:
     """See the module."""
 
-    def __init__(self, env: Environment, store: MetadataStore) -> None:
+    def __init__(self, env: Environment, store: MetadataStore, search_interval_s: float = 86_400.0) -> None:
+        self._search_interval_s = search_interval_s
+        self._search_at = 0.0
+        self._names_written: dict[str, None] = {}
         self._store = store
         self._records = LedgerRecords(env, store)
         self._unnamed_since: dict[int, float] = {}
@@ -45,8 +56,42 @@ class OrphanLedgers:
 
     @property
     def suspected(self) -> int:
-        """Ledgers that nothing named at the last search."""
+        """Ledgers that nothing named at the last search, or that were created since and have no name that is known."""
         return len(self._unnamed_since)
+
+    def created(self, ledger_id: int) -> None:
+        """A ledger was created, or may have been."""
+        if len(self._unnamed_since) < TOLD_MAX:
+            self._unnamed_since.setdefault(ledger_id, asyncio.get_running_loop().time())
+
+    def written(self, key: str) -> None:
+        """Another record was written, or may have been."""
+        if key.startswith(NAMING) and len(self._names_written) < TOLD_MAX:
+            self._names_written[key] = None
+
+    async def collect_due(self) -> int:
+        """Search and delete, if it is time for that; returns how many ledgers. Raises as `collect` does."""
+        await self._read_names_written()
+        now = asyncio.get_running_loop().time()
+        overdue = any(now - since >= ORPHAN_AFTER_S for since in self._unnamed_since.values())
+        if now < self._search_at and not overdue:
+            return 0
+        deleted = await self.collect()
+        self._search_at = now + self._search_interval_s
+        return deleted
+
+    async def _read_names_written(self) -> None:
+        written, self._names_written = list(self._names_written), {}
+        for first in range(0, len(written), RECORDS_PER_PAGE):
+            keys = written[first : first + RECORDS_PER_PAGE]
+            for key, record in zip(keys, await self._store.get_many(keys), strict=True):
+                try:
+                    named = _named_by(key, record.value) if record is not None else ()
+                except MetadataError as error:  # the search says so
+                    logger.debug("%s cannot be read: %s", key, error)
+                    continue
+                for ledger_id in named:
+                    self._unnamed_since.pop(ledger_id, None)
 
     async def collect(self) -> int:
         """Search, unless the last search was a moment ago, and delete what is due; returns how many ledgers.
@@ -111,3 +156,8 @@ class OrphanLedgers:
             if len(page) < RECORDS_PER_PAGE:
                 return found
             after = page[-1][0]
+
+
+def _named_by(key: str, value: bytes) -> Iterable[int]:
+    """The ledgers that a record names. Raises MetadataError."""
+    return [one for kind in RECORD_KINDS if key.startswith(kind.prefix) for one in kind.ledgers_named_by(key, value)]

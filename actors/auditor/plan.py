@@ -6,7 +6,7 @@ back. Then its ledger is checked here.
 Three things can be wrong with a closed ledger, in this order of repair:
 
 - *missing*: a live bookie that should hold entries does not hold them all (it was away while the others went on);
-- *lost*: a bookie has been away for too long, and there is a spare for its slot;
+- *lost*: a bookie has been away for too long, or is being drained, and there is a spare for its slot;
 - *thin*: the ledger was created with fewer copies than configured, and there are bookies for more.
 """
 
@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ...storage.metadata.ledger_metadata import Fragment, LedgerMetadata, write_slots
-
-Range = tuple[int, int]
-"""First and last entry id, both inclusive."""
+from ...storage.ledger.ensemble import PlaceOf, clashes_with, neighbours, nowhere
+from ...storage.metadata.entry_gaps import Stripe
+from ...storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
 
 class Piece(NamedTuple):
@@ -28,6 +27,10 @@ class Piece(NamedTuple):
     fragment: Fragment
     first: int
     last: int
+
+    def stripe(self, metadata: LedgerMetadata) -> Stripe:
+        """Which of its entries belong to its slot, by the quorums of its ledger."""
+        return Stripe(self.slot, metadata.ensemble_size, metadata.write_quorum)
 
 
 @dataclass(frozen=True)
@@ -52,29 +55,17 @@ def pieces_of(metadata: LedgerMetadata) -> list[Piece]:
     return found
 
 
-def missing_entries(metadata: LedgerMetadata, piece: Piece, held: Iterable[Sequence[int]]) -> list[Range]:
-    """Ranges of entries that belong to a piece and are not among `held` (ranges, in any order)."""
-    gaps: list[Range] = []
-    following = piece.first
-    for first, last in sorted((int(part[0]), int(part[1])) for part in held):
-        if first > following:
-            gaps.append((following, min(first - 1, piece.last)))
-        following = max(following, last + 1)
-        if following > piece.last:
-            break
-    if following <= piece.last:
-        gaps.append((following, piece.last))
-    if metadata.write_quorum == metadata.ensemble_size:
-        return gaps
-    return [entry_range for gap in gaps for entry_range in _striped(metadata, piece.slot, gap)]
-
-
 def replace_lost(
-    metadata: LedgerMetadata, lost: Iterable[str], spares: Sequence[str], load: Mapping[str, int]
+    metadata: LedgerMetadata,
+    lost: Iterable[str],
+    spares: Sequence[str],
+    load: Mapping[str, int],
+    place_of: PlaceOf = nowhere,
 ) -> Change | None:
     """Each lost bookie's slots given to a spare that is not in the same fragment; None when nothing can be done.
 
-    `load` counts what each spare was given already; the least loaded is taken.
+    A spare on another machine than its neighbours is taken first, then one in another zone (see `ledger.ensemble`),
+    then the least loaded. `load` counts what each spare was given already.
     """
     gone = frozenset(lost)
     fragments: list[Fragment] = []
@@ -86,7 +77,12 @@ def replace_lost(
                 continue
             candidates = [spare for spare in spares if spare not in bookies]
             if candidates:
-                chosen = min(candidates, key=lambda spare: (taken.get(spare, 0), spare))
+                near = [bookies[other] for other in neighbours(slot, len(bookies), metadata.write_quorum)]
+                stay = [bookie for bookie in near if bookie not in gone]
+                chosen = min(
+                    candidates,
+                    key=lambda spare: (clashes_with(spare, stay, place_of), taken.get(spare, 0), spare),
+                )
                 taken[chosen] = taken.get(chosen, 0) + 1
                 bookies[slot] = chosen
         fragments.append(Fragment(fragment.first_entry, tuple(bookies)))
@@ -96,7 +92,11 @@ def replace_lost(
 
 
 def thicken(
-    metadata: LedgerMetadata, write_quorum: int, spares: Sequence[str], load: Mapping[str, int]
+    metadata: LedgerMetadata,
+    write_quorum: int,
+    spares: Sequence[str],
+    load: Mapping[str, int],
+    place_of: PlaceOf = nowhere,
 ) -> Change | None:
     """A ledger created with too few copies, given `write_quorum` of them; None while there are not enough bookies.
 
@@ -108,14 +108,18 @@ def thicken(
         return _change(metadata, replace(metadata, under_replicated=False))
     fragments: list[Fragment] = []
     for fragment in metadata.fragments:
-        candidates = sorted(
-            (spare for spare in spares if spare not in fragment.bookies),
-            key=lambda spare: (load.get(spare, 0), spare),
-        )
-        more = candidates[: write_quorum - len(fragment.bookies)]
-        if len(fragment.bookies) + len(more) < write_quorum:
-            return None
-        fragments.append(Fragment(fragment.first_entry, (*fragment.bookies, *more)))
+        bookies = list(fragment.bookies)
+        while len(bookies) < write_quorum:
+            candidates = [spare for spare in spares if spare not in bookies]
+            if not candidates:
+                return None
+            bookies.append(
+                min(
+                    candidates,
+                    key=lambda spare: (clashes_with(spare, bookies, place_of), load.get(spare, 0), spare),
+                )
+            )
+        fragments.append(Fragment(fragment.first_entry, tuple(bookies)))
     thick = replace(
         metadata,
         ensemble_size=write_quorum,
@@ -131,16 +135,3 @@ def _change(before: LedgerMetadata, after: LedgerMetadata) -> Change:
     return Change(
         after, tuple(piece for piece in pieces_of(after) if (piece.first, piece.bookie, piece.slot) not in had)
     )
-
-
-def _striped(metadata: LedgerMetadata, slot: int, gap: Range) -> list[Range]:
-    """The entries of a gap that belong to a slot, as ranges."""
-    found: list[Range] = []
-    for entry in range(gap[0], gap[1] + 1):
-        if slot not in write_slots(entry, metadata.ensemble_size, metadata.write_quorum):
-            continue
-        if found and found[-1][1] == entry - 1:
-            found[-1] = (found[-1][0], entry)
-        else:
-            found.append((entry, entry))
-    return found

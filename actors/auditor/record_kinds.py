@@ -6,6 +6,13 @@ from ...storage.managed.cursor_record import CURSOR_RECORDS
 from ...storage.managed.pins import PIN_RECORDS
 from ...storage.managed.record import CHAIN_RECORDS
 from ...storage.metadata.record_kinds import METADATA_KINDS, RecordKind
+from ..desired.record import DESIRED_RECORDS
 
-RECORD_KINDS: tuple[RecordKind[Any], ...] = (CHAIN_RECORDS, CURSOR_RECORDS, PIN_RECORDS, *METADATA_KINDS)
+RECORD_KINDS: tuple[RecordKind[Any], ...] = (
+    CHAIN_RECORDS,
+    CURSOR_RECORDS,
+    PIN_RECORDS,
+    DESIRED_RECORDS,
+    *METADATA_KINDS,
+)
 """Each prefix of `storage.metadata.keys` once."""

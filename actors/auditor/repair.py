@@ -1,117 +1,82 @@
-"""Copies entries of closed ledgers to a bookie that should hold them: the auditor's hands.
+"""Has bookies copy entries of ledgers among themselves: the auditor names what belongs where, and from whom to get it.
 
-Entries are read from whichever bookie holds them, digest verified, and written with the recovery flag, which passes
-fences. The bytes are those that the writer sent, LAC included, so a copy that is made twice is the same entry. The pace
-is bounded by `repair_bytes_per_s`; one batch is under way at a time.
+No entry passes through this process. The bookie that should hold entries finds out what it lacks, reads it from the
+others, and says how far it has come (`actors/bookie/copying.py`). A piece counts as copied only when the bookie said
+that it holds all of it durably.
+
+What it costs: a question for each `PARTS_PER_QUESTION` pieces that are looked at, and one message for each few seconds
+(`copying.COPY_S`) that a bookie copies.
 """
 
-import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
-from ...protocol.bookie_wire import BookieStatus, LedgerEntry, encode_add, encode_entry_header, error_for_status
-from ...protocol.errors import EntryUnknown
-from ...runtime.settings.declarations import Settings
-from ...storage.ledger.bookie_client import BookieClient
-from ...storage.ledger.reader import LedgerReader
+from ...protocol.errors import ProtocolError
+from ...storage.ledger.bookie_directory import BookieDirectory
 from ...storage.metadata.ledger_metadata import LedgerMetadata
-from ..members.contracts_bookie import BookieContract
+from ..members.contracts_bookie import BookieContract, CopySource, Part
 from ..members.peer_calls import MemberCalls
-from .plan import Piece, Range, missing_entries
+from .plan import Piece
 
-logger = logging.getLogger(__name__)
-
-BATCH_BYTES = 1 << 20
-LIST_TIMEOUT_S = 30.0
-"""For one answer of a bookie, which says what it holds in parts of a few seconds' work."""
+PARTS_PER_QUESTION = 500
 
 
 class LedgerRepair:
-    """See the module. `calls` reaches the bookies' control methods, `client` their entries.
-
-    `on_copied(entries, bytes of bodies)` is called for each batch that has become durable.
-    """
+    """See the module. `on_copied(entries, bytes)` is called for each answer."""
 
     def __init__(
         self,
-        client: BookieClient,
         calls: MemberCalls[BookieContract],
-        settings: Settings,
+        directory: BookieDirectory,
         on_copied: Callable[[int, int], None],
     ) -> None:
-        self._client = client
         self._calls = calls
-        self._settings = settings
+        self._directory = directory
         self._on_copied = on_copied
-        self._not_before = 0.0
 
-    async def find_missing(self, metadata: LedgerMetadata, piece: Piece) -> list[Range]:
-        """Entries of a piece that its bookie does not hold. Raises ServiceUnitNotReady when it does not answer."""
-        missing: list[Range] = []
-        first = piece.first
-        while first <= piece.last:
-            answer = await self._calls.of(piece.bookie, timeout_s=LIST_TIMEOUT_S).entry_ids(
-                ledger=metadata.ledger_id, nonce=metadata.nonce, first=first, last=piece.last
-            )
-            following = min(max(answer.next, first + 1), piece.last + 1)
-            missing += missing_entries(metadata, piece._replace(first=first, last=following - 1), answer.ranges)
-            first = following
-        return missing
+    async def lacking(self, bookie: str, parts: Sequence[Part]) -> list[int]:
+        """Indexes of the parts that a bookie does not hold as a whole. Raises ServiceUnitNotReady."""
+        found: list[int] = []
+        begin = 0
+        while begin < len(parts):
+            asked = list(parts[begin : begin + PARTS_PER_QUESTION])
+            answer = await self._calls.of(bookie).lacking(parts=asked)
+            if not 0 < answer.examined <= len(asked):
+                raise ProtocolError(f"bookie {bookie} examined {answer.examined} of {len(asked)} parts")
+            found += [begin + index for index in answer.found]
+            begin += answer.examined
+        return found
 
-    async def copy(self, metadata: LedgerMetadata, ranges: Sequence[Range], target: str) -> int:
-        """Copy these entries to a bookie; returns how many.
+    async def fill(self, metadata: LedgerMetadata, piece: Piece, sources: LedgerMetadata | None = None) -> int:
+        """Have the piece's bookie copy what it lacks of it, and return how many entries that were.
 
-        Raises what reading and adding raise; what was copied stays.
+        The entries come from the bookies that `sources` names, another record of the ledger (None: `metadata`). Raises
+        what copying raises; what was copied stays.
         """
-        reader = LedgerReader(self._client, self._settings, metadata)
+        holders = (sources or metadata).fragment_of(piece.first).bookies
+        slots = piece.stripe(metadata)
+        part = Part(metadata.ledger_id, metadata.nonce, piece.first, piece.last, *slots)
+        return await self._copy(piece.bookie, part, holders)
+
+    async def fill_range(self, metadata: LedgerMetadata, first: int, last: int, bookie: str) -> int:
+        """Have a bookie copy all entries of a range that it lacks, whatever the record says of it. Raises as `fill`."""
+        copied = 0
+        while first <= last:
+            fragment, end = metadata.fragment_of(first), metadata.fragment_end(first)
+            end = last if end is None else max(first, min(end, last))
+            part = Part(metadata.ledger_id, metadata.nonce, first, end, 0, 1, 1)
+            copied += await self._copy(bookie, part, fragment.bookies)
+            first = end + 1
+        return copied
+
+    async def _copy(self, target: str, part: Part, holders: Sequence[str]) -> int:
+        found = [self._directory.get(bookie) for bookie in holders if bookie != target]
+        sources = [CopySource(info.id, info.host, info.port) for info in found if info is not None]
         entries = 0
-        for first, last in ranges:
-            following = first
-            while following <= last:
-                await self._keep_pace()
-                batch = await reader.read(following, last, BATCH_BYTES)
-                await self._write(batch, target)
-                following = batch[-1].entry_id + 1
-                entries += len(batch)
-                size_bytes = sum(len(entry.body) for entry in batch)
-                self._on_copied(len(batch), size_bytes)
-                self._spend(size_bytes)
+        while part.first <= part.last:
+            answer = await self._calls.of(target).copy_entries(part=part, sources=sources)
+            self._on_copied(answer.entries, answer.size_bytes)
+            entries += answer.entries
+            if answer.next <= part.first:
+                raise ProtocolError(f"bookie {target} made no progress with {part}")
+            part = part._replace(first=answer.next)
         return entries
-
-    async def _write(self, batch: Sequence[LedgerEntry], target: str) -> None:
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        left = len(batch)
-
-        def answered(status: int, payload: bytes) -> None:
-            nonlocal left
-            left -= 1
-            if done.done():
-                return
-            if status != BookieStatus.OK:
-                done.set_result(status)
-            elif not left:
-                done.set_result(BookieStatus.OK)
-
-        for entry in batch:
-            header = encode_entry_header(
-                entry.ledger_id, entry.nonce, entry.entry_id, entry.lac, entry.length, entry.body
-            )
-            self._client.add(target, encode_add(header, bytes(entry.body), recovery=True), answered)
-        try:
-            async with asyncio.timeout(self._settings.add_entry_timeout_s + self._settings.read_entry_timeout_s):
-                status = await done
-        except TimeoutError:
-            raise EntryUnknown(
-                f"bookie {target} did not store {len(batch)} copied entries in time", bookie=target
-            ) from None
-        if status != BookieStatus.OK:
-            raise error_for_status(status, bookie=target, ledger_id=batch[0].ledger_id)
-
-    async def _keep_pace(self) -> None:
-        delay_s = self._not_before - asyncio.get_running_loop().time()
-        if delay_s > 0:
-            await asyncio.sleep(delay_s)
-
-    def _spend(self, size_bytes: int) -> None:
-        now = asyncio.get_running_loop().time()
-        self._not_before = max(self._not_before, now) + size_bytes / self._settings.repair_bytes_per_s

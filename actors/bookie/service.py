@@ -8,22 +8,23 @@ processes never serve one directory.
 treat the outcome of pending adds as unknown. It tells `on_fatal` and waits to be closed; the supervisor starts a new
 process. Losing the connection to the coordinator changes nothing: adds and reads go on, and garbage collection waits.
 
-Entries are data requests straight into the store, without a coroutine each. Control methods: see the `rpc_` ones.
+Entries are data requests straight into the store, without a coroutine each. Control methods: see the `rpc_` ones, and
+`repair_methods`.
 """
 
 import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ...protocol.bookie_wire import BookieOp, decode_read
 from ...protocol.cluster_status import BookieFigures, MemberData, MemberReport, ScrubReport
-from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, NoSuchLedger, ProtocolError
+from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, ProtocolError
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
 from ...runtime.files import DiskUsage, FileLock
-from ...runtime.rpc.connection import RpcConnection, RpcService
+from ...runtime.rpc.connection import Handler, RpcConnection, RpcService
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
 from ...runtime.settings.declarations import Settings
@@ -36,13 +37,18 @@ from ...storage.bookie.scrub import Scrubber
 from ...storage.bookie.store import BookieStore
 from ...storage.metadata.keys import LEDGER_COUNTER
 from ...storage.metadata.store import MetadataStore
-from ..members.contracts_bookie import BookieContract, DamagedEntry, EntryPlace, Held, HeldEntries
+from ..members.contracts_bookie import BookieContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.permissions import BOOKIE_OPERATIONS
+from .collecting import BookieCalls, Collecting
+from .copying import EntryCopies
+from .repair_methods import RepairMethods
 
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = "lock"
+MAY_NOT_FENCE = (ROLE_READER, ROLE_BOOKIE)
+"""Roles that only read entries."""
 
 
 class Coordinator(Protocol):
@@ -53,9 +59,10 @@ class Coordinator(Protocol):
 
     @property
     def metadata(self) -> MetadataStore: ...
+    @property
+    def ask(self) -> BookieCalls: ...
     async def start(self) -> None: ...
     async def register(self, host: str, port: int, data: Callable[[], MemberData]) -> None: ...
-    async def renew_ledger(self, ledger_id: int, version: int) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -97,6 +104,7 @@ class BookieService(RpcService):
 
     contract = BookieContract
     operation_roles = BOOKIE_OPERATIONS
+    method_groups: ClassVar[tuple[type, ...]] = ()
 
     def __init__(
         self,
@@ -117,27 +125,29 @@ class BookieService(RpcService):
         self.identity = Identity(cluster_id, ROLE_BOOKIE, bookie_id, env.random.hex(8))
         self.on_fatal: Callable[[BaseException], None] | None = None
         """Called once when the disk has failed and the bookie has stopped serving."""
+        self.place: MemberData = {}
+        """Its machine and zone, if they are known: `node` and `zone`."""
         self.state = BookieState.STOPPED
         self.failure: BaseException | None = None
         """Why it is FAILED, or was before it was closed."""
         self._env = env
         self._directory = directory
         self._settings = settings
-        self._host, self._port = host, port
-        self._accept_lost_disk = accept_lost_disk
-        self._lost_instance = lost_instance
+        self._place = host, port
+        self._loss = accept_lost_disk, lost_instance
         self._coordinator: Coordinator = coordinator or CoordinatorClient(
             env, self.identity, keys, settings, locate_coordinator
         )
         self._server = RpcServer(
             env, self.identity, keys, self, frame_size_max=settings.bookie_frame_size_max_bytes + 1024
         )
+        self._repairs = RepairMethods(EntryCopies(env, self.identity, keys, settings, lambda: self.store))
         self._lock: FileLock | None = None
         self._cookie: Cookie | None = None
         self._store: BookieStore | None = None
         self._compactor: Compactor | None = None
         self._scrubber: Scrubber | None = None
-        self._collecting = asyncio.Lock()
+        self._collecting = Collecting()
         self._usage = DiskUsage(0, 0, 0)
         self._unknown_ledgers = 0
         self._tasks = Tasks()
@@ -177,8 +187,8 @@ class BookieService(RpcService):
             self.identity.node_id,
             self.identity.cluster_id,
             self._coordinator.metadata,
-            accept_lost_disk=self._accept_lost_disk,
-            lost_instance=self._lost_instance,
+            accept_lost_disk=self._loss[0],
+            lost_instance=self._loss[1],
         )
         store = self._store = BookieStore(
             self._env, self._directory, self._cookie.instance, self._settings, on_fatal=self._failed
@@ -193,7 +203,7 @@ class BookieService(RpcService):
         self._usage = await store.check_disk()
         store.on_change = self._report
         self._report()
-        host, port = await self._server.start(self._host, self._port)
+        host, port = await self._server.start(*self._place)
         self._coordinator.on_session_lost.append(self._session_lost)
         await self._coordinator.register(host, port, self._describe)
         self._tasks.spawn(self._watch_disk(), "watch-disk")
@@ -212,6 +222,7 @@ class BookieService(RpcService):
         await self._tasks.close()
         await self._coordinator.close()
         await self._server.close()
+        await self._repairs.close()
         if self._compactor is not None:
             await self._compactor.close()
         if self._store is not None:
@@ -224,7 +235,7 @@ class BookieService(RpcService):
 
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         """ADD, READ, FENCE, READ_LAC of `protocol.bookie_wire`."""
-        if connection.peer.role == ROLE_READER and op == BookieOp.READ and decode_read(payload).fence:
+        if connection.peer.role in MAY_NOT_FENCE and op == BookieOp.READ and decode_read(payload).fence:
             connection.respond_error(
                 request_id,
                 AuthorizationError(f"{connection.peer.node_id} may not fence ledgers: its role does not permit it"),
@@ -233,6 +244,9 @@ class BookieService(RpcService):
         self.store.request(connection, op, request_id, payload)
 
     # -- control -------------------------------------------------------------------------------------------------------
+
+    def handler(self, method: str) -> Handler | None:
+        return super().handler(method) or self._repairs.handlers.get(method)
 
     async def rpc_status(self, connection: RpcConnection) -> BookieFigures:
         """What an operator wants to see; sizes in bytes."""
@@ -270,36 +284,6 @@ class BookieService(RpcService):
         """Ids of ledgers known here, ascending, greater than `after`, at most `limit`."""
         return sorted(ledger_id for ledger_id in self.store.entries.ledgers if ledger_id > after)[:limit]
 
-    async def rpc_entry_ids(
-        self, connection: RpcConnection, ledger: int, nonce: int, first: int, last: int, intact_only: bool | None = None
-    ) -> HeldEntries:
-        """The entries held, those known to be damaged left out; ask again from `next` on while that is not behind
-        `last`. Raises ForeignLedger.
-
-        With `intact_only` (without it: in limbo) each is read and verified first. An answer takes a few seconds.
-        """
-        if intact_only is None:
-            intact_only = bool(self.store.limbo)
-        try:
-            ranges, following = await self.store.held_ranges(ledger, nonce, first, last, intact_only)
-        except NoSuchLedger:
-            ranges, following = [], last + 1
-        return HeldEntries([Held(*held) for held in ranges], following)
-
-    async def rpc_damaged_entries(
-        self, connection: RpcConnection, after: EntryPlace, limit: int = 1000
-    ) -> list[DamagedEntry]:
-        """The entries known to be damaged, ascending, behind `after`. Raises ProtocolError."""
-        if limit < 1:
-            raise ProtocolError(f"a page of damaged entries cannot have {limit} of them: ask for 1 or more")
-        entries = self.store.entries
-        page = entries.damage.notes.page((after.ledger, after.entry), limit)
-        return [DamagedEntry(*key, entries.ledgers[key[0]].nonce) for key in page if key[0] in entries.ledgers]
-
-    async def rpc_forget_damage(self, connection: RpcConnection, ledger: int, above: int) -> None:
-        """The ledger is closed and ends at entry `above`: no reader asks for its damaged entries behind that."""
-        self.store.entries.damage.forget(ledger, above)
-
     async def rpc_collect_garbage(self, connection: RpcConnection, major: bool = False) -> dict[str, int]:
         """One round now, compaction included; returns what it did."""
         return await self.collect(major)
@@ -333,6 +317,7 @@ class BookieService(RpcService):
         return {
             "instance": self._cookie.instance,
             "writable": _accepts_new_ledgers(self.store),
+            **self.place,
             "ledgers_end": self.store.entries.ledgers_end,
         }
 
@@ -399,12 +384,20 @@ class BookieService(RpcService):
         EntryCorrupt.
         """
         assert self._compactor is not None
-        async with self._collecting:
+        async with self._collecting.lock:
             identity = self.identity
             link = self._coordinator
+            changed = await self._collecting.changed(link.ask)
             collected = await collect_garbage(
-                self.store, link.metadata, link.renew_ledger, identity.cluster_id, identity.node_id
+                self.store,
+                link.metadata,
+                lambda ledger_id, version: link.ask.renew_ledger(ledger=ledger_id, version=version),
+                identity.cluster_id,
+                identity.node_id,
+                scope=self._collecting.scope,
+                changed=changed,
             )
+            self._collecting.succeeded(changed)
             await self.store.entries.forget_tombstones()
             if collected.ledgers_unknown != self._unknown_ledgers:
                 self._unknown_ledgers = collected.ledgers_unknown
@@ -440,6 +433,9 @@ class BookieService(RpcService):
         await self._coordinator.close()
         if self.on_fatal is not None:
             self.on_fatal(error)
+
+
+BookieService.method_groups = (BookieService, RepairMethods)
 
 
 def _accepts_new_ledgers(store: BookieStore) -> bool:

@@ -19,7 +19,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...protocol.errors import BadVersion, CookieMismatch, ProtocolError
+from ...protocol.errors import BadVersion, CookieMismatch, FormatTooNew, ProtocolError
 from ...runtime.environment import Environment
 from ...runtime.files import Files
 from ..metadata import keys as metadata_keys
@@ -27,6 +27,10 @@ from ..metadata.store import MetadataStore, pack, unpack
 from .replay import format_directory, holds_store
 
 COOKIE_NAME = "cookie"
+LAYOUT = 1
+"""Of a bookie's directory: its files and their formats. Where a cookie names none, it is 1. A version of Magnetar that
+changes a format raises it, and writes it into the cookie. Older versions then refuse the directory.
+"""
 _LOST = "the bookie started with an empty disk after its disk was lost"
 
 
@@ -40,14 +44,25 @@ class Cookie:
 
 
 def read_cookie(files: Files, directory: str) -> Cookie | None:
-    """The cookie in a directory, None when there is none. Raises CookieMismatch when it is unreadable."""
+    """The cookie in a directory, None when there is none.
+
+    Raises CookieMismatch when it is unreadable, FormatTooNew when a later version wrote the directory.
+    """
     path = f"{directory}/{COOKIE_NAME}"
     if not files.exists(path):
         return None
     try:
         record: dict[str, Any] = json.loads(files.read_bytes(path))
+        layout = record.get("layout", 1)
+        if not isinstance(layout, int) or layout < 1:
+            raise ValueError(f"{layout!r:.100} is no layout")
+        if layout > LAYOUT:
+            raise FormatTooNew(
+                f"{directory} has layout {layout}, and this version of Magnetar reads layout {LAYOUT}: start the "
+                "bookie with the version that wrote it, or a later one"
+            )
         return Cookie(str(record["id"]), str(record["cluster_id"]), str(record["instance"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CookieMismatch(f"the cookie {path} cannot be decoded: {error}") from error
 
 
@@ -122,7 +137,9 @@ def _has_segments(files: Files, directory: str) -> bool:
 
 def _create(files: Files, directory: str, cookie: Cookie, limbo: str) -> None:
     format_directory(files, directory, cookie.instance, limbo)
-    files.write_atomic(f"{directory}/{COOKIE_NAME}", json.dumps(asdict(cookie), indent=1).encode())
+    files.write_atomic(
+        f"{directory}/{COOKIE_NAME}", json.dumps({**asdict(cookie), "layout": LAYOUT}, indent=1).encode()
+    )
 
 
 def cookie_of_record(value: bytes) -> Cookie:

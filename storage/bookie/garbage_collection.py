@@ -5,7 +5,8 @@ Data is deleted here and nowhere else, so everything doubtful means "keep":
 - the metadata must belong to our own cluster, compared before *and* after it was asked. An empty or foreign store must
   never mean "all ledgers are deleted";
 - local ledgers are listed before the metadata is asked, so a ledger created meanwhile is not among them;
-- each ledger is asked for by its own key; any error ends the round, nothing it found is used;
+- each ledger is asked for by its own key, also one that the coordinator told of (`collection_scope`). Any error ends
+  the round, and nothing that it found is used;
 - the counter of ledger ids and the ids marked as restored are read *after* the ledgers, with one question. An unknown
   ledger is deleted only if that counter is above all ids ever known here, and its own id is not restored. Otherwise the
   metadata may be older than the ledger (see `ledger_ids`). An older state that came in before the ledgers were asked
@@ -37,7 +38,7 @@ ids are not settled. Nor is a ledger given up that is older than a restore or th
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...protocol.errors import BadVersion, CookieMismatch, MetadataError, NoSuchKey
@@ -46,6 +47,7 @@ from ..metadata.cluster_identity import cluster_id_of, read_cluster_id
 from ..metadata.ledger_ids import RestoredIds, counter_of
 from ..metadata.ledger_metadata import LedgerMetadata
 from ..metadata.store import MetadataStore, Versioned
+from .collection_scope import CollectionScope
 from .held_ledgers import HeldLedger
 from .store import BookieStore
 
@@ -74,21 +76,31 @@ class _LedgerVerdicts:
     doomed: list[int] = field(default_factory=list[int])
     unnamed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Ledger, and version of its record."""
+    undecided: list[int] = field(default_factory=list[int])
+    """Kept this time; the next round asks for them again."""
     unknown: int = 0
 
 
 async def collect_garbage(
-    store: BookieStore, metadata: MetadataStore, renew: Renew, cluster_id: str, bookie_id: str
+    store: BookieStore,
+    metadata: MetadataStore,
+    renew: Renew,
+    cluster_id: str,
+    bookie_id: str,
+    *,
+    scope: CollectionScope | None = None,
+    changed: Iterable[int] | None = None,
 ) -> Collected:
     """One round. `renew(ledger id, version)` writes a record again as it is (`ledger_records.renew`).
+
+    Without `changed` it asks for all ledgers, else for these and what `scope` holds in doubt.
 
     Raises CookieMismatch (the metadata is of another cluster), MetadataError and what the RPC raises, DiskFull,
     StorageFailed; tombstones written until then stay.
     """
     ledgers = store.entries.ledgers
-    local = sorted(ledgers)
-    for ledger_id in local:
-        ledgers[ledger_id].touched = False
+    scope = scope or CollectionScope()
+    local = scope.choose(ledgers, changed)
     deleted = given_up = unknown = 0
     for start in range(0, len(local), KEYS_PER_QUESTION_MAX):
         asked = local[start : start + KEYS_PER_QUESTION_MAX]
@@ -105,7 +117,11 @@ async def collect_garbage(
             await store.add_tombstones(verdicts.doomed)
             deleted += len(verdicts.doomed)
         for record in verdicts.unnamed:
-            given_up += await _give_up(store, renew, *record)
+            gone = await _give_up(store, renew, *record)
+            given_up += gone
+            if not gone:
+                verdicts.undecided.append(record[0])
+        scope.decided(asked, verdicts.undecided)
     if unknown:
         logger.error(
             "%s keeps %d ledgers that the metadata does not know, although they are not older than it. The metadata "
@@ -130,11 +146,15 @@ def _judge(
     newer_here = ledgers_end > counter
     for ledger_id, answer in answers.items():
         state = ledgers.get(ledger_id)
-        if state is None or state.touched:
+        if state is None:
+            continue
+        if state.touched:
+            found.undecided.append(ledger_id)
             continue
         if answer is None:
             if newer_here or ledger_id in restored:
                 found.unknown += 1
+                found.undecided.append(ledger_id)
             else:
                 found.doomed.append(ledger_id)
         elif state.record_version != answer.version:
@@ -144,10 +164,13 @@ def _judge(
                     found.doomed.append(ledger_id)
                 else:
                     found.unknown += 1
+                    found.undecided.append(ledger_id)
             elif metadata.closed and bookie_id not in metadata.bookies:
                 settled_end = max(restored.accepted_end, restored.doubtful_end)
                 if state.segments and not (newer_here or restored.ranges) and ledger_id >= settled_end:
                     found.unnamed.append((ledger_id, answer.version))
+                elif state.segments:
+                    found.undecided.append(ledger_id)
             elif metadata.closed:
                 state.record_version = answer.version  # it stays as it is until the record changes
     return found

@@ -375,4 +375,6 @@ class BookieClient:
 
 
 def _why_not_writable(info: BookieInfo) -> str:
+    if info.draining:
+        return "is being drained"
     return "is in limbo: it may have lost data" if info.limbo else "is read-only: its disk is full"

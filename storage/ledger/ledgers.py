@@ -50,7 +50,9 @@ class Ledgers:
         Raises NotEnoughBookies when fewer than the ack quorum can be used, MetadataUnavailable, OutcomeUnknown.
         """
         copies = copies or Copies.of(self.settings)
-        placement = place(self.env.random, self.client.usable(), *copies, self.client.unusable())
+        placement = place(
+            self.env.random, self.client.usable(), copies, self.client.unusable(), self.client.directory.place_of
+        )
         metadata = LedgerMetadata(
             ledger_id=await self._take_id(above),
             ensemble_size=len(placement.bookies),

@@ -5,6 +5,9 @@
 A writer checks this because failed adds alone do not show it. An idle ledger has no adds, and an ensemble change
 repairs only later entries. A bookie that was never listed is not known here; who opens ledgers then has none on it.
 
+A bookie that is being drained counts like one that is away, and becomes lost after a moment: its ledgers shall go on
+elsewhere.
+
 A bookie in limbo counts like one that is away, because limbo lasts until every ledger that names the bookie is closed.
 Without this an idle ledger would stay open, and the bookie in limbo.
 """
@@ -17,6 +20,9 @@ from ...runtime.transitions import check_transition
 from ..metadata.ledger_metadata import LedgerMetadata
 from .bookie_directory import BookieDirectory
 
+DRAIN_DELAY_S = 0.5
+"""Ends a quick `undrain` without a new ledger for each topic."""
+
 
 class BookiePresence(enum.Enum):
     """See `TRANSITIONS`."""
@@ -27,12 +33,12 @@ class BookiePresence(enum.Enum):
 
 
 TRANSITIONS: Mapping[BookiePresence, Collection[BookiePresence]] = {
-    BookiePresence.LISTED: (BookiePresence.AWAY,),  # no longer listed, or in limbo
+    BookiePresence.LISTED: (BookiePresence.AWAY,),  # no longer listed, in limbo, or draining
     BookiePresence.AWAY: (
-        BookiePresence.LISTED,  # listed again, not in limbo
-        BookiePresence.LOST,  # `grace_s` later: `on_lost` is called
+        BookiePresence.LISTED,  # listed again, neither in limbo nor draining
+        BookiePresence.LOST,  # `grace_s` later (draining: DRAIN_DELAY_S): `on_lost` is called
     ),
-    BookiePresence.LOST: (BookiePresence.LISTED,),  # listed again, not in limbo
+    BookiePresence.LOST: (BookiePresence.LISTED,),  # listed again, neither in limbo nor draining
 }
 
 
@@ -55,7 +61,7 @@ class LostBookies:
         return bool(self._lost) and not self._lost.isdisjoint(metadata.bookies)
 
     def keeps_in_limbo(self, metadata: LedgerMetadata) -> bool:
-        """Whether a bookie of this ledger has been in limbo for so long: it waits for the ledger to be closed."""
+        """Whether a bookie of this ledger waits for it to be closed: it has been in limbo for so long, or drains."""
         if not self.holds_part_of(metadata):
             return False
         listed = self._directory.bookies
@@ -86,7 +92,9 @@ class LostBookies:
         listed = [bookie for bookie, state in self._states.items() if state is BookiePresence.LISTED]
         for bookie in sorted(bookie for bookie in listed if bookie not in present):
             self._become(bookie, BookiePresence.AWAY)
-            self._timers[bookie] = asyncio.get_running_loop().call_later(self._grace_s, self._lose, bookie)
+            info = self._directory.get(bookie)
+            delay_s = min(self._grace_s, DRAIN_DELAY_S) if info is not None and info.draining else self._grace_s
+            self._timers[bookie] = asyncio.get_running_loop().call_later(delay_s, self._lose, bookie)
 
     def _lose(self, bookie: str) -> None:
         del self._timers[bookie]
@@ -97,4 +105,4 @@ class LostBookies:
 
 def _present(directory: BookieDirectory) -> dict[str, None]:
     """In order, for the sake of repeatable runs."""
-    return {bookie: None for bookie, info in directory.bookies.items() if not info.limbo}
+    return {bookie: None for bookie, info in directory.bookies.items() if not info.limbo and not info.draining}

@@ -160,8 +160,16 @@ class WriteBack:
         if state.phase is not WriterPhase.NEEDS_CHANGE:
             return
         slots = state.begin_change()
-        taken = [*state.ensemble, *self.metadata.last_fragment.bookies]
-        replaced = replace_slots(self._env.random, taken, slots, self._client.usable(), self._refusing)
+        taken = [*self.metadata.last_fragment.bookies, *self._refusing]
+        replaced = replace_slots(
+            self._env.random,
+            state.ensemble,
+            slots,
+            self._client.usable(),
+            taken,
+            self.metadata.write_quorum,
+            self._client.directory.place_of,
+        )
         if not replaced:
             state.abandon_change(slots)
             return

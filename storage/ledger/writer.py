@@ -41,7 +41,7 @@ from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from ..metadata.store import Guard
 from .bookie_client import OVERLOADED_RETRY_S, BookieClient
-from .ensemble import Copies, replace_slots, should_move
+from .ensemble import Copies, PlaceOf, nowhere, replace_slots, should_move
 from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ _FATAL_STATUSES = frozenset({BookieStatus.CONFLICT, BookieStatus.BAD_REQUEST, Bo
 _REFUSALS = frozenset({BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR, BookieStatus.FOREIGN})
 _OK = int(BookieStatus.OK)
 
+NO_MARK = (0, 0.0)
+
 
 class SlotWatch:
     """Tells which slots answer too late. All times are the loop's, in seconds."""
@@ -64,16 +66,20 @@ class SlotWatch:
     def __init__(self, slots: int) -> None:
         self.sent = [0] * slots
         self.answered = [0] * slots
-        self._marks: list[tuple[int, float]] = [(0, 0.0)] * slots
+        self._marks: list[tuple[int, float]] = [NO_MARK] * slots
 
     def restart(self, slot: int) -> None:
         """A slot has a new holder, or none."""
         self.sent[slot] = self.answered[slot] = 0
-        self._marks[slot] = (0, 0.0)
+        self._marks[slot] = NO_MARK
 
     def busy(self) -> bool:
         """Whether any answer is outstanding."""
         return self.sent != self.answered
+
+    def rest(self) -> None:
+        """Nothing is outstanding; the next `late` makes new marks."""
+        self._marks = [NO_MARK] * len(self._marks)
 
     def late(self, now: float, timeout_s: float) -> list[int]:
         """Look at all slots: those that still owe an answer which they owed `timeout_s` ago. These are live: nothing is
@@ -313,6 +319,7 @@ class LedgerWriter:
                 entry.context(None, error)
             except Exception:
                 logger.exception("the callback of an add failed")
+        self.on_confirmed = self.on_ended = None  # they hold this writer: without them nothing waits for the collector
 
     # -- slow bookies --------------------------------------------------------------------------------------------
 
@@ -330,6 +337,9 @@ class LedgerWriter:
             self._client.report_slow(bookie)
         if self._watch.busy():
             self._start_watch()
+        else:
+            self._watch.rest()
+            state.rest()
 
     # -- ensemble change -----------------------------------------------------------------------------------------
 
@@ -386,7 +396,15 @@ class LedgerWriter:
         state = self._state
         record = self._record
         while True:
-            change = plan_change(state, record.metadata, slots, self._env.random, self._client.usable(), self._refusing)
+            change = plan_change(
+                state,
+                record.metadata,
+                slots,
+                self._env.random,
+                self._client.usable(),
+                self._refusing,
+                self._client.directory.place_of,
+            )
             if change is None:
                 return None
             target, replaced = change
@@ -410,6 +428,7 @@ def plan_change(
     random: Chance,
     usable: Iterable[str],
     refusing: Iterable[str] = (),
+    place_of: PlaceOf = nowhere,
 ) -> tuple[LedgerMetadata, dict[int, str]] | None:
     """The record to compare-and-set for an ensemble change of `slots`, and who takes which slot; None without a spare.
 
@@ -425,11 +444,15 @@ def plan_change(
             raise LedgerFenced(f"another owner changed the ensemble of ledger {ledger_id}")
     empty = [slot for slot, slot_state in enumerate(state.slots) if slot_state is SlotState.EMPTY]
     usable = list(usable)
-    taken = [*ensemble, *state.ensemble]
-    replaced = replace_slots(random, taken, slots, usable, refusing)
+    taken = [*ensemble, *state.ensemble, *refusing]
+    quorum = metadata.write_quorum
+    replaced = replace_slots(random, ensemble, slots, usable, taken, quorum, place_of)
     if not replaced:
         return None
-    replaced |= replace_slots(random, [*taken, *replaced.values()], empty, usable, refusing)
     for slot, bookie in replaced.items():
         ensemble[slot] = bookie
+    filled = replace_slots(random, ensemble, empty, usable, taken, quorum, place_of)
+    for slot, bookie in filled.items():
+        ensemble[slot] = bookie
+    replaced |= filled
     return metadata.with_ensemble(state.change_start, tuple(ensemble)), replaced

@@ -18,6 +18,7 @@ Invariants:
 
 import enum
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from ...protocol.errors import LedgerClosed, MagnetarError, NotEnoughBookies
@@ -106,11 +107,8 @@ class LedgerWriterState:
         self.pending: dict[int, PendingEntry] = {}
         self._ack_quorum = metadata.ack_quorum
         self._ensemble_size = metadata.ensemble_size
-        self._write_sets = [
-            write_slots(entry_id, metadata.ensemble_size, metadata.write_quorum)
-            for entry_id in range(metadata.ensemble_size)
-        ]
-        self._live_write_sets = list(self._write_sets)
+        self._write_sets = _write_sets(metadata.ensemble_size, metadata.write_quorum)
+        self._live_write_sets = self._write_sets
 
     # -- adding ------------------------------------------------------------------------------------------------
 
@@ -140,6 +138,11 @@ class LedgerWriterState:
         if entry_id != self.lac + 1 or entry.acks.bit_count() < self._ack_quorum:
             return None
         return self._acknowledge()
+
+    def rest(self) -> None:
+        """Nothing is under way: give the room back that pending entries once needed."""
+        if not self.pending:
+            self.pending = {}
 
     # -- failing and replacing slots -----------------------------------------------------------------------------
 
@@ -257,9 +260,9 @@ class LedgerWriterState:
         self._find_live_write_sets()
 
     def _find_live_write_sets(self) -> None:
-        self._live_write_sets = [
+        self._live_write_sets = tuple(
             tuple(slot for slot in write_set if self.slots[slot] is SlotState.LIVE) for write_set in self._write_sets
-        ]
+        )
 
     def _expect_change(self) -> None:
         if self.phase is not WriterPhase.CHANGING:
@@ -282,3 +285,9 @@ class LedgerWriterState:
             return []
         self._become(WriterPhase.WRITING)
         return self._acknowledge() or []
+
+
+@lru_cache(maxsize=64)
+def _write_sets(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], ...]:
+    """The slots of each entry's write set, by its id modulo the ensemble's size. Writers share them."""
+    return tuple(write_slots(entry_id, ensemble_size, write_quorum) for entry_id in range(ensemble_size))

@@ -1,13 +1,21 @@
 """Bugs of our own choosing in what finds and mends lost copies: scrub, limbo, search for orphans, recovery."""
 
 from contextlib import ExitStack
+from typing import Any
 
 from magnetar.actors.auditor import orphans
-from magnetar.actors.auditor.service import Auditor
+from magnetar.actors.auditor.absence import BookieWatch
+from magnetar.actors.auditor.checks import LedgerChecks
+from magnetar.actors.auditor.plan import Change
+from magnetar.actors.auditor.repair import LedgerRepair
+from magnetar.actors.bookie.copying import _PartCopy
+from magnetar.protocol.errors import EntryUnknown, NoSuchEntry
 from magnetar.storage.bookie.damage import DamageKeeper
 from magnetar.storage.ledger import lost_bookies
 from magnetar.storage.ledger.recovery import LedgerRecovery
 from magnetar.storage.managed.cursor_record import CURSOR_RECORDS
+from magnetar.storage.metadata.entry_gaps import Range
+from magnetar.storage.metadata.ledger_records import LedgerRecord
 
 from .mutant import Mutant, replace
 
@@ -18,7 +26,7 @@ def _forget_damage(stack: ExitStack) -> None:
 
 def _take_limbo_for_life(stack: ExitStack) -> None:
     replace(stack, lost_bookies, "_present", lambda directory: dict.fromkeys(directory.bookies))
-    replace(stack, Auditor, "_limbo_since", property(lambda self: {}, lambda self, since: None), create=True)
+    replace(stack, BookieWatch, "limbo_since", property(lambda self: {}, lambda self, since: None), create=True)
 
 
 def _forget_a_record_kind(stack: ExitStack) -> None:
@@ -27,6 +35,35 @@ def _forget_a_record_kind(stack: ExitStack) -> None:
 
 def _trust_restored_records(stack: ExitStack) -> None:
     replace(stack, LedgerRecovery, "_in_doubt", lambda self: False)
+
+
+def _name_before_copying(stack: ExitStack) -> None:
+    async def record_first(self: LedgerChecks, record: LedgerRecord, change: Change, repair: LedgerRepair) -> Any:
+        replaced = await self._records.replace(change.metadata, record.version)
+        for piece in change.pieces:
+            await repair.fill(change.metadata, piece, record.metadata)
+        return replaced
+
+    replace(stack, LedgerChecks, "_carry_out", record_first)
+
+
+def _answer_before_the_sync(stack: ExitStack) -> None:
+    async def at_once(self: _PartCopy) -> None:
+        return None
+
+    replace(stack, _PartCopy, "_all_durable", at_once)
+
+
+def _count_what_no_source_has(stack: ExitStack) -> None:
+    copy_region = _PartCopy._copy_region
+
+    async def copy_what_there_is(self: _PartCopy, wanted: list[Range], first: int, last: int) -> int:
+        try:
+            return await copy_region(self, wanted, first, last)
+        except (NoSuchEntry, EntryUnknown):
+            return last + 1
+
+    replace(stack, _PartCopy, "_copy_region", copy_what_there_is)
 
 
 REPAIR = (
@@ -39,5 +76,10 @@ REPAIR = (
         _trust_restored_records,
         "cluster",
     ),
+    Mutant("record first", "a spare is named before entries are copied to it", "I1", _name_before_copying),
+    Mutant(
+        "hasty copy", "a bookie says that it has copied before the copies are synced", "I1", _answer_before_the_sync
+    ),
+    Mutant("hollow copy", "entries that no source returned count as copied", "I1", _count_what_no_source_has),
     Mutant("limbo lives", "a bookie in limbo counts as live for open ledgers", "I8", _take_limbo_for_life),
 )

@@ -13,6 +13,7 @@ from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.storage.metadata.store import Write
 from support.fakes.bookies import FakeCluster, until
 
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
@@ -25,8 +26,8 @@ class Checks:
         self.looked_at = []
         self.let_out = []
 
-    async def find_missing(self, metadata, piece):
-        self.looked_at.append(piece.bookie)
+    async def lacking(self, bookie, parts):
+        self.looked_at.append(bookie)
         return []
 
     def of(self, bookie):
@@ -112,8 +113,9 @@ async def test_a_ledger_that_waits_for_it_as_a_spare_keeps_no_bookie_in_limbo(ma
         under_replicated=True,
     )
     await auditor._records.replace(thin, cluster_wide.version)
-    infos = auditor._directory.bookies.values()
-    auditor._directory.update([info._replace(writable=info.id != "bookie-2") for info in infos])
+    directory = auditor._watch._directory
+    infos = directory.bookies.values()
+    directory.update([info._replace(writable=info.id != "bookie-2") for info in infos])
     auditor._changed = False
     limbo["bookie-2"] = "a loss"
     await auditor.round()
@@ -131,6 +133,7 @@ async def test_a_ledger_that_its_broker_never_named_keeps_no_bookie_in_limbo(mad
     await auditor.round()
     assert not checks.let_out
     monkeypatch.setattr(orphan_ledgers, "ORPHAN_AFTER_S", 0.0)
+    auditor.written([Write(metadata_keys.ledger(one), None, None) for one in (1, 2)])
     await auditor.round()
     assert checks.let_out == [("bookie-2", "a loss")]
     assert auditor.status()["orphans_deleted_total"] == 2

@@ -1,10 +1,7 @@
 """What is wrong with a closed ledger, and the plan to repair it."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from magnetar.actors.auditor.plan import missing_entries, pieces_of, replace_lost, thicken
-from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState, write_slots
+from magnetar.actors.auditor.plan import pieces_of, replace_lost, thicken
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 
 def closed(
@@ -29,44 +26,6 @@ def test_pieces_cover_every_fragment_that_holds_something() -> None:
         ("a", 0, 9), ("b", 0, 9), ("c", 0, 9), ("a", 10, 14), ("b", 10, 14), ("d", 10, 14),
     ]  # fmt: skip
     assert pieces_of(closed((0, ("a", "b", "c")), last=-1)) == []
-
-
-def test_missing_ranges() -> None:
-    ledger = closed((0, ("a", "b", "c")), last=99)
-    piece = pieces_of(ledger)[0]
-    assert missing_entries(ledger, piece, []) == [(0, 99)]
-    assert missing_entries(ledger, piece, [(0, 99)]) == []
-    assert missing_entries(ledger, piece, [[50, 60], [0, 9], [5, 20], [98, 200]]) == [(21, 49), (61, 97)]
-    assert missing_entries(ledger, piece, [(200, 300)]) == [(0, 99)]
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    ensemble=st.integers(1, 5),
-    quorum=st.integers(1, 5),
-    held=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)), max_size=6),
-)
-def test_missing_is_what_belongs_there_and_is_not_held(ensemble: int, quorum: int, held: list[tuple[int, int]]) -> None:
-    write_quorum = min(ensemble, quorum)
-    ledger = LedgerMetadata(
-        ledger_id=1,
-        ensemble_size=ensemble,
-        write_quorum=write_quorum,
-        ack_quorum=1,
-        fragments=(Fragment(0, tuple("abcde"[:ensemble])),),
-        state=LedgerState.CLOSED,
-        last_entry=39,
-    )
-    ranges = [(first, first + more) for first, more in held]
-    has = {entry for first, last in ranges for entry in range(first, last + 1)}
-    for piece in pieces_of(ledger):
-        missing = missing_entries(ledger, piece, ranges)
-        found = [entry for first, last in missing for entry in range(first, last + 1)]
-        assert found == [
-            entry
-            for entry in range(40)
-            if piece.slot in write_slots(entry, ensemble, write_quorum) and entry not in has
-        ]
 
 
 def test_a_lost_bookie_is_replaced_in_every_fragment_by_one_that_is_not_there() -> None:

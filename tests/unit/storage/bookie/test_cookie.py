@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from magnetar.protocol.errors import CookieMismatch, MetadataUnavailable
+from magnetar.protocol.errors import CookieMismatch, FormatTooNew, MetadataUnavailable
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.bookie.checkpoint import Checkpoint
 from magnetar.storage.bookie.cookie import claim_directory, read_cookie
@@ -190,6 +190,7 @@ async def test_the_file_is_plain_json(files, metadata):
     assert json.loads(files.read_bytes(f"{DIRECTORY}/cookie")) == {
         "id": "bookie-1",
         "cluster_id": "c",
+        "layout": 1,
         "instance": cookie.instance,
     }
 
@@ -212,3 +213,19 @@ async def test_a_start_that_ended_before_the_metadata_knew_the_accepted_disk_is_
     again = await claim(empty, metadata, seed=2, accept_lost_disk=True)
     assert checkpoint(empty).limbo and checkpoint(empty).instance == again.instance
     assert await claim(empty, metadata) == again
+
+
+async def test_a_directory_of_a_later_layout_is_refused_and_an_older_cookie_is_not(files, metadata):
+    cookie = await claim(files, metadata)
+    path = f"{DIRECTORY}/cookie"
+    record = json.loads(files.read_bytes(path))
+    files.write_atomic(path, json.dumps({**record, "layout": 2}).encode())
+    with pytest.raises(FormatTooNew, match="layout 2"):
+        await claim(files, metadata)
+    for wrong in (0, "2", None, [1]):
+        files.write_atomic(path, json.dumps({**record, "layout": wrong}).encode())
+        with pytest.raises(CookieMismatch, match="is no layout"):
+            await claim(files, metadata)
+    del record["layout"]
+    files.write_atomic(path, json.dumps(record).encode())
+    assert await claim(files, metadata) == cookie

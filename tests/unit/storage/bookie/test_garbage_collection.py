@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.protocol.bookie_wire import BookieStatus
 from magnetar.protocol.errors import BadVersion, CookieMismatch, MetadataError, MetadataUnavailable
+from magnetar.storage.bookie.collection_scope import CollectionScope
 from magnetar.storage.bookie.compaction import Compactor
 from magnetar.storage.bookie.garbage_collection import Collected
 from magnetar.storage.bookie.garbage_collection import collect_garbage as collect_round
@@ -334,3 +335,65 @@ async def test_a_crash_after_giving_up_brings_the_entries_back_until_compaction(
     again = await Bookie.started(bookie.files)
     assert await again.read_all(1, 0, 9) == bodies(1, range(3))
     assert (await collect_garbage(again.store, metadata, CLUSTER)).ledgers_given_up == 1
+
+
+class Asked(Metadata):
+    """Notes which ledgers it is asked for."""
+
+    def __init__(self, records):
+        super().__init__(records)
+        self.asked = []
+
+    async def get_many(self, keys):
+        if metadata_keys.CLUSTER not in keys:
+            self.asked += [metadata_keys.ledger_id_of(key) for key in keys]
+        return await super().get_many(keys)
+
+
+def collect_changed(store: Any, metadata: Any, scope: CollectionScope, changed: Any) -> Any:
+    async def renew(*record: int) -> None:
+        await renewing(metadata, *record)
+
+    return collect_round(store, metadata, renew, CLUSTER, ME, scope=scope, changed=changed)
+
+
+async def test_only_ledgers_that_changed_are_asked_for(bookie, metadata):
+    asking, scope = Asked(metadata.records), CollectionScope()
+    await collect_changed(bookie.store, asking, scope, None)
+    assert asking.asked == [1, 2, 3] and kept(bookie) == [1, 2]
+    asking.asked.clear()
+    done = await collect_changed(bookie.store, asking, scope, [])
+    assert asking.asked == [] and done.ledgers_seen == 0
+    await bookie.add_many(4, range(2))
+    await metadata.delete(metadata_keys.ledger(1), None)
+    done = await collect_changed(bookie.store, asking, scope, [1, 77])
+    assert asking.asked == [1, 4] and done.ledgers_deleted == 2 and kept(bookie) == [2]
+
+
+async def test_a_ledger_that_was_told_and_lives_stays(bookie, metadata):
+    scope = CollectionScope()
+    await collect_changed(bookie.store, metadata, scope, None)
+    done = await collect_changed(bookie.store, metadata, scope, [1, 2])
+    assert done == Collected(2, 0) and kept(bookie) == [1, 2]
+
+
+async def test_what_cannot_be_decided_is_asked_for_again(bookie, metadata):
+    asking, scope = Asked(metadata.records), CollectionScope()
+    restored = RestoredIds().restored(3, 200)
+    await metadata.put(metadata_keys.RESTORED_LEDGERS, restored.pack(), None)
+    for changed in (None, [], []):
+        done = await collect_changed(bookie.store, asking, scope, changed)
+        assert done.ledgers_unknown == 1 and kept(bookie) == [1, 2, 3]
+    assert asking.asked == [1, 2, 3, 3, 3]
+
+
+async def test_a_collection_that_fails_asks_for_the_same_again(bookie, metadata):
+    scope = CollectionScope()
+    await collect_changed(bookie.store, metadata, scope, None)
+    await metadata.delete(metadata_keys.ledger(1), None)
+    metadata.fail = MetadataUnavailable("away")
+    with pytest.raises(MetadataUnavailable):
+        await collect_changed(bookie.store, metadata, scope, [1])
+    metadata.fail = None
+    await collect_changed(bookie.store, metadata, scope, [])
+    assert kept(bookie) == [2]
