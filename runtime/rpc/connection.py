@@ -45,7 +45,7 @@ from .connection_state import TRANSITIONS, RpcConnectionState
 from .contract import HANDLER_PREFIX, Contract, Method
 from .handshake import Handshake
 from .keys import Identity, Keys
-from .messages import decode_call, decode_error, pack, unpack
+from .messages import decode_call, decode_error, encode_call, pack, unpack
 from .writes import WRITE_BUFFER_MAX_BYTES, FrameWriter
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class RpcConnection(asyncio.Protocol):
             if not answer.done():
                 answer.set_result((status, payload))
 
-        self.request(OP_CALL, (pack([method, arguments]),), answered)
+        self.request(OP_CALL, (encode_call(method, arguments),), answered)
         try:
             async with asyncio.timeout(timeout_s):
                 status, payload = await answer
@@ -197,10 +197,14 @@ class RpcConnection(asyncio.Protocol):
             raise RpcDisconnected(f"the connection to {self.peer.node_id or 'the peer'} ended during {method}")
         raise decode_error(payload)
 
-    def notify(self, method: str, /, **arguments: object) -> None:
-        """Call a method of the other end without an answer. It is lost with the connection, without an error."""
+    def notify(self, method: str | bytes, /, **arguments: object) -> None:
+        """Call a method of the other end without an answer. It is lost with the connection, without an error.
+
+        Instead of a name it takes a call that `encode_call` has packed, for several connections.
+        """
         if self.state is _READY:
-            self._send(KIND_NOTIFY, OP_CALL, 0, (pack([method, arguments]),))
+            packed = method if isinstance(method, bytes) else encode_call(method, arguments)
+            self._send(KIND_NOTIFY, OP_CALL, 0, (packed,))
 
     # -- answering -----------------------------------------------------------------------------------------------
 
@@ -264,6 +268,9 @@ class RpcConnection(asyncio.Protocol):
         )
         if self._initiator:
             self._send_step(*self._handshake.hello())
+            # Not at the end of the turn: uvloop may have closed the transport by then, without a call of
+            # `connection_lost`, because the caller of `rpc_connect` was cancelled.
+            self._writer.flush()
 
     def data_received(self, data: bytes) -> None:
         try:

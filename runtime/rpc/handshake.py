@@ -5,13 +5,13 @@ node and incarnation they are, and prove that they hold the matching key; see `r
 frame whose code is the step:
 
     initiator                                   acceptor
-    HELLO   identity, nonce          →
-                                     ←          CHALLENGE  identity, nonce, HMAC over both identities and nonces
+    HELLO   versions, identity, nonce →
+                                     ←          CHALLENGE  identity, nonce, HMAC over all of both, version to use
     PROOF   HMAC over the same       →
                                      ←          WELCOME   (or REFUSED with a reason, then close)
 
 The two HMACs differ by a label, so that neither can be reflected; the nonces are fresh, so that neither can be
-replayed.
+replayed. `versions` says which version of the protocol the two use.
 
 `TRANSITIONS` has the states of either end. A message out of this order raises ProtocolError.
 """
@@ -26,10 +26,10 @@ from ...protocol.plain_values import is_list
 from ..transitions import check_transition
 from .keys import Identity, Keys
 from .messages import pack, unpack
+from .versions import OURS, RpcVersions
 
 HELLO, CHALLENGE, PROOF, WELCOME, REFUSED = 1, 2, 3, 4, 5
 NONCE_SIZE_BYTES = 16
-VERSION = 1
 
 
 class HandshakeState(enum.Enum):
@@ -57,13 +57,23 @@ class Handshake:
     """One end of a handshake. Each message to send is a step and its payload."""
 
     def __init__(
-        self, ours: Identity, keys: Keys, nonce: bytes, *, initiator: bool, expected_node_id: str | None = None
+        self,
+        ours: Identity,
+        keys: Keys,
+        nonce: bytes,
+        *,
+        initiator: bool,
+        expected_node_id: str | None = None,
+        versions: RpcVersions = OURS,
     ) -> None:
+        self.version = 0
+        """Of the protocol, that both ends use; known once `authenticated`."""
         self.ours = ours
         self.nonce = nonce
         self.peer = Identity("", "", "", "")
         """Who the other end says it is; proven once `authenticated`."""
         self.state = HandshakeState.BEGUN
+        self._versions = versions
         self._keys = keys
         self._initiator = initiator
         self._expected_node_id = expected_node_id
@@ -81,7 +91,7 @@ class Handshake:
 
     def hello(self) -> tuple[int, bytes]:
         """What the initiator begins with."""
-        return HELLO, encode_hello(self.ours, self.nonce)
+        return HELLO, encode_hello(self.ours, self.nonce, self._versions)
 
     def receive(self, step: int, payload: bytes) -> tuple[int, bytes] | None:
         """Take a message of the other end and return the answer to it, if there is one.
@@ -109,54 +119,67 @@ class Handshake:
         self.state = state
 
     def _challenge(self, payload: bytes) -> tuple[int, bytes]:
-        self.peer, nonce = decode_hello(payload)
+        self.peer, nonce, theirs = decode_hello(payload)
+        self.version = self._versions.common(theirs)
         key = self._keys.accepting(self.ours, self.peer)
-        terms = (self.peer, nonce, self.ours, self.nonce)
+        terms = (self.peer, nonce, self.ours, self.nonce, (theirs.oldest, theirs.newest, self.version))
         self._expected_proof = prove(key, "initiator", *terms)
         self._become(HandshakeState.CHALLENGED)
-        return CHALLENGE, encode_challenge(self.ours, self.nonce, prove(key, "acceptor", *terms))
+        proof = prove(key, "acceptor", *terms)
+        return CHALLENGE, encode_challenge(self.ours, self.nonce, proof, self.version)
 
     def _prove(self, payload: bytes) -> tuple[int, bytes]:
-        peer, nonce, proof = decode_challenge(payload)
+        peer, nonce, proof, version = decode_challenge(payload)
+        if not self._versions.oldest <= version <= self._versions.newest:
+            raise ProtocolError(f"malformed handshake: version {version} was not offered")
         key = self._keys.calling(self.ours, peer.role)
-        terms = (self.ours, self.nonce, peer, nonce)
+        terms = (self.ours, self.nonce, peer, nonce, (self._versions.oldest, self._versions.newest, version))
         check_peer(self.ours, peer, proof, prove(key, "acceptor", *terms), self._expected_node_id)
-        self.peer = peer
+        self.peer, self.version = peer, version
         self._become(HandshakeState.AUTHENTICATED)
         return PROOF, prove(key, "initiator", *terms)
 
 
-def encode_hello(identity: Identity, nonce: bytes) -> bytes:
-    return pack([VERSION, list(identity), nonce])
+def encode_hello(identity: Identity, nonce: bytes, versions: RpcVersions = OURS) -> bytes:
+    return pack([versions.newest, list(identity), nonce, versions.oldest])
 
 
-def decode_hello(payload: bytes) -> tuple[Identity, bytes]:
-    """Raises ProtocolError, or HandshakeRefused for another version."""
-    version, fields, nonce = _unpack(payload, 3)
-    if version != VERSION:
-        raise HandshakeRefused(
-            f"the peer speaks version {version} of the internal protocol, and this process speaks version {VERSION}: "
-            "run the same version of Magnetar everywhere"
-        )
-    return _identity(fields), _nonce(nonce)
+def decode_hello(payload: bytes) -> tuple[Identity, bytes, RpcVersions]:
+    """Raises ProtocolError. A HELLO without its last field is of a peer that speaks one version only."""
+    newest, fields, nonce, *more = _unpack(payload, 3)
+    oldest = more[0] if more else newest
+    if not isinstance(newest, int) or not isinstance(oldest, int) or not 0 < oldest <= newest < 1 << 31:
+        raise ProtocolError("malformed handshake: bad versions")
+    return _identity(fields), _nonce(nonce), RpcVersions(oldest, newest)
 
 
-def encode_challenge(identity: Identity, nonce: bytes, proof: bytes) -> bytes:
-    return pack([list(identity), nonce, proof])
+def encode_challenge(identity: Identity, nonce: bytes, proof: bytes, version: int = OURS.newest) -> bytes:
+    return pack([list(identity), nonce, proof, version])
 
 
-def decode_challenge(payload: bytes) -> tuple[Identity, bytes, bytes]:
-    fields, nonce, proof = _unpack(payload, 3)
+def decode_challenge(payload: bytes) -> tuple[Identity, bytes, bytes, int]:
+    fields, nonce, proof, version, *_ = _unpack(payload, 4)
     if not isinstance(proof, bytes):
         raise ProtocolError("malformed handshake: the proof is not bytes")
-    return _identity(fields), _nonce(nonce), proof
+    if not isinstance(version, int):
+        raise ProtocolError("malformed handshake: the version is not a number")
+    return _identity(fields), _nonce(nonce), proof, version
 
 
 def prove(
-    key: bytes, label: str, initiator: Identity, initiator_nonce: bytes, acceptor: Identity, acceptor_nonce: bytes
+    key: bytes,
+    label: str,
+    initiator: Identity,
+    initiator_nonce: bytes,
+    acceptor: Identity,
+    acceptor_nonce: bytes,
+    versions: tuple[int, int, int] = (OURS.oldest, OURS.newest, OURS.newest),
 ) -> bytes:
-    """The HMAC-SHA256 that `label` ("initiator" or "acceptor") owes to the other end."""
-    text = pack([label, list(initiator), initiator_nonce, list(acceptor), acceptor_nonce])
+    """The HMAC-SHA256 that `label` ("initiator" or "acceptor") owes to the other end.
+
+    `versions` are the oldest and newest of the initiator, and the one in use.
+    """
+    text = pack([label, list(initiator), initiator_nonce, list(acceptor), acceptor_nonce, list(versions)])
     return hmac.new(key, text, hashlib.sha256).digest()
 
 
@@ -178,11 +201,12 @@ def check_peer(
 
 
 def _unpack(payload: bytes, fields: int) -> list[object]:
+    """So many fields, and perhaps some of a later version behind them."""
     try:
         value = unpack(payload)
     except ProtocolError as error:
         raise ProtocolError(f"malformed handshake: {error}") from error
-    if not is_list(value) or len(value) != fields:
+    if not is_list(value) or len(value) < fields:
         raise ProtocolError("malformed handshake: wrong number of fields")
     return value
 

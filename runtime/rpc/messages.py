@@ -1,5 +1,6 @@
 """Control messages of the internal RPC: calls, results and typed errors as msgpack."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
@@ -20,6 +21,11 @@ def unpack(payload: bytes) -> Any:
         return msgpack.unpackb(payload, raw=False, strict_map_key=False)
     except Exception as error:  # msgpack raises many unrelated types on bad bytes
         raise ProtocolError(f"malformed internal message: {error}") from error
+
+
+def encode_call(method: str, arguments: Mapping[str, object]) -> bytes:
+    """What `decode_call` reads."""
+    return pack([method, arguments])
 
 
 def decode_call(payload: bytes) -> tuple[str, dict[str, object]]:

@@ -1,6 +1,8 @@
 """What one end of an RPC connection writes: frames gathered until the end of the loop's turn, then one system call.
 Many frames of one turn leave in runs of `FLUSH_AT_FRAMES`.
 
+The kernel is told to end a connection whose other machine is gone (`runtime.sockets`).
+
 A peer that does not read cannot make this end keep more than `buffer_max_bytes`. Above that, `on_too_slow` is called
 and the connection ends.
 """
@@ -10,11 +12,18 @@ from collections.abc import Callable, Sequence
 
 from ...protocol.byte_stream import Buffer
 from ...protocol.rpc_frames import encode_empty_responses, encode_frame_header
+from ..sockets import limit_unacknowledged, probe_when_idle
 
 WRITE_BUFFER_HIGH_BYTES = 4 << 20
 WRITE_BUFFER_MAX_BYTES = 256 << 20
 JOIN_BELOW_BYTES = 1024
 """Parts that are smaller than this on average are copied together: that costs less than a vector element for each."""
+PROBE_IDLE_S = 3
+PROBE_INTERVAL_S = 1
+PROBES = 3
+UNACKNOWLEDGED_MAX_S = 15.0
+"""A node that was cut off, or whose process does not read for so long, is lost to its peers by then. Calls to it time
+out before, one by one; the end of the connection lets the next ones fail at once, or connect again."""
 FLUSH_AT_FRAMES = 32
 """So many frames do not wait for the end of the turn: the peer begins with them while this end makes the next ones.
 Else both ends work in turns, and one of two processors has nothing to do."""
@@ -37,6 +46,8 @@ class FrameWriter:
     def open(self, transport: asyncio.WriteTransport) -> None:
         """Write to this from now on."""
         self._transport = transport
+        probe_when_idle(transport, PROBE_IDLE_S, PROBE_INTERVAL_S, PROBES)
+        limit_unacknowledged(transport, UNACKNOWLEDGED_MAX_S)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
 
     def close(self) -> None:

@@ -5,10 +5,13 @@ coordinator only reads it. An empty store behind a running cluster is an acciden
 treat all their data as garbage.
 """
 
-from ...protocol.errors import ClusterError, KeyExists
+from ...protocol.errors import ClusterError, FormatTooNew, KeyExists
 from ...protocol.topics import DEFAULT_NAMESPACE, DEFAULT_TENANT
 from . import keys as metadata_keys
 from .store import MetadataStore, Versioned, pack, unpack
+
+METADATA_FORMAT = 1
+"""The highest format of a store that this version reads, and what it creates."""
 
 
 async def read_cluster_id(store: MetadataStore) -> str | None:
@@ -17,8 +20,17 @@ async def read_cluster_id(store: MetadataStore) -> str | None:
 
 
 def cluster_id_of(record: Versioned | None) -> str | None:
-    """The cluster's id in its record, None when there is no record."""
-    return str(unpack(record.value)["id"]) if record is not None else None
+    """The cluster's id in its record, None when there is no record. Raises FormatTooNew."""
+    if record is None:
+        return None
+    fields = unpack(record.value)
+    found = fields.get("format", 1)
+    if not isinstance(found, int) or found > METADATA_FORMAT:
+        raise FormatTooNew(
+            f"the metadata has format {found}, and this version of Magnetar reads format {METADATA_FORMAT}: start the "
+            "version that wrote it, or a later one"
+        )
+    return str(fields["id"])
 
 
 async def create_cluster(store: MetadataStore, cluster_id: str, created_ms: int) -> None:
@@ -43,7 +55,9 @@ async def create_cluster(store: MetadataStore, cluster_id: str, created_ms: int)
         except KeyExists:
             continue  # an earlier try got this far
     try:
-        await store.put(metadata_keys.CLUSTER, pack({"id": cluster_id, "created_ms": created_ms}), None)
+        await store.put(
+            metadata_keys.CLUSTER, pack({"id": cluster_id, "created_ms": created_ms, "format": METADATA_FORMAT}), None
+        )
     except KeyExists:
         if await read_cluster_id(store) != cluster_id:
             raise ClusterError("another process created a cluster in this metadata store at the same time") from None

@@ -16,6 +16,7 @@ from ...protocol.errors import (
     StaleEpoch,
 )
 from . import keys as metadata_keys
+from .moved_store import check_counts
 from .store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result, pack, unpack
 
 TRIES_MAX = 20
@@ -24,13 +25,15 @@ TRIES_MAX = 20
 class EpochMetadataStore:
     """A `MetadataStore` whose writes are guarded by `guard`. Made by `take_office`.
 
-    `epoch` is greater than that of every coordinator before. `on_superseded` is called once.
+    `epoch` is greater than that of every coordinator before. `on_superseded` is called once. `on_written` is told of
+    changes once their outcome is known, or nobody waits for it any longer: they were made, or may have been.
     """
 
     def __init__(self, inner: MetadataStore, epoch: int, guard: Guard) -> None:
         self.epoch = epoch
         self.superseded = False
         self.on_superseded: Callable[[], None] | None = None
+        self.on_written: Callable[[Sequence[Write]], None] = _nobody
         self._inner = inner
         self._guard = guard
 
@@ -52,6 +55,8 @@ class EpochMetadataStore:
             return await self._inner.write_many(writes, self._guard)
         except StaleEpoch as error:
             raise self._end(error) from error
+        finally:
+            self.on_written(writes)
 
     async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
         self._refuse_guard(guard)
@@ -88,7 +93,18 @@ class EpochMetadataStore:
 
 
 async def take_office(store: MetadataStore) -> EpochMetadataStore:
-    """Raise the coordinator's epoch. Raises ClusterError in a store without a cluster, MetadataUnavailable."""
+    """Raise the coordinator's epoch.
+
+    Raises ClusterError in a store without a cluster, or one that has moved (`moved_store`), and MetadataUnavailable.
+    """
+    await check_counts(store)
+    office = await raise_epoch(store)
+    await check_counts(store)  # again: a move may have begun before the epoch was raised
+    return office
+
+
+async def raise_epoch(store: MetadataStore) -> EpochMetadataStore:
+    """The store, guarded by an epoch of its own. Raises like `take_office`, but for a store that has moved."""
     for _ in range(TRIES_MAX):
         record = await store.get(metadata_keys.COORDINATOR_EPOCH)
         if record is None:
@@ -102,3 +118,7 @@ async def take_office(store: MetadataStore) -> EpochMetadataStore:
     raise MetadataUnavailable(
         f"the coordinator's epoch could not be raised in {TRIES_MAX} tries: other coordinators keep starting"
     )
+
+
+def _nobody(writes: Sequence[Write]) -> None:
+    """Nobody is told."""

@@ -11,9 +11,13 @@
 | `cursors/<topic path>/<subscription>` | one durable cursor |
 | `topics/<topic path>` | one topic, partitioned or plain, with its number of partitions |
 | `assignments/<topic path>` | the broker that owns a partition, with epoch |
+| `slots/<2 digits>` | one page of slots: the broker that owns each, with epoch |
 | `tenants/<tenant>`, `namespaces/<tenant>/<namespace>` | policies |
 | `topic-policies/<topic path>` | policies of a topic, partitioned or plain |
+| `desired/state` | which brokers and bookies should run, and which are being drained |
 | `restored/ledgers` | ledger ids that were in use when the metadata was restored from an older state |
+| `restored/from` | the backup from which the metadata was restored |
+| `moved/to`, `moved/from` | a move of the metadata to another database (see `moved_store`) |
 | `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
 | `schemas/<tenant>/<namespace>/<local name>` | the versions of a topic's schema |
 
@@ -32,6 +36,10 @@ from ...protocol.errors import ProtocolError
 CLUSTER = "cluster"
 COORDINATOR_EPOCH = "coordinator/epoch"
 RESTORED_LEDGERS = "restored/ledgers"
+RESTORED_FROM = "restored/from"
+MOVED_TO = "moved/to"
+MOVED_FROM = "moved/from"
+DESIRED_STATE = "desired/state"
 
 COUNTERS_PREFIX = "counters/"
 BOOKIES_PREFIX = "bookies/"
@@ -40,6 +48,7 @@ MANAGED_PREFIX = "managed/"
 CURSORS_PREFIX = "cursors/"
 TOPICS_PREFIX = "topics/"
 ASSIGNMENTS_PREFIX = "assignments/"
+SLOTS_PREFIX = "slots/"
 TENANTS_PREFIX = "tenants/"
 NAMESPACES_PREFIX = "namespaces/"
 PINS_PREFIX = "pins/"
@@ -116,6 +125,11 @@ def topics_prefix(namespace: str, domain: str = "persistent") -> str:
 def assignment(topic_path: str) -> str:
     """The key of the assignment of a partition or plain topic."""
     return f"{ASSIGNMENTS_PREFIX}{topic_path}"
+
+
+def slot_page(number: int) -> str:
+    """The key of a page of slots."""
+    return f"{SLOTS_PREFIX}{number:02d}"
 
 
 def tenant(name: str) -> str:

@@ -18,6 +18,7 @@ from ...protocol.errors import MetadataError, ProtocolError
 from . import keys
 from .ledger_metadata import LedgerMetadata
 from .schema_record import SchemaRecord
+from .slot_rows import decode_page
 from .store import unpack
 
 Kept = TypeVar("Kept")
@@ -77,11 +78,15 @@ METADATA_KINDS: tuple[RecordKind[Any], ...] = (
     RecordKind(keys.CLUSTER, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.COORDINATOR_EPOCH, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.RESTORED_LEDGERS, decode_map, NAMES_NO_LEDGERS),  # ids that are not given out again
+    RecordKind(keys.RESTORED_FROM, decode_map, NAMES_NO_LEDGERS),
+    RecordKind(keys.MOVED_TO, decode_map, NAMES_NO_LEDGERS),
+    RecordKind(keys.MOVED_FROM, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.COUNTERS_PREFIX, decode_map, NAMES_NO_LEDGERS, brokers_write=True),
     RecordKind(keys.BOOKIES_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.LEDGERS_PREFIX, LedgerMetadata.unpack, NAMES_NO_LEDGERS, brokers_write=True),  # it is the ledger
     RecordKind(keys.TOPICS_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.ASSIGNMENTS_PREFIX, decode_map, NAMES_NO_LEDGERS),
+    RecordKind(keys.SLOTS_PREFIX, decode_page, NAMES_NO_LEDGERS),
     RecordKind(keys.TENANTS_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.NAMESPACES_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.TOPIC_POLICIES_PREFIX, decode_map, NAMES_NO_LEDGERS),

@@ -12,6 +12,10 @@ PostgreSQL may be written by two coordinators for a moment (one was stopped, ano
 compare-and-sets are exact there too. Until it ends, a transaction locks the rows that it is about to change, and those
 of its guards shared.
 
+**When PostgreSQL is away**, because it restarts or fails over, operations wait for it, up to `AWAY_LIMIT_S`. They are
+tried again with a back-off. The coordinator keeps its office meanwhile. A member waits longer than that for its answer.
+So it is told MetadataUnavailable, and need not take the outcome for unknown.
+
 What an error means: before COMMIT was sent nothing was executed (MetadataUnavailable, DiskFull); a connection lost
 during COMMIT leaves the outcome open (OutcomeUnknown). The store never creates its table unless told to: an empty
 database behind a running cluster is an accident that must not go unnoticed.
@@ -27,11 +31,13 @@ from typing import Any, cast
 from sqlalchemy.engine import URL, make_url
 
 from ...protocol.errors import ClusterError, MetadataError, MetadataUnavailable, SettingError
-from ...runtime.environment import Environment
+from ...runtime.backoff import Backoff
+from ...runtime.environment import Chance, Environment
 from ...runtime.files import FileLock, Files
 from ...runtime.offload import Lane
 from . import keys as metadata_keys
-from .sql_database import Database
+from .moved_store import complete_copy, moved_to, unfinished
+from .sql_database import Database, NotReached
 from .sql_transaction import Allocate, Get, List, Operation, WriteMany
 from .store import Guard, Versioned, Write, WriteResult, check_key, check_limit, check_write, one_result
 
@@ -40,15 +46,22 @@ logger = logging.getLogger(__name__)
 GROUP_OPERATIONS_MAX = 256
 QUEUED_OPERATIONS_MAX = 20_000
 LOCK_FILE = "metadata.lock"
+AWAY_LIMIT_S = 4.0
+AWAY_RETRY_INITIAL_S = 0.05
+AWAY_RETRY_MAX_S = 0.5
 
 
 @dataclass
 class _Queued:
     operation: Operation
     answer: "asyncio.Future[Any]"
+    since: float
 
 
-def _make_private(files: Files, path: str) -> None:
+_Group = list[_Queued]
+
+
+def make_private(files: Files, path: str) -> None:
     """SQLite gives its log and its index the mode of the database file, which it would make readable by others."""
     for suffix in ("", "-wal", "-shm"):
         if not suffix or files.exists(path + suffix):
@@ -63,8 +76,9 @@ def sqlite_url(path: str) -> str:
 class SqlMetadataStore:
     """A `MetadataStore` in an SQL database. Made by `open`."""
 
-    def __init__(self, lane: Lane, database: Database, lock: FileLock | None) -> None:
+    def __init__(self, lane: Lane, database: Database, lock: FileLock | None, chance: Chance) -> None:
         self._lane = lane
+        self._away = Backoff(chance, AWAY_RETRY_INITIAL_S, AWAY_RETRY_MAX_S)
         self._database = database
         self._lock = lock
         self._queue: list[_Queued] = []
@@ -76,14 +90,17 @@ class SqlMetadataStore:
         self._loop = asyncio.get_running_loop()
 
     @classmethod
-    async def open(cls, env: Environment, url: str, *, create: bool = False) -> "SqlMetadataStore":
+    async def open(
+        cls, env: Environment, url: str, *, create: bool = False, beside: bool = False
+    ) -> "SqlMetadataStore":
         """Open the store at an SQLAlchemy URL (`sqlite:////path/file`, `postgresql://user@host/database`).
 
-        `create` makes directory, file and table where they are missing. Raises SettingError for an invalid URL, and
+        `create` makes directory, file and table where they are missing. With `beside` the SQLite file may be open in a
+        running coordinator; SQLite itself keeps their transactions apart. Raises SettingError for an invalid URL, and
         DirectoryLocked when another process has the SQLite file open. Raises ClusterError when there is no store and
         `create` is false, and MetadataUnavailable when the database cannot be reached.
         """
-        parsed = _parse_url(url)
+        parsed = parse_url(url)
         lock: FileLock | None = None
         is_new = False
         path = parsed.database or ""
@@ -94,8 +111,9 @@ class SqlMetadataStore:
                 raise ClusterError(f"the metadata store {path} does not exist: create a cluster with `magnetar start`")
             if create:
                 await env.offload.run(env.files.make_directory, directory)
-            lock = await env.offload.run(env.files.lock, os.path.join(directory, LOCK_FILE))
-            await env.offload.run(_make_private, env.files, path)
+            if not beside:
+                lock = await env.offload.run(env.files.lock, os.path.join(directory, LOCK_FILE))
+            await env.offload.run(make_private, env.files, path)
         lane = env.offload.lane("metadata")
         database = Database(parsed)
         try:
@@ -108,7 +126,12 @@ class SqlMetadataStore:
             if lock is not None:
                 lock.release()
             raise
-        return cls(lane, database, lock)
+        return cls(lane, database, lock, env.random)
+
+    @property
+    def failover_loses_changes(self) -> bool:
+        """Whether the URL names several hosts of PostgreSQL, and none of the standbys is synchronous."""
+        return self._database.several_hosts and self._database.asynchronous
 
     async def get(self, key: str) -> Versioned | None:
         return (await self.get_many([key]))[0]
@@ -161,7 +184,7 @@ class SqlMetadataStore:
         if len(self._queue) >= QUEUED_OPERATIONS_MAX:
             raise MetadataUnavailable(f"{QUEUED_OPERATIONS_MAX} metadata operations already wait: try again")
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.append(_Queued(operation, answer))
+        self._queue.append(_Queued(operation, answer, self._loop.time()))
         if not self._busy and not self._flush_scheduled:
             self._flush_scheduled = True  # after this turn of the loop, so that all of its operations are one group
             self._loop.call_soon(self._flush)
@@ -180,6 +203,10 @@ class SqlMetadataStore:
 
         def finished(results: Any, error: BaseException | None) -> None:
             self._busy = False
+            if isinstance(error, NotReached):
+                self._try_again(group, error)
+                return
+            self._away.reset()
             for index, queued in enumerate(group):
                 if queued.answer.done():
                     continue
@@ -195,10 +222,71 @@ class SqlMetadataStore:
 
         self._lane.submit(self._database.execute, ([queued.operation for queued in group],), finished)
 
+    def _try_again(self, group: _Group, error: NotReached) -> None:
+        """The database is away. Operations that have waited long enough fail, the others wait for the next try."""
+        now = self._loop.time()
+        waiting: _Group = []
+        for queued in group + self._queue:
+            if queued.answer.done():
+                continue
+            if self._closed or now - queued.since >= AWAY_LIMIT_S:
+                queued.answer.set_exception(error.failure)
+            else:
+                waiting.append(queued)
+        self._queue = waiting
+        self._idle.set()
+        if waiting and not self._flush_scheduled:
+            delay_s = self._away.next_delay_s()
+            logger.warning("the metadata waits for its database, the next try is in %.2f s: %s", delay_s, error)
+            self._flush_scheduled = True
+            self._loop.call_later(delay_s, self._flush)
 
-def _parse_url(url: str) -> URL:
+
+async def open_current(
+    env: Environment, url: str, known_url: str = "", *, beside: bool = False
+) -> tuple[SqlMetadataStore, str]:
+    """The store that counts, and its URL: the one at `url`, or the one that its records were moved to.
+
+    `known_url` is a URL of the same place that may have a password; the record of a move has none. `beside` is that of
+    `open`. Raises what `open` raises, and ClusterError for a move that was neither finished nor cancelled.
+    """
+    store = await SqlMetadataStore.open(env, url, beside=beside)
     try:
-        parsed = make_url(url)
+        to = await moved_to(store)
+        if to is None:
+            return store, url
+        if not to[0].done:
+            raise unfinished(to[0])
+    except BaseException:
+        await store.close()
+        raise
+    await store.close()
+    move = to[0]
+    new_url = known_url if known_url and shown_url(known_url) == move.url else move.url
+    logger.warning("the metadata was moved to %s", move.url)
+    store, new_url = await open_current(env, new_url, beside=beside)
+    try:
+        await complete_copy(store, move.id)
+    except BaseException:
+        await store.close()
+        raise
+    return store, new_url
+
+
+def shown_url(url: str) -> str:
+    """A URL without its password."""
+    parsed = parse_url(url)
+    return parsed.set(drivername=parsed.get_backend_name()).set(password=None).render_as_string(hide_password=False)
+
+
+def parse_url(url: str) -> URL:
+    """Raises SettingError for what is no URL of a metadata store.
+
+    As in libpq, a URL may name several hosts, `postgresql://user@a:5432,b:5433/database`, or `?host=a,b`. The one is
+    taken that can be written to.
+    """
+    try:
+        parsed = make_url(_with_hosts_as_option(url))
     except Exception as error:  # ArgumentError, or ValueError from a port that is no number
         raise SettingError(f"{url!r} is not the URL of a metadata store: {error}") from None
     backend = parsed.get_backend_name()
@@ -207,5 +295,24 @@ def _parse_url(url: str) -> URL:
             raise SettingError(f"{url!r} must name a file by its absolute path: sqlite:////path/metadata.sqlite")
         return parsed
     if backend in ("postgresql", "postgres"):
+        if "," in str(parsed.query.get("host", "")) and "target_session_attrs" not in parsed.query:
+            parsed = parsed.update_query_dict({"target_session_attrs": "read-write"})
         return parsed.set(drivername="postgresql+psycopg")
     raise SettingError(f"the metadata store cannot be {backend}: use sqlite or postgresql")
+
+
+def _with_hosts_as_option(url: str) -> str:
+    """The hosts of libpq's form, separated by commas, as the options that SQLAlchemy hands on."""
+    scheme, found, rest = url.partition("://")
+    place, _, path = rest.partition("/")
+    user, at, hosts = place.rpartition("@")
+    if not found or "," not in hosts:
+        return url
+    pairs = [one.rpartition(":") if _has_port(one) else (one, "", "") for one in hosts.split(",")]
+    names = ",".join(name.strip("[]") for name, _, _ in pairs)
+    ports = ",".join(port or "5432" for _, _, port in pairs)
+    return f"{scheme}://{user}{at}/{path}{'&' if '?' in path else '?'}host={names}&port={ports}"
+
+
+def _has_port(host: str) -> bool:
+    return ":" in host.rpartition("]")[2]

@@ -15,8 +15,9 @@ The versions of new records start at the floor. It is the version of a row with 
 for. Each deletion raises it above the version that it deleted.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, cast
 
 from sqlalchemy.engine import Connection
 
@@ -36,6 +37,8 @@ from .store import (
 TABLE = "magnetar_metadata"
 FLOOR_KEY = ""
 KEYS_PER_STATEMENT = 512
+ROWS_PER_STATEMENT = 256
+STATEMENT_SIZE_BYTES = 8 << 20
 
 
 class Get(NamedTuple):
@@ -70,15 +73,26 @@ class Dialect:
         self.for_update = "" if is_sqlite else " FOR UPDATE"
         self.for_share = "" if is_sqlite else " FOR SHARE"
         self.needs_floor_row = not is_sqlite
-        insert = f'INSERT INTO {TABLE} ("key", value, version) VALUES ({mark}, {mark}, {mark}) ON CONFLICT ("key") DO'
-        self.insert_if_absent = f"{insert} NOTHING"
-        self.upsert = f"{insert} UPDATE SET value = excluded.value, version = excluded.version"
-        self.delete = f'DELETE FROM {TABLE} WHERE "key" = {mark}'
+        self.insert_if_absent = f"{self._insert(1)} NOTHING"
+        self.touch = f'UPDATE {TABLE} SET version = version WHERE "key" = {mark}'
         self._versions = f'SELECT "key", version FROM {TABLE} WHERE "key" IN '
         self._rows = f'SELECT "key", version, value FROM {TABLE} WHERE "key" IN '
         page = f'ORDER BY "key" LIMIT {mark}'
         self.page = f'SELECT "key", value, version FROM {TABLE} WHERE "key" >= {mark} AND "key" < {mark} {page}'
         self.last_page = f'SELECT "key", value, version FROM {TABLE} WHERE "key" >= {mark} {page}'
+
+    def _insert(self, rows: int) -> str:
+        row = f"({self._mark}, {self._mark}, {self._mark})"
+        values = ", ".join([row] * rows)
+        return f'INSERT INTO {TABLE} ("key", value, version) VALUES {values} ON CONFLICT ("key") DO'
+
+    def upsert(self, rows: int) -> str:
+        """Create or replace so many records."""
+        return f"{self._insert(rows)} UPDATE SET value = excluded.value, version = excluded.version"
+
+    def delete(self, marks: int) -> str:
+        """Delete the records with one of so many keys."""
+        return f'DELETE FROM {TABLE} WHERE "key" IN ({", ".join([self._mark] * marks)})'
 
     def select(self, marks: int, *, values: bool, lock: str) -> str:
         """The records with one of so many keys, in the order of keys, so that locks are taken in that order."""
@@ -226,20 +240,37 @@ class Transaction:
 
     def _write_changes(self) -> None:
         changed, self._changed = self._changed, {}
-        upserts: list[Any] = []
-        deletions: list[Any] = []
+        upserts: list[tuple[str, bytes, int]] = []
+        deletions: list[str] = []
         for key in changed:
             version = self._versions.get(key)
             if key == FLOOR_KEY:
                 upserts.append((FLOOR_KEY, b"", self._floor))
             elif version is None:
-                deletions.append((key,))
+                deletions.append(key)
             else:
                 upserts.append((key, self._values[key], version))
-        if deletions:
-            self._connection.exec_driver_sql(self._dialect.delete, deletions)
-        if upserts:
-            self._connection.exec_driver_sql(self._dialect.upsert, upserts)
+        # Never a list of rows for one statement: psycopg pipelines that. The last message of a pipeline switches off
+        # the time-out that ends the transaction of a paused coordinator.
+        for first in range(0, len(deletions), KEYS_PER_STATEMENT):
+            some = deletions[first : first + KEYS_PER_STATEMENT]
+            self._connection.exec_driver_sql(self._dialect.delete(len(some)), tuple(some))
+        for rows in _in_statements(upserts):
+            self._connection.exec_driver_sql(self._dialect.upsert(len(rows)), tuple(chain.from_iterable(rows)))
+
+
+def _in_statements(rows: list[tuple[str, bytes, int]]) -> Iterator[list[tuple[str, bytes, int]]]:
+    """Rows for one statement each: not too many, and not too many bytes."""
+    some: list[tuple[str, bytes, int]] = []
+    size = 0
+    for row in rows:
+        size += len(row[1])
+        if some and (len(some) >= ROWS_PER_STATEMENT or size > STATEMENT_SIZE_BYTES):
+            yield some
+            some, size = [], len(row[1])
+        some.append(row)
+    if some:
+        yield some
 
 
 def _refusal(write: Write, version: int | None) -> MagnetarError | None:

@@ -26,12 +26,12 @@ def reason_to_skip() -> str | None:
     """Why no server can be started on this machine, or None."""
     if find_binaries() is None:
         return "no PostgreSQL server is installed (Debian and Ubuntu: apt install postgresql)"
-    if os.geteuid() == 0 and _unprivileged_user() is None:
+    if os.geteuid() == 0 and unprivileged_user() is None:
         return "PostgreSQL does not run as root, and there is no user postgres or nobody"
     return None
 
 
-def _unprivileged_user() -> str | None:
+def unprivileged_user() -> str | None:
     for name in ("postgres", "nobody"):
         try:
             pwd.getpwnam(name)
@@ -42,20 +42,27 @@ def _unprivileged_user() -> str | None:
 
 
 class PostgresqlServer:
-    """`start`, then connect to `url`; `kill` is a crash, after which `start` recovers; `remove` ends all of it."""
+    """`start`, then connect to `url`; `kill` is a crash, after which `start` recovers; `remove` ends all of it.
 
-    def __init__(self) -> None:
+    `settings` are those of the server, `name=value`.
+    """
+
+    def __init__(self, *settings: str, standby_of: "PostgresqlServer | None" = None) -> None:
         binaries = find_binaries()
         assert binaries is not None
         self._binaries = binaries
         self.directory = tempfile.mkdtemp(prefix="magnetar-pg-")
         self._as_user: dict[str, Any] = {}
         if os.geteuid() == 0:
-            user = pwd.getpwnam(_unprivileged_user() or "nobody")
+            user = pwd.getpwnam(unprivileged_user() or "nobody")
             os.chown(self.directory, user.pw_uid, user.pw_gid)
             self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self._data = os.path.join(self.directory, "data")
         self._process: subprocess.Popen[Any] | None = None
+        self._settings = [word for setting in settings for word in ("-c", setting)]
+        if standby_of is not None:
+            self._copy(standby_of)
+            return
         self._run("initdb", "-D", self._data, "-U", "magnetar", "-A", "trust", "-N", "--no-instructions", "-E", "UTF8")
 
     @property
@@ -67,8 +74,8 @@ class PostgresqlServer:
         process = self._process = subprocess.Popen(
             [
                 os.path.join(self._binaries, "postgres"), "-D", self._data, "-k", self.directory,
-                "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=20",
-                "-c", "autovacuum=off",
+                "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=100",
+                "-c", "autovacuum=off", *self._settings,
             ],
             stdout=log, stderr=log, cwd=self.directory, **self._as_user,
         )  # fmt: skip
@@ -96,6 +103,44 @@ class PostgresqlServer:
         """Crash the server: every connection ends, what was committed is there after the next start."""
         self._end(signal.SIGQUIT)  # immediate shutdown: the postmaster takes its children with it
 
+    def pause(self) -> None:
+        """Stop the server's processes, as on a machine that hangs; `resume` lets them go on."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def wait_for_waiting_commit(self) -> int:
+        """The process id of a backend that waits for a standby, as soon as there is one."""
+        import psycopg
+
+        deadline = time.monotonic() + 20
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            while time.monotonic() < deadline:
+                row = connection.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchone()
+                if row is not None:
+                    return row[0]
+        raise RuntimeError("no commit waits for a standby")
+
+    def cancel_waiting_commit(self) -> None:
+        """As an administrator does who is tired of waiting."""
+        import psycopg
+
+        process = self.wait_for_waiting_commit()
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_cancel_backend(%s)", (process,))
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_promote(true, 30)")
+
+    def stop(self) -> None:
+        """End the server in good order."""
+        self._end(signal.SIGINT)
+
     def empty(self, table: str) -> None:
         """Delete all rows of a table."""
         import psycopg
@@ -103,12 +148,42 @@ class PostgresqlServer:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"TRUNCATE {table}")  # pyright: ignore[reportArgumentType, reportCallIssue]
 
+    def drop_table(self, table: str) -> None:
+        """Remove a table, if it is there."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"DROP TABLE IF EXISTS {table}")  # pyright: ignore[reportArgumentType, reportCallIssue]
+
     def remove(self) -> None:
         self._end(signal.SIGINT)
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def _copy(self, primary: "PostgresqlServer") -> None:
+        """The data of a stopped primary, and what makes it follow that one."""
+        shutil.copytree(primary._data, self._data)
+        with open(os.path.join(self._data, "standby.signal"), "w"):
+            pass
+        with open(os.path.join(self._data, "postgresql.auto.conf"), "a") as file:
+            file.write(f"primary_conninfo = 'host={primary.directory} user=magnetar'\n")
+        if self._as_user:
+            for root, names, files in os.walk(self._data):
+                for name in (*names, *files):
+                    os.chown(os.path.join(root, name), self._as_user["user"], self._as_user["group"])
+            os.chown(self._data, self._as_user["user"], self._as_user["group"])
+        os.chmod(self._data, 0o700)
+
+    def _signal(self, how: signal.Signals) -> None:
+        assert self._process is not None
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], check=True, capture_output=True, text=True
+        ).stdout
+        for process in (self._process.pid, *map(int, children.split())):
+            os.kill(process, how)
+
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
+            self.resume()
             self._process.send_signal(how)
             self._process.wait(timeout=30)
             self._process = None

@@ -8,6 +8,7 @@ import socket
 from functools import partial
 
 import pytest
+import uvloop
 
 from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError, RpcDisconnected, RpcError, RpcTimeout
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
@@ -23,6 +24,7 @@ from magnetar.runtime.rpc.connection import (
 )
 from magnetar.runtime.rpc.connection_state import RpcConnectionState
 from magnetar.runtime.rpc.keys import RootKeys
+from magnetar.runtime.rpc.messages import encode_call
 from magnetar.runtime.rpc.server import RpcServer
 from magnetar.runtime.transitions import ForbiddenTransition
 from support.servers.open_rpc import OpenService
@@ -152,6 +154,19 @@ async def test_notifications_arrive_in_order():
         assert [await service.heard.get() for _ in range(100)] == list(range(100))
 
 
+async def test_one_packed_notification_is_for_several_connections():
+    packed = encode_call("tell", {"text": 5})
+    async with cluster() as (one, _, first), cluster() as (two, _, second):
+        for connection in (first, second):
+            connection.notify(packed)
+        assert (await one.heard.get(), await two.heard.get()) == (5, 5)
+        first.close()
+        first.notify(packed)
+        second.notify("tell", text=6)
+        assert await two.heard.get() == 6
+        assert await one.heard.get() == "lost", "the service noticed the end, and nothing before it"
+
+
 async def test_data_requests_are_pipelined_and_matched():
     async with cluster() as (_, _, connection):
         answers = await asyncio.gather(*(request(connection, 7, b"%d" % n, b"-tail") for n in range(500)))
@@ -245,6 +260,31 @@ async def test_a_server_that_closes_ends_a_connection_that_is_accepted_but_not_y
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S / 2):
                 await server_closes
         assert connection.closed and transport.is_closing()
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_connect_that_is_given_up_at_any_turn_leaves_no_error_in_the_loop(turns):
+    """uvloop closes the transport of such a connection on its own, and does not call `connection_lost`."""
+    errors = []
+
+    async def give_up():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        env = Environment.real()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            identity = Identity("c", "r", "n", "i")
+            connect = rpc_connect(env, "127.0.0.1", port, identity, KEYS, frame_size_max=FRAME_MAX)
+            task = asyncio.create_task(connect)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await asyncio.sleep(0.01)  # the turns in which an error would show
+        env.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(give_up())
+    assert errors == []
 
 
 async def test_nobody_listening():

@@ -8,7 +8,7 @@ from magnetar.protocol.errors import MetadataError, NotEnoughBookies
 from magnetar.runtime.environment import SeededChance
 from magnetar.runtime.transitions import ForbiddenTransition
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
-from magnetar.storage.ledger.ensemble import place, replace_slots
+from magnetar.storage.ledger.ensemble import Copies, place, replace_slots
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 
@@ -74,13 +74,13 @@ def test_other_bytes_are_refused(value):
 
 def test_placement_takes_what_is_there_and_never_fewer_than_the_ack_quorum():
     random = SeededChance(1)
-    assert place(random, "abcde", 3, 3, 2)[1:] == (3, 2, False)
-    assert len(place(random, "abcde", 3, 3, 2).bookies) == 3
-    assert place(random, "ab", 3, 3, 2)[1:] == (2, 2, True)
-    assert place(random, "abcd", 5, 3, 2)[1:] == (3, 2, False), "striped less widely, but with all copies"
+    assert place(random, "abcde", Copies(3, 3, 2))[1:] == (3, 2, False)
+    assert len(place(random, "abcde", Copies(3, 3, 2)).bookies) == 3
+    assert place(random, "ab", Copies(3, 3, 2))[1:] == (2, 2, True)
+    assert place(random, "abcd", Copies(5, 3, 2))[1:] == (3, 2, False), "striped less widely, but with all copies"
     with pytest.raises(NotEnoughBookies):
-        place(random, "a", 3, 3, 2)
-    chosen = {place(random, "abcde", 3, 3, 2).bookies for _ in range(50)}
+        place(random, "a", Copies(3, 3, 2))
+    chosen = {place(random, "abcde", Copies(3, 3, 2)).bookies for _ in range(50)}
     assert len(chosen) > 10, "load is spread"
 
 

@@ -1,0 +1,236 @@
+"""Backup, restore and move of a cluster's metadata, on its data directory.
+
+A backup may be made beside a running cluster. A restore makes a new store, and never writes to one that has records. A
+move may be made beside a cluster on Ray: its coordinator ends, and comes back on the new database.
+"""
+
+import asyncio
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..protocol.errors import ClusterError
+from ..runtime.environment import Environment
+from ..storage.backup import moving
+from ..storage.backup.backup_file import BackupHead, CheckedBackup, check_backup, read_records, write_backup
+from ..storage.backup.restoring import is_restored_from, restored_floor, restored_records
+from ..storage.backup.sql_copies import SqlSnapshot, fill, records_of_empty_or_known
+from ..storage.metadata import keys as metadata_keys
+from ..storage.metadata.cluster_identity import cluster_id_of
+from ..storage.metadata.moved_store import Move, complete_copy
+from ..storage.metadata.sql import SqlMetadataStore, open_current, shown_url
+from ..storage.metadata.store import Versioned
+from .directory import ClusterDirectory, ClusterIdentity
+from .ray_session import RaySession
+
+T = TypeVar("T")
+
+ShowProgress = Callable[[str, int, int | None], None]
+"""Told what is being done, how many records there are so far, and of how many, if that is known."""
+
+SQLITE = "sqlite"
+"""In place of a URL: the SQLite file of the data directory."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a move did. `records` is None where an earlier run had copied them."""
+
+    url: str
+    records: int | None
+
+
+def silent(what: str, done: int, of: int | None) -> None:
+    """For callers that show no progress."""
+
+
+def backup(data_directory: str | os.PathLike[str], file: str, progress: ShowProgress = silent) -> int:
+    """Write the metadata of this moment to a file, and return the number of records. The cluster may run.
+
+    Raises ClusterError, MetadataUnavailable, DiskFull, OSError; then there is no such file.
+    """
+    identity = _identity(ClusterDirectory(data_directory))
+    path = os.path.abspath(file)
+
+    async def run(env: Environment) -> int:
+        url = await _current_url(env, identity)
+        return await env.offload.run(_back_up, env, url, identity.cluster_id, path, progress)
+
+    return _with_environment(run)
+
+
+def restore(
+    data_directory: str | os.PathLike[str], file: str, metadata_url: str | None = None, progress: ShowProgress = silent
+) -> CheckedBackup:
+    """Make a new metadata store of a backup. The data directory gets the cluster's identity if it has none.
+
+    Raises ClusterError if the store has records, or if anything else is not as it must be; then nothing was changed.
+    """
+    directory = ClusterDirectory(data_directory)
+    path = os.path.abspath(file)
+    directory.lock()
+    try:
+        _refuse_running(directory, "a restore needs a stopped cluster")
+
+        async def run(env: Environment) -> CheckedBackup:
+            return await env.offload.run(_restore, env, directory, path, metadata_url, progress)
+
+        return _with_environment(run)
+    finally:
+        directory.unlock()
+
+
+def migrate(data_directory: str | os.PathLike[str], to: str, progress: ShowProgress = silent) -> Moved:
+    """Move the metadata to the database at `to`, a URL or `SQLITE`. A move that was interrupted is finished.
+
+    Raises ClusterError and what stores raise. Until the records of both sides say otherwise, the old store counts.
+    """
+    directory = ClusterDirectory(data_directory)
+    directory.lock()
+    try:
+        identity = _identity(directory)
+        new_url = directory.sqlite_url if to == SQLITE else to
+        if new_url.startswith("sqlite:"):
+            if new_url != directory.sqlite_url:
+                raise ClusterError(f"SQLite lies in the data directory: write --to {SQLITE}")
+            _refuse_running(
+                directory, "a move to SQLite needs a stopped cluster, because the coordinator may run elsewhere"
+            )
+        if shown_url(new_url) == shown_url(identity.metadata_url):
+            raise ClusterError(f"the metadata is at {shown_url(new_url)} already")
+        moved = _with_environment(lambda env: _move(env, identity, new_url, progress))
+        directory.save_identity(dataclasses.replace(identity, metadata_url=new_url))
+        return moved
+    finally:
+        directory.unlock()
+
+
+def cancel_migration(data_directory: str | os.PathLike[str]) -> Move:
+    """Take an interrupted move back. Raises ClusterError when there is none, or when it is done."""
+    directory = ClusterDirectory(data_directory)
+    directory.lock()
+    try:
+        identity = _identity(directory)
+
+        async def run(env: Environment) -> Move:
+            old = await SqlMetadataStore.open(env, identity.metadata_url, beside=True)
+            try:
+                return await moving.cancel(old)
+            finally:
+                await old.close()
+
+        return _with_environment(run)
+    finally:
+        directory.unlock()
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+
+
+def _refuse_running(directory: ClusterDirectory, why: str) -> None:
+    run = directory.load_run()
+    if run is None:
+        return
+    session = RaySession.from_record(run["ray"])
+    if session.kind == "joined" or any(process.alive for process in session.processes):
+        raise ClusterError(f"{why}: run `magnetar stop` first")
+
+
+def _identity(directory: ClusterDirectory) -> ClusterIdentity:
+    identity = directory.load_identity()
+    if identity is None or identity.state != "ready":
+        raise ClusterError(f"{directory.path} holds no cluster: name its data directory with --data-dir")
+    if identity.metadata_url.startswith("sqlite:"):
+        return dataclasses.replace(identity, metadata_url=directory.sqlite_url)  # the directory may have been moved
+    return identity
+
+
+async def _current_url(env: Environment, identity: ClusterIdentity) -> str:
+    """Where the metadata is. A move that is under way, or that `cluster.json` does not know of yet, is an error."""
+    store, url = await open_current(env, identity.metadata_url, beside=True)
+    await store.close()
+    return url
+
+
+def _back_up(env: Environment, url: str, cluster_id: str, file: str, progress: ShowProgress) -> int:
+    with SqlSnapshot(env.files, url) as snapshot:
+        record = snapshot.get(metadata_keys.CLUSTER)
+        found = cluster_id_of(None if record is None else Versioned(record.value, record.version))
+        if found != cluster_id:
+            raise ClusterError(f"the metadata store belongs to cluster {found}, not to {cluster_id}")
+        if snapshot.get(metadata_keys.MOVED_TO) or snapshot.get(metadata_keys.MOVED_FROM):
+            raise ClusterError("the metadata is being moved to another database: make the backup afterwards")
+        head = BackupHead(cluster_id, env.clock.now_ms(), snapshot.floor, snapshot.source)
+        count = snapshot.count
+        return write_backup(
+            env.files, file, head, snapshot.records(), lambda done: progress("writing records", done, count)
+        )
+
+
+def _restore(
+    env: Environment, directory: ClusterDirectory, file: str, metadata_url: str | None, progress: ShowProgress
+) -> CheckedBackup:
+    found = check_backup(env.files, file, lambda done: progress("checking the backup", done, None))
+    identity = directory.load_identity()
+    cluster_id = found.head.cluster_id
+    if identity is not None and identity.cluster_id != cluster_id:
+        raise ClusterError(
+            f"{directory.path} belongs to cluster {identity.cluster_id}, and the backup to cluster {cluster_id}: "
+            "choose the backup of this cluster, or another --data-dir"
+        )
+    url = metadata_url or (identity.metadata_url if identity is not None else directory.sqlite_url)
+    if url.startswith("sqlite:"):
+        url = directory.sqlite_url
+    if identity is not None and shown_url(url) != shown_url(identity.metadata_url):
+        if records_of_empty_or_known(env.files, identity.metadata_url, ())[0]:
+            raise ClusterError(
+                f"the metadata of this cluster is at {shown_url(identity.metadata_url)} and is not empty: two copies "
+                "would count. Use `magnetar metadata migrate`, or remove that one first"
+            )
+    count, known = records_of_empty_or_known(env.files, url, [metadata_keys.RESTORED_FROM])
+    if count and (identity is not None or not is_restored_from(found, known.get(metadata_keys.RESTORED_FROM))):
+        raise ClusterError(
+            f"{shown_url(url)} holds metadata already, and nothing is overwritten: move it away, or choose an empty "
+            "database with --metadata"
+        )
+    if not count:
+        records = restored_records(found, read_records(env.files, found), env.clock.now_ms())
+        total = found.records
+        fill(env.files, url, records, restored_floor(found), lambda done: progress("restoring records", done, total))
+    if identity is None:
+        secret = secrets.token_bytes(32)
+        identity = ClusterIdentity(cluster_id, secret, found.head.created_ms, url, "ready")
+    directory.save_identity(dataclasses.replace(identity, metadata_url=url, state="ready"))
+    return found
+
+
+async def _move(env: Environment, identity: ClusterIdentity, new_url: str, progress: ShowProgress) -> Moved:
+    def copied(done: int) -> None:
+        progress("copying records", done, None)
+
+    old = await SqlMetadataStore.open(env, identity.metadata_url, beside=True)
+    records = None
+    try:
+        move = await moving.begin(env, old, new_url)
+        if not move.done:
+            records = await env.offload.run(moving.copy, env.files, identity.metadata_url, new_url, move, copied)
+            await moving.commit(env, old, move)
+    finally:
+        await old.close()
+    new = await SqlMetadataStore.open(env, new_url, beside=True)
+    try:
+        await complete_copy(new, move.id)
+    finally:
+        await new.close()
+    return Moved(shown_url(new_url), records)
+
+
+def _with_environment(run: Callable[[Environment], Coroutine[object, object, T]]) -> T:
+    env = Environment.real(threads_max=1)
+    try:
+        return asyncio.run(run(env))
+    finally:
+        env.close()

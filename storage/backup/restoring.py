@@ -1,0 +1,91 @@
+"""What a restore changes in the records of a backup.
+
+Between the backup and the restore the cluster went on. It gave out numbers, and processes of that time may still run.
+Bookies hold what it stored. So the restore makes sure that nothing is used twice, and that nothing of that time counts:
+
+| record | change | why |
+| --- | --- | --- |
+| every record | its version grows by `VERSIONS` | a write of that time names a version that never comes again |
+| the floor of versions | the same | records that are created later |
+| `coordinator/epoch` | grows by `EPOCHS` | epochs of coordinators, and of topics, which begin with it |
+| `counters/<name>` | grows by `NUMBERS` | numbers in the names of producers |
+| `counters/ledger` | grows by `GAP` | ids of ledgers that the backup does not know |
+| `restored/ledgers` | ids around the counter join it | bookies keep their ledgers; see `metadata.ledger_ids` |
+| `restored/from` | is written | which backup it was |
+
+Records of a move to another database are left out: they are of the store, not of the cluster.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from ...protocol.errors import BackupDamaged, MetadataError, ProtocolError
+from ...runtime.rpc.messages import pack, unpack
+from ..metadata import keys as metadata_keys
+from ..metadata.ledger_ids import GAP, RestoredIds
+from ..metadata.store import Versioned
+from .backup_file import CheckedBackup, MetadataRecord
+
+VERSIONS = 1 << 32
+"""More than the changes of one record between two restores. A version has 63 bits."""
+EPOCHS = 1 << 16
+"""More than the coordinators between two restores. An epoch has 31 bits."""
+NUMBERS = 1 << 24
+
+LEFT_OUT = (metadata_keys.MOVED_TO, metadata_keys.MOVED_FROM, metadata_keys.RESTORED_FROM)
+
+
+def restored_floor(backup: CheckedBackup) -> int:
+    """The floor of the restored store."""
+    return backup.head.floor + VERSIONS
+
+
+def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], now_ms: int) -> Iterator[MetadataRecord]:
+    """The records of the restored store. Raises BackupDamaged if those of a cluster are not among them."""
+    ledger_counter = metadata_keys.counter(metadata_keys.LEDGER_COUNTER)
+    counter = 1
+    restored: MetadataRecord | None = None
+    has_cluster = has_epoch = False
+    for record in records:
+        key, version, value = record
+        if key in LEFT_OUT:
+            continue
+        if key == metadata_keys.RESTORED_LEDGERS:
+            restored = record
+            continue
+        if key == ledger_counter:
+            counter = _number(record, "next")
+            value = pack({"next": counter + GAP})
+        elif key.startswith(metadata_keys.COUNTERS_PREFIX):
+            value = pack({"next": _number(record, "next") + NUMBERS})
+        elif key == metadata_keys.COORDINATOR_EPOCH:
+            has_epoch = True
+            value = pack({"epoch": _number(record, "epoch") + EPOCHS})
+        elif key == metadata_keys.CLUSTER:
+            has_cluster = True
+        yield MetadataRecord(key, version + VERSIONS, value)
+    if not has_cluster or not has_epoch:
+        raise BackupDamaged(f"the backup {backup.path} lacks the records of a cluster: use another backup")
+    known = RestoredIds.unpack(Versioned(restored.value, restored.version) if restored is not None else None)
+    floor = restored_floor(backup)
+    ids = known.restored(counter, counter + GAP).pack()
+    yield MetadataRecord(
+        metadata_keys.RESTORED_LEDGERS, floor if restored is None else restored.version + VERSIONS, ids
+    )
+    yield MetadataRecord(metadata_keys.RESTORED_FROM, floor, restore_note(backup, now_ms))
+
+
+def restore_note(backup: CheckedBackup, now_ms: int) -> bytes:
+    """The record that says which backup was restored."""
+    return pack({"digest": backup.digest, "backup_ms": backup.head.created_ms, "restored_ms": now_ms})
+
+
+def is_restored_from(backup: CheckedBackup, note: MetadataRecord | None) -> bool:
+    """Whether a store's note names this backup."""
+    return note is not None and unpack(note.value).get("digest") == backup.digest
+
+
+def _number(record: MetadataRecord, field: str) -> int:
+    try:
+        return int(unpack(record.value)[field])
+    except (KeyError, TypeError, ValueError, ProtocolError) as error:
+        raise MetadataError(f"the record {record.key} of the backup cannot be decoded: {error!r}") from error
