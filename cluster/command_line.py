@@ -1,4 +1,4 @@
-"""The command `magnetar`: start, status, stop, accept-lost-ledgers, settings, and the commands of the sub-rooms.
+"""The command `magnetar`: start, status, scale, drain, stop, accept-lost-ledgers, settings, and those of the sub-rooms.
 
 An operator's mistake prints one line and exits with status 1, never with a traceback.
 """
@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from ..protocol.errors import SettingError
+from ..protocol.errors import ClusterError, SettingError
 from ..protocol.names import VERSION
 from ..runtime.logs import log_to_stderr
 from .admin.tree import admin
+from .data_directory_option import DataDirectory
 from .directory import default_data_directory
 from .load.consume import consume as consume_load
 from .load.produce import produce as produce_load
+from .metadata_command import metadata_app
 from .terminal.addresses import Finder, RunningCluster
 from .terminal.consume import consume
 from .terminal.failures import clear_errors
 from .terminal.produce import produce
 
 if TYPE_CHECKING:
+    from ..protocol.cluster_status import DesiredView
+    from .handle import Cluster
     from .ray_cluster import RayCluster
 
 app = typer.Typer(
@@ -45,12 +49,11 @@ perf.command("produce")(produce_load)
 perf.command("consume")(consume_load)
 app.add_typer(perf, name="perf")
 app.add_typer(admin, name="admin")
+app.add_typer(metadata_app, name="metadata")
 
-DataDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", help="The cluster's data directory. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar."
-    ),
+
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until those that drain have ended, and new ones run.")
 ]
 
 
@@ -69,8 +72,13 @@ def _find() -> RunningCluster:
 
 @app.command()
 def start(
-    brokers: Annotated[int, typer.Option(help="Brokers to run.")] = 2,
-    bookies: Annotated[int, typer.Option(help="Bookies to run.")] = 3,
+    brokers: Annotated[
+        int | None, typer.Option(help="Brokers to run. By default as many as ran last; 2 in a new cluster.")
+    ] = None,
+    bookies: Annotated[
+        int | None,
+        typer.Option(help="Bookies to run. By default as many as ran last; 3 in a new cluster."),
+    ] = None,
     data_dir: DataDirectory = None,
     host: Annotated[str, typer.Option(help="Address to bind to. 0.0.0.0 uses all nodes of Ray.")] = "127.0.0.1",
     port: Annotated[
@@ -150,6 +158,47 @@ def status(
             print(json.dumps(found, indent=2, sort_keys=True, default=str))
         else:
             print_status(console, found)
+
+
+@app.command()
+def scale(
+    brokers: Annotated[int | None, typer.Option(help="Brokers to run.")] = None,
+    bookies: Annotated[int | None, typer.Option(help="Bookies to run.")] = None,
+    wait: WaitOption = True,
+    data_dir: DataDirectory = None,
+) -> None:
+    """Change how many brokers and bookies run. With fewer, those with the highest numbers drain, then end."""
+    from .draining import change_members
+
+    def change(cluster: "Cluster") -> "DesiredView":
+        if brokers is None and bookies is None:
+            raise ClusterError("nothing was asked for: pass --brokers, --bookies, or both")
+        return cluster.scale(brokers=brokers, bookies=bookies)
+
+    change_members(console, data_dir or default_data_directory(), change, wait=wait)
+
+
+@app.command()
+def drain(
+    member: Annotated[str, typer.Argument(help="A broker or bookie, such as broker-3.")],
+    wait: WaitOption = True,
+    data_dir: DataDirectory = None,
+) -> None:
+    """Move the topics of a broker, or the ledgers of a bookie, to others. Then it ends."""
+    from .draining import change_members
+
+    change_members(console, data_dir or default_data_directory(), lambda cluster: cluster.drain(member), wait=wait)
+
+
+@app.command()
+def undrain(
+    member: Annotated[str, typer.Argument(help="A broker or bookie that drains, such as broker-3.")],
+    data_dir: DataDirectory = None,
+) -> None:
+    """Have a broker or bookie that drains stay after all."""
+    from .draining import change_members
+
+    change_members(console, data_dir or default_data_directory(), lambda cluster: cluster.undrain(member), wait=False)
 
 
 @app.command()

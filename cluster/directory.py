@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
+from ..actors.processes.plan import IDENTITY_FILE
 from ..protocol.errors import ClusterError, DirectoryLocked
 from ..protocol.plain_values import is_text_map
 from ..runtime.files import FileLock, RealFiles, make_private_directory
 
-IDENTITY_FILE = "cluster.json"
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 METADATA_FILE = "coordinator/metadata.db"

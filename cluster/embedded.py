@@ -15,18 +15,20 @@ from typing import TypeVar
 import uvloop
 
 from ..actors.coordinator.service import CoordinatorService
+from ..actors.desired.methods import DesiredMethods
 from ..actors.processes import assembly
 from ..actors.processes.local_launcher import LocalLauncher
-from ..actors.processes.plan import ClusterPlan
+from ..actors.processes.plan import ClusterPlan, admin_url, service_urls
+from ..actors.processes.reconciler import OneMachine, Reconciler
 from ..actors.processes.supervisor import Supervisor
-from ..protocol.cluster_status import ClusterStatus, SupervisedView
+from ..actors.processes.survey import this_machine
+from ..protocol.cluster_status import ClusterStatus, DesiredView, SupervisedView
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..storage.metadata.store import MetadataStore
 from .directory import ClusterDirectory
 from .handle import Cluster
 from .preparing import StartOptions, prepare
-from .survey import this_machine
 
 T = TypeVar("T")
 
@@ -45,16 +47,16 @@ class _Services:
         self._plan = plan
         self._metadata: MetadataStore | None = None
         self._coordinator: CoordinatorService | None = None
-        self._supervisor = Supervisor(env, LocalLauncher(env, plan, self._locate), plan.members)
+        launcher = LocalLauncher(env, plan, self._locate)
+        self._supervisor = Supervisor(env, launcher)
+        self._reconciler = Reconciler(env, plan, self._supervisor, OneMachine(plan.home), launcher)
 
     async def start(self) -> None:
         """Start all. Raises ClusterError or what the coordinator raised; the caller then closes."""
         self._metadata = await assembly.open_metadata(self._env, self._plan)
-        self._coordinator = assembly.build_coordinator(
-            self._env, self._plan, self._metadata, self._plan.coordinator.port
-        )
+        self._coordinator = assembly.build_coordinator(self._env, self._plan, self._plan.coordinator, self._metadata)
         await self._coordinator.start()
-        self._supervisor.start()
+        await self._reconciler.start(self._coordinator.office, {})
         problems = await self._supervisor.wait_ready(READY_TIMEOUT_S)
         if problems:
             reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
@@ -65,6 +67,16 @@ class _Services:
             raise ClusterError("the cluster was stopped")
         return {**await self._coordinator.status(), "processes": self._supervisor.status()}
 
+    @property
+    def desired(self) -> DesiredMethods:
+        if self._coordinator is None:
+            raise ClusterError("the cluster was stopped")
+        return self._coordinator.desired
+
+    async def urls(self) -> tuple[list[str], str]:
+        """Service URLs and the admin's URL."""
+        return service_urls(self._reconciler.nodes), admin_url(self._reconciler.nodes)
+
     async def accept_lost_ledgers(self) -> list[list[int]]:
         if self._coordinator is None:
             raise ClusterError("the cluster was stopped")
@@ -72,6 +84,7 @@ class _Services:
 
     async def close(self) -> None:
         """Close all: admin, brokers, bookies, coordinator, metadata."""
+        await self._reconciler.close()
         await self._supervisor.stop_all()
         if self._coordinator is not None:
             await self._coordinator.close()
@@ -96,25 +109,39 @@ class EmbeddedCluster(Cluster):
         self._services: _Services | None = None
         try:
             plan = self._run(self._start(options), START_TIMEOUT_S)
+            urls = self._run(self._require().urls(), STOP_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise
-        super().__init__(plan.cluster_id, plan.service_urls, plan.admin_url)
+        super().__init__(plan.cluster_id, *urls)
 
     def status(self) -> ClusterStatus:
-        if self._services is None:
-            raise ClusterError("the cluster was stopped")
         return {
-            **self._run(self._services.status(), STOP_TIMEOUT_S),
+            **self._run(self._require().status(), STOP_TIMEOUT_S),
             "service_url": self.service_url,
             "admin_url": self.admin_url,
             "data_directory": str(self._directory.path),
         }
 
     def accept_lost_ledgers(self) -> list[list[int]]:
+        return self._run(self._require().accept_lost_ledgers(), STOP_TIMEOUT_S)
+
+    def scale(self, *, brokers: int | None = None, bookies: int | None = None) -> DesiredView:
+        return self._run(self._require().desired.scale(brokers, bookies), STOP_TIMEOUT_S)
+
+    def drain(self, member: str) -> DesiredView:
+        return self._run(self._require().desired.drain(member), STOP_TIMEOUT_S)
+
+    def undrain(self, member: str) -> DesiredView:
+        return self._run(self._require().desired.undrain(member), STOP_TIMEOUT_S)
+
+    def refresh(self) -> None:
+        self.service_urls, self.admin_url = self._run(self._require().urls(), STOP_TIMEOUT_S)
+
+    def _require(self) -> _Services:
         if self._services is None:
             raise ClusterError("the cluster was stopped")
-        return self._run(self._services.accept_lost_ledgers(), STOP_TIMEOUT_S)
+        return self._services
 
     def stop(self) -> None:
         if self._stopped:
@@ -131,8 +158,10 @@ class EmbeddedCluster(Cluster):
         self._env = Environment.real()
         machine = this_machine(options.host, str(self._directory.path))
         prepared = await prepare(self._env, self._directory, options, [machine])
-        if prepared.lost_bookies:
-            missing = ", ".join(prepared.lost_bookies)
+        for told in prepared.told:
+            logger.warning("%s", told)
+        if prepared.waiting:
+            missing = ", ".join(prepared.waiting)
             where = self._directory.path
             logger.warning(
                 "these bookies are registered, but %s does not hold their data: %s. If a disk is lost, pass "

@@ -1,13 +1,18 @@
 """A running cluster as its user sees it, on Ray or embedded: where it is, a client for it, its status, its end."""
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from ..protocol.cluster_status import ClusterStatus
+from ..protocol.cluster_status import ClusterStatus, DesiredView, DrainView
+from ..protocol.errors import ClusterError
 
 if TYPE_CHECKING:
     from ..client.blocking.client import Client
+
+
+DRAIN_POLL_S = 0.5
 
 
 class Cluster(ABC):
@@ -53,6 +58,88 @@ class Cluster(ABC):
         Raises:
             ClusterError: If the cluster does not answer.
         """
+
+    @abstractmethod
+    def scale(self, *, brokers: int | None = None, bookies: int | None = None) -> DesiredView:
+        """Change how many brokers and bookies run. The cluster remembers it.
+
+        With fewer, those with the highest numbers drain. The call does not wait; see `wait_drained`.
+
+        Args:
+            brokers: Number of brokers. None leaves it as it is.
+            bookies: Number of bookies. None leaves it as it is.
+
+        Returns:
+            What should run now.
+
+        Raises:
+            NotAllowedError: If no broker would remain, or too few bookies for the ensembles of ledgers.
+        """
+
+    @abstractmethod
+    def drain(self, member: str) -> DesiredView:
+        """Have a broker or bookie give up what it has, and end. The call does not wait; see `wait_drained`.
+
+        The topics of a broker move to other brokers. The ledgers of a bookie are copied to other bookies; then its
+        directory is emptied.
+
+        Args:
+            member: A broker or bookie, such as `broker-3`.
+
+        Returns:
+            What should run now.
+
+        Raises:
+            NoSuchKey: If there is no such member.
+            NotAllowedError: If no broker would remain, or too few bookies for the ensembles of ledgers.
+        """
+
+    @abstractmethod
+    def undrain(self, member: str) -> DesiredView:
+        """Have a broker or bookie that drains stay after all.
+
+        Args:
+            member: A broker or bookie, such as `broker-3`.
+
+        Returns:
+            What should run now.
+
+        Raises:
+            NoSuchKey: If there is no such member, or it has ended already.
+        """
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Read `service_urls` and `admin_url` again: brokers come and go, and move."""
+
+    def wait_drained(
+        self, timeout_s: float | None = None, *, on_progress: Callable[[Mapping[str, DrainView]], None] | None = None
+    ) -> None:
+        """Wait until all members that drain have ended, and those that were added run.
+
+        Args:
+            timeout_s: How long to wait, in seconds. None waits as long as it takes.
+            on_progress: Called with what each draining member still has, about twice a second.
+
+        Raises:
+            ClusterError: If they have not ended in time, or the cluster does not answer.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            status = self.status()
+            draining = status["desired"]["draining"] if "desired" in status else {}
+            if on_progress is not None:
+                on_progress(draining)
+            starting = [one["node_id"] for one in status["processes"] if one["state"] not in ("running", "absent")]
+            if not draining and not starting:
+                self.refresh()
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{', '.join([*draining, *starting])} did not get ready within {timeout_s} s: `magnetar status` "
+                    "says what is left"
+                )
+            time.sleep(DRAIN_POLL_S)
 
     @abstractmethod
     def accept_lost_ledgers(self) -> list[list[int]]:

@@ -1,26 +1,9 @@
-"""From what the operator asked for to a plan: which node runs where, on which port, with which data.
-
-Pure decisions; looking at machines and at metadata happens in `survey` and `starting`. Bookies are bound to their data:
-each starts where its cookie lies. A registered bookie whose cookie no node holds is not created again, because its disk
-may come back. It is created again if the operator accepts that its disk is lost. A new number is always created.
-"""
+"""From what the operator asked for to what should run. Pure decisions; `desired.planner` decides where it runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from ipaddress import ip_address
 
-from ..actors.processes.plan import NodePlan
+from ..actors.desired.record import DesiredState
 from ..protocol.errors import ClusterError, SettingError
-from ..protocol.names import (
-    ADMIN_ID,
-    COORDINATOR_ID,
-    ROLE_ADMIN,
-    ROLE_BOOKIE,
-    ROLE_BROKER,
-    ROLE_COORDINATOR,
-    bookie_id,
-    broker_id,
-)
 from ..runtime.settings.declarations import Settings
 
 REPLICATION_NAMES = (
@@ -30,30 +13,9 @@ REPLICATION_NAMES = (
 )
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A machine (a Ray node) that may run processes. `cookies` maps the ids of the bookies whose data lies there to
-    their cluster.
-    """
-
-    ray_node_id: str
-    address: str
-    cookies: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the operator asked for. Ports are real ones here, never 0."""
-
-    brokers: int
-    bookies: int
-    host: str
-    broker_ports: Sequence[int]
-    admin_port: int
-    coordinator_port: int
-    data_directory: str
-    lost_instances: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Bookies that may start with an empty disk, with the life of the disk whose loss was accepted."""
+DEFAULT_BROKERS = 2
+DEFAULT_BOOKIES = 3
+"""Of a new cluster, when the operator gives no numbers."""
 
 
 def load_settings(
@@ -89,22 +51,6 @@ def check_size(brokers: int, bookies: int, settings: Settings) -> None:
         )
 
 
-def is_wildcard(host: str) -> bool:
-    """Whether `host` stands for every address of a machine."""
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def is_loopback(host: str) -> bool:
-    """Whether no process outside the machine can connect to `host`."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def check_accepted(accepted: Sequence[str], registered: Sequence[str]) -> None:
     """Raise ClusterError for a bookie that cannot have lost its disk, because it never was."""
     for bookie in accepted:
@@ -115,95 +61,34 @@ def check_accepted(accepted: Sequence[str], registered: Sequence[str]) -> None:
             )
 
 
-def place_bookies(
-    wanted: int,
-    machines: Sequence[Machine],
-    registered: Sequence[str],
-    cluster_id: str,
-    accepted: Sequence[str] = (),
-) -> tuple[list[tuple[str, Machine]], list[str]]:
-    """Which bookie runs on which machine, and which registered ones lie on none.
+def desired_at_start(
+    record: DesiredState | None, found: Sequence[str], brokers: int | None, bookies: int | None, settings: Settings
+) -> tuple[DesiredState, list[str]]:
+    """What runs from now on, and what the operator should be told of it.
 
-    The `accepted` ones of the latter start with an empty disk where the fewest bookies are, as new ones do.
-
-    Raises ClusterError when a cookie belongs to another cluster, or lies on two machines.
+    `record` is what ran until now. It is None in a new cluster, and in one of an older version: then `found` names the
+    bookies that there are. Without numbers what ran runs again. Brokers that were to drain are gone: nothing of them is
+    left. Raises ClusterError for a cluster that could not acknowledge anything, NotAllowedError.
     """
-    places: dict[str, Machine] = {}
-    for machine in machines:
-        for bookie, owner in sorted(machine.cookies.items()):
-            if owner != cluster_id:
-                raise ClusterError(
-                    f"{bookie} on {machine.address} belongs to cluster {owner}, not to {cluster_id}: "
-                    "choose another --data-dir"
-                )
-            if bookie in places:
-                raise ClusterError(
-                    f"the data of {bookie} lies on {places[bookie].address} and on {machine.address}: one is a copy. "
-                    "Move the copy out of the data directory"
-                )
-            places[bookie] = machine
-    missing = sorted(set(registered) - set(places), key=_number)
-    lost = [bookie for bookie in missing if bookie not in accepted]
-    fresh = [bookie for bookie in missing if bookie in accepted]
-    known = {*places, *registered}
-    number = 1
-    while len(known) < wanted:
-        bookie = bookie_id(number)
-        number += 1
-        if bookie not in known:
-            known.add(bookie)
-            fresh.append(bookie)
-    for bookie in fresh:
-        carried = [sum(place is machine for place in places.values()) for machine in machines]
-        places[bookie] = machines[carried.index(min(carried))]
-    return sorted(places.items(), key=lambda item: _number(item[0])), lost
-
-
-def plan_nodes(wanted: Wanted, machines: Sequence[Machine], bookies: Sequence[tuple[str, Machine]]) -> list[NodePlan]:
-    """All processes of the cluster. The first machine carries coordinator and admin; brokers go round all machines."""
-    home = machines[0]
-    inner = _inner_host(wanted.host, home)
-    outer = home.address if is_wildcard(wanted.host) else None
-    nodes = [
-        NodePlan(
-            ROLE_COORDINATOR,
-            COORDINATOR_ID,
-            inner,
-            wanted.coordinator_port,
-            directory=f"{wanted.data_directory}/coordinator",
-            ray_node_id=home.ray_node_id,
-        )
-    ]
-    for bookie, machine in bookies:
-        nodes.append(
-            NodePlan(
-                ROLE_BOOKIE,
-                bookie,
-                _inner_host(wanted.host, machine),
-                directory=f"{wanted.data_directory}/{bookie}",
-                lost_instance=wanted.lost_instances.get(bookie, ""),
-                ray_node_id=machine.ray_node_id,
-            )
-        )
-    for number in range(wanted.brokers):
-        machine = machines[number % len(machines)]
-        nodes.append(
-            NodePlan(
-                ROLE_BROKER,
-                broker_id(number + 1),
-                wanted.host,
-                wanted.broker_ports[number // len(machines)],  # the i-th broker of a machine listens on port + i
-                machine.address if is_wildcard(wanted.host) else None,
-                ray_node_id=machine.ray_node_id,
-            )
-        )
-    nodes.append(NodePlan(ROLE_ADMIN, ADMIN_ID, wanted.host, wanted.admin_port, outer, ray_node_id=home.ray_node_id))
-    return nodes
-
-
-def _inner_host(host: str, machine: Machine) -> str:
-    """Where processes that only members talk to are bound: never to a wildcard, since this is also their address."""
-    return machine.address if is_wildcard(host) else host
+    if record is None:
+        state = DesiredState.of(brokers or DEFAULT_BROKERS, 0).with_bookies_found(found)
+        wanted = max(bookies or DEFAULT_BOOKIES, len(state.bookies))
+        state = state.scaled(None, wanted, settings.ensemble_size)
+        check_size(len(state.wanted_brokers), len(state.wanted_bookies), settings)
+        return state, []
+    state = record.scaled(brokers, bookies, settings.ensemble_size)
+    check_size(len(state.wanted_brokers), len(state.wanted_bookies), settings)
+    told: list[str] = []
+    for role, before, now in (
+        ("brokers", record.wanted_brokers, state.wanted_brokers),
+        ("bookies", record.wanted_bookies, state.wanted_bookies),
+    ):
+        if before != now:
+            told.append(f"the cluster had {len(before)} {role}; it has {len(now)} from now on")
+    told += [f"{bookie} drains: its ledgers are copied to other bookies" for bookie in state.draining_bookies]
+    for broker in state.broker_ids:
+        state = state.without(broker) if broker in state.draining else state
+    return state, told
 
 
 def _number(bookie: str) -> tuple[int, str]:

@@ -49,5 +49,26 @@ def free_ports(host: str, count: int) -> list[int]:
             probe.close()
 
 
+def free_range(host: str, count: int) -> int:
+    """The first of `count` ports of `PORTS` in a row on which no process listens now. Raises ClusterError."""
+    chance = random.SystemRandom()
+    for _ in range(TRIES_MAX):
+        first = chance.randrange(PORTS.start, PORTS.stop - count)
+        sockets: list[socket.socket] = []
+        try:
+            for port in range(first, first + count):
+                probe = socket.socket(_family(host), socket.SOCK_STREAM)
+                sockets.append(probe)
+                probe.bind((host, port))
+        except OSError:
+            continue
+        else:
+            return first
+        finally:
+            for probe in sockets:
+                probe.close()
+    raise ClusterError(f"{host} has no {count} free ports in a row from {PORTS.start} on: free some, or choose ports")
+
+
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,30 +1,40 @@
 """What every start does before any process runs: the directory's identity, the metadata store, the plan."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..actors.processes.plan import ClusterPlan
+from ..actors.desired.planner import Machine, Observed, RunOn, WaitFor, check_cookies, plan
+from ..actors.desired.record import DesiredState
+from ..actors.processes.plan import ClusterPlan, Layout, is_wildcard
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..runtime.settings.declarations import Settings
-from ..storage.bookie.cookie import cookie_of_record
+from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id
 from ..storage.metadata.ledger_ids import mark_restored
-from ..storage.metadata.registered_bookies import registered_bookies
+from ..storage.metadata.registered_bookies import registered_instances
 from ..storage.metadata.store import MetadataStore
+from .advertising import check_advertised
 from .directory import ClusterDirectory, ClusterIdentity
-from .planning import Machine, Wanted, check_accepted, check_size, is_wildcard, place_bookies, plan_nodes
-from .ports import check_free, free_ports
+from .planning import DEFAULT_BOOKIES, DEFAULT_BROKERS, check_accepted, check_size, desired_at_start
+from .ports import check_free, free_ports, free_range
+
+BROKER_PORTS_FREE = 8
+"""Ports behind that of broker-1 that are free when any port may be taken: for brokers that come later."""
+
+if TYPE_CHECKING:
+    from ..storage.metadata.sql import SqlMetadataStore
 
 
 @dataclass(frozen=True)
 class StartOptions:
-    """What the operator asked for. Port 0 takes any free one."""
+    """What the operator asked for. Port 0 takes any free one. Without numbers, as many members run as before."""
 
     settings: Settings
-    brokers: int = 2
-    bookies: int = 3
+    brokers: int | None = None
+    bookies: int | None = None
     host: str = "127.0.0.1"
     port: int = 6650
     admin_port: int = 8080
@@ -35,78 +45,111 @@ class StartOptions:
     """The metadata was restored from a backup since the cluster ran."""
 
     def __post_init__(self) -> None:
-        check_size(self.brokers, self.bookies, self.settings)
+        brokers = DEFAULT_BROKERS if self.brokers is None else self.brokers
+        bookies = max(DEFAULT_BOOKIES, self.settings.ack_quorum) if self.bookies is None else self.bookies
+        check_size(brokers, bookies, self.settings)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, and the registered bookies whose data was found nowhere."""
+    """A plan, the bookies that cannot run now with the reason, and what the operator should be told."""
 
     plan: ClusterPlan
-    lost_bookies: list[str]
+    waiting: Mapping[str, str]
+    told: Sequence[str]
 
 
 async def prepare(
     env: Environment, directory: ClusterDirectory, options: StartOptions, machines: Sequence[Machine]
 ) -> Prepared:
-    """Create or check the identity and the metadata store, and lay out the cluster.
+    """Create or check the identity and the metadata store, store what should run, and lay out the cluster.
 
-    The caller holds the directory's lock. Raises ClusterError, SettingError, MetadataUnavailable.
+    The caller holds the directory's lock. Raises ClusterError, SettingError, NotAllowedError, MetadataUnavailable.
     """
-    from ..storage.metadata.sql import SqlMetadataStore  # slow to import, and `status` and `stop` do without
+    # Slow to import, and `status` and `stop` do without.
+    from ..storage.metadata.sql import SqlMetadataStore, open_current
 
-    ports = _choose_ports(options)  # the cheapest refusals first, before anything is written
+    layout = _choose_ports(options, str(directory.path))  # the cheapest refusals first, before anything is written
     elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in machine.cookies]
     identity = directory.establish_identity(options.metadata_url, elsewhere)
-    store = await SqlMetadataStore.open(env, identity.metadata_url, create=identity.state == "new")
+    if identity.state == "new":
+        store = await SqlMetadataStore.open(env, identity.metadata_url, create=True)
+    else:
+        store, url = await open_current(env, identity.metadata_url)
+        if url != identity.metadata_url:
+            identity = dataclasses.replace(identity, metadata_url=url)
+            directory.save_identity(identity)
     try:
+        _check_standbys(store, options.settings)
         await _check_or_create_cluster(store, directory, identity)
         if options.metadata_restored:
             await mark_restored(env, store)
-        cookies = await registered_bookies(store)
-        registered = {bookie: cookie_of_record(packed).instance for bookie, packed in cookies.items()}
+        registered = await registered_instances(store)
+        check_accepted(options.accept_lost_disk, list(registered))
+        check_cookies(identity.cluster_id, machines, registered)
+        desired, told = await _store_desired(store, options, machines, registered)
     finally:
         await store.close()
-    accepted = options.accept_lost_disk
-    check_accepted(accepted, list(registered))
-    placed, lost = place_bookies(options.bookies, machines, list(registered), identity.cluster_id, accepted)
-    wanted = Wanted(
-        brokers=options.brokers,
-        bookies=options.bookies,
-        host=options.host,
-        broker_ports=ports[: options.brokers],
-        admin_port=ports[-2],
-        coordinator_port=ports[-1],
-        data_directory=str(directory.path),
-        lost_instances={bookie: registered[bookie] for bookie in accepted},
-    )
-    nodes = plan_nodes(wanted, machines, placed)
-    plan = ClusterPlan(
+    lost_instances = {bookie: registered[bookie] for bookie in options.accept_lost_disk}
+    layout = dataclasses.replace(layout, lost_instances=lost_instances)
+    observed = Observed(machines, registered=registered, lost_instances=lost_instances)
+    targets = plan(identity.cluster_id, desired, observed)
+    members = [layout.member(one, target.machine) for one, target in targets.items() if isinstance(target, RunOn)]
+    check_advertised(options.settings, members)
+    found = ClusterPlan(
         identity.cluster_id,
         identity.secret,
         options.settings,
         identity.metadata_url,
-        tuple(nodes),
-        str(directory.path),
+        layout,
+        tuple(machines),
+        tuple(members),
     )
-    return Prepared(plan, lost)
+    return Prepared(found, {one: target.reason for one, target in targets.items() if isinstance(target, WaitFor)}, told)
 
 
-def _choose_ports(options: StartOptions) -> list[int]:
-    """One port for each broker, then admin's and the coordinator's. Raises ClusterError for one that is taken.
+async def _store_desired(
+    store: MetadataStore, options: StartOptions, machines: Sequence[Machine], registered: Mapping[str, str]
+) -> tuple[DesiredState, list[str]]:
+    """What runs from now on, stored. No coordinator runs that could change it meanwhile."""
+    stored = await store.get(metadata_keys.DESIRED_STATE)
+    before = DesiredState.unpack(stored.value) if stored is not None else None
+    bookies = dict.fromkeys([*registered, *(bookie for machine in machines for bookie in machine.cookies)])
+    desired, told = desired_at_start(before, list(bookies), options.brokers, options.bookies, options.settings)
+    if desired != before:
+        version = stored.version if stored is not None else None
+        await store.put(metadata_keys.DESIRED_STATE, desired.pack(), version)
+    return desired, told
+
+
+def _choose_ports(options: StartOptions, data_directory: str) -> Layout:
+    """Ports of brokers, admin and coordinator. Raises ClusterError for one that is taken on this machine.
 
     Any free port means a fixed one from here on, so that a restarted process is found where its predecessor was.
     """
     probe_host = options.host
-    free = free_ports("127.0.0.1" if is_wildcard(probe_host) else probe_host, options.brokers + 2)
-    ports = [options.port + number if options.port else free[number] for number in range(options.brokers)]
-    ports += [options.admin_port or free[-2], free[-1]]
-    for number, port in enumerate(ports[: options.brokers]):
-        check_free(probe_host, port, f"broker-{number + 1}", "--port")
-    check_free(probe_host, ports[-2], "the admin HTTP", "--admin-port")
-    if ports[-2] in ports[: options.brokers]:
-        raise ClusterError(f"a broker and the admin HTTP were both given port {ports[-2]}: choose another --admin-port")
-    return ports
+    free_host = "127.0.0.1" if is_wildcard(probe_host) else probe_host
+    brokers = options.brokers or 1
+    port = options.port or free_range(free_host, max(brokers, BROKER_PORTS_FREE))
+    taken = range(port, port + max(brokers, BROKER_PORTS_FREE))
+    spare = [one for one in free_ports(free_host, len(taken) + 2) if one not in taken]
+    admin_port = options.admin_port or spare[0]
+    for number in range(brokers):
+        check_free(probe_host, port + number, f"broker-{number + 1}", "--port")
+    check_free(probe_host, admin_port, "the admin HTTP", "--admin-port")
+    if port <= admin_port < port + brokers:
+        raise ClusterError(
+            f"a broker and the admin HTTP were both given port {admin_port}: choose another --admin-port"
+        )
+    return Layout(options.host, port, admin_port, spare[1], data_directory)
+
+
+def _check_standbys(store: "SqlMetadataStore", settings: Settings) -> None:
+    if store.failover_loses_changes and not settings.allow_asynchronous_metadata_standbys:
+        raise ClusterError(
+            "the metadata's URL names several hosts, but no standby is synchronous. A failover would lose changes: set "
+            "synchronous_standby_names in PostgreSQL, or pass --set allowAsynchronousMetadataStandbys=true"
+        )
 
 
 async def _check_or_create_cluster(

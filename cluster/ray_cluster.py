@@ -12,21 +12,21 @@ import logging
 import os
 import threading
 
-from ..actors.processes.plan import log_directory
+from ..actors.desired.planner import Machine
+from ..actors.processes.plan import is_wildcard, log_directory
 from ..actors.processes.ray_handles import ClientInformation, CoordinatorHandle
-from ..actors.processes.ray_launcher import actor_options, launch_ahead
-from ..protocol.cluster_status import ClusterStatus
-from ..protocol.errors import ClusterError
+from ..actors.processes.ray_launcher import coordinator_options, launch_ahead
+from ..actors.processes.survey import ray_machines
+from ..protocol.cluster_status import ClusterStatus, DesiredView
+from ..protocol.errors import ClusterError, MagnetarError
 from ..protocol.names import COORDINATOR_ACTOR, actor_name
 from ..runtime.environment import Environment
-from ..runtime.ray_calls import ask, find_actor, gcs_address, kill_actor, named_actors, remote
+from ..runtime.ray_calls import Answer, ask, find_actor, gcs_address, kill_actor, named_actors, remote
 from . import ray_session
 from .directory import ClusterDirectory
 from .handle import Cluster
-from .planning import Machine
 from .preparing import Prepared, StartOptions, prepare
 from .ray_session import RaySession
-from .survey import ray_machines
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,30 @@ class RayCluster(Cluster):
             "data_directory": str(self._directory.path),
             "log_directory": log_directory(str(self._directory.path)),
         }
+
+    def scale(self, *, brokers: int | None = None, bookies: int | None = None) -> DesiredView:
+        return self._answer(_coordinator().scale.remote(brokers, bookies))
+
+    def drain(self, member: str) -> DesiredView:
+        return self._answer(_coordinator().drain.remote(member))
+
+    def undrain(self, member: str) -> DesiredView:
+        return self._answer(_coordinator().undrain.remote(member))
+
+    def _answer(self, answer: Answer[DesiredView]) -> DesiredView:
+        """What the coordinator says. Raises its own error, without the tracebacks that Ray adds."""
+        from ray.exceptions import RayTaskError
+
+        try:
+            return ask(answer, ANSWER_TIMEOUT_S)
+        except RayTaskError as error:
+            if isinstance(error.cause, MagnetarError):
+                raise error.cause from None
+            raise
+
+    def refresh(self) -> None:
+        information = ask(_coordinator().client_information.remote(), ANSWER_TIMEOUT_S)
+        self.service_urls, self.admin_url = information["service_urls"], information["admin_url"]
 
     def accept_lost_ledgers(self) -> list[list[int]]:
         return ask(_coordinator().accept_lost_ledgers.remote(), ANSWER_TIMEOUT_S)
@@ -160,20 +184,16 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
             f"a Magnetar cluster already runs on the Ray at {session.address}: "
             "`magnetar status` shows it, `magnetar stop` stops it"
         )
-    machines = ray_machines(options.host, str(directory.path))
+    machines = ray_machines(str(directory.path), only_own=not is_wildcard(options.host))
     prepared = asyncio.run(_prepare(directory, options, machines))
-    if prepared.lost_bookies:
-        missing = ", ".join(prepared.lost_bookies)
-        logger.warning(
-            "these bookies are registered, but no node holds their data: %s. If a disk is lost, pass "
-            "--accept-lost-disk",
-            missing,
-        )
+    for told in prepared.told:
+        logger.warning("%s", told)
+    if prepared.waiting:
+        missing = "; ".join(f"{bookie}: {reason}" for bookie, reason in prepared.waiting.items())
+        logger.warning("some bookies wait for their data (%s). If a disk is lost, pass --accept-lost-disk", missing)
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
-    coordinator: CoordinatorHandle = remote(
-        CoordinatorActor, **actor_options(plan.coordinator, restarts_max=-1)
-    ).remote(plan)
+    coordinator: CoordinatorHandle = remote(CoordinatorActor, **coordinator_options(plan)).remote(plan)
     try:
         launch_ahead(plan, MemberActor)
         problems = ask(coordinator.wait_ready.remote(READY_TIMEOUT_S), READY_TIMEOUT_S + 30)

@@ -9,8 +9,8 @@ from .handle import Cluster
 
 def start(
     *,
-    brokers: int = 2,
-    bookies: int = 3,
+    brokers: int | None = None,
+    bookies: int | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     host: str = "127.0.0.1",
     port: int = 6650,
@@ -30,11 +30,12 @@ def start(
     else on the one at RAY_ADDRESS, else on a new one that ends with this process.
 
     Args:
-        brokers: Number of brokers.
-        bookies: Number of bookies. All bookies whose data is there run.
+        brokers: Number of brokers. By default as many as ran last; 2 in a new cluster.
+        bookies: Number of bookies. By default as many as ran last; 3 in a new cluster. With fewer than that, those with
+            the highest numbers drain.
         data_dir: Where everything lies, on every node. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar.
         host: Address to bind to. 0.0.0.0 uses all nodes of Ray, anything else only this one.
-        port: Port of the first broker; the i-th of a node listens on port + i. 0 takes any free one.
+        port: Port of broker-1; broker-2 listens on the next one, and so on. 0 takes any free ones.
         admin_port: Port of the admin HTTP. 0 takes any free one.
         ensemble: `ensemble/write quorum/ack quorum`, 3/3/2 by default.
         settings: Settings by the names that `magnetar settings` lists.

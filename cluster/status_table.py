@@ -122,7 +122,10 @@ def _copies(auditor: AuditorStatus | None) -> list[str]:
     if auditor["running"]:
         done += f"; now at ledger {auditor['round_ledgers']}"
     if auditor["incomplete"]:
-        lacking = f"{auditor['incomplete']} of {auditor['ledgers']} ledgers lack copies"
+        to_go = filesize.decimal(auditor["bytes_to_go"])
+        lacking = f"{auditor['incomplete']} of {auditor['ledgers']} ledgers lack copies of {to_go}"
+        if auditor["to_check"]:
+            lacking += f", {auditor['to_check']:,} are still to be checked"
         lines.append(f"[yellow]copies     {lacking} ({done})[/yellow]")
         if auditor["last_failure"]:
             lines.append(f"[yellow]           last failure: {escape(auditor['last_failure'])}[/yellow]")

@@ -1,6 +1,7 @@
 """What members are told of each other: the lists of live bookies and brokers, and pushes when something changes.
 
-Every registered member except a bookie listens: it is told of every change, under the epoch of this coordinator.
+Every registered member except a bookie listens: it is told of every change, under the epoch of this coordinator. A
+change is packed once, however many listen.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import replace
 from ...protocol.cluster_status import rpc_address
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.messages import encode_call
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.ledger_ids import LedgerIds
 from ..members.contracts_coordinator import AssignmentChange, BrokerInfo, MemberContract
@@ -56,7 +58,15 @@ class MemberLists:
     def bookies(self) -> list[BookieInfo]:
         """Live bookies, each with the end of the ledger ids that are in doubt."""
         sessions, end = self._membership.of_role(ROLE_BOOKIE), self._ledger_ids.restored.doubtful_end
-        return [BookieInfo(one.node_id, one.host, one.port, *listing(one.report, one.data), end) for one in sessions]
+        return [self._bookie_info(one, end) for one in sessions]
+
+    def _bookie_info(self, one: Session, doubtful_end: int) -> BookieInfo:
+        draining = self._membership.is_draining(one.node_id)
+        writable, limbo = listing(one.report, one.data)
+        place = one.data.get("node", ""), one.data.get("zone", "")
+        return BookieInfo(
+            one.node_id, one.host, one.port, writable and not draining, limbo, doubtful_end, draining, *place
+        )
 
     def brokers(self) -> list[BrokerInfo]:
         """Live brokers."""
@@ -104,8 +114,10 @@ class MemberLists:
         self._members.partitions_changed(epoch=self._epoch, topic=topic, partitions=partitions)
 
     def _notify(self, method: str, **arguments: object) -> None:
-        for connection in list(self._listeners):
-            connection.notify(method, **arguments)
+        if self._listeners:
+            packed = encode_call(method, arguments)
+            for connection in list(self._listeners):
+                connection.notify(packed)
 
 
 def url_of(session: Session) -> str:

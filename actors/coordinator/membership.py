@@ -98,6 +98,8 @@ class Membership:
         self._pause_s = tick_interval_s * 2
         # Well below the patience of members, and far above what a busy machine delays a tick by.
         self._long_pause_s = session_timeout_s / 2
+        self.draining: frozenset[str] = frozenset()
+        """Brokers and bookies that get nothing new, because they shall end."""
         self._sessions: dict[tuple[str, str], Session] = {}
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._last_tick: float | None = None
@@ -112,6 +114,14 @@ class Membership:
         """Live sessions of a role, ordered by node id."""
         found = [session for session in self._sessions.values() if session.role == role]
         return sorted(found, key=lambda session: session.node_id)
+
+    def takers(self) -> list[Session]:
+        """Live brokers that take topics, ordered by node id: those that are not draining, or all if there is none."""
+        found = self.of_role(ROLE_BROKER)
+        return [session for session in found if session.node_id not in self.draining] or found
+
+    def is_draining(self, node_id: str) -> bool:
+        return node_id in self.draining
 
     def all(self) -> list[Session]:
         return list(self._sessions.values())

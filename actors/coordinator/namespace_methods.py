@@ -1,5 +1,9 @@
 """What the coordinator answers about tenants, namespaces and their policies."""
 
+import contextlib
+
+from ...protocol.errors import TopicNotFound
+from ...protocol.properties import changed_properties
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
@@ -25,10 +29,34 @@ class NamespaceMethods:
         return self._namespaces.policies(namespace)
 
     async def rpc_create_namespace(
-        self, connection: RpcConnection, namespace: str, policies: dict[str, object] | None = None
+        self,
+        connection: RpcConnection,
+        namespace: str,
+        policies: dict[str, object] | None = None,
+        properties: dict[str, str] | None = None,
     ) -> None:
         """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
-        await self._namespaces.create(namespace, policies or {})
+        await self._namespaces.create(namespace, policies or {}, properties)
+
+    async def rpc_namespace_properties(self, connection: RpcConnection, namespace: str) -> dict[str, str]:
+        """Raises TopicNotFound."""
+        return self._namespaces.properties(namespace)
+
+    async def rpc_change_namespace_properties(
+        self,
+        connection: RpcConnection,
+        namespace: str,
+        put: dict[str, str],
+        remove: list[str] | None = None,
+        clear: bool = False,
+    ) -> None:
+        """Raises TopicNotFound, InvalidConfiguration (too much)."""
+        await self._namespaces.change(
+            namespace,
+            lambda record: record.with_properties(
+                changed_properties(record.properties, put, remove or (), clear=clear)
+            ),
+        )
 
     async def rpc_set_policy(
         self, connection: RpcConnection, namespace: str, policy: str, value: object = None
@@ -63,8 +91,15 @@ class NamespaceMethods:
         """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
         await self._namespaces.put_tenant(tenant, record, create=create)
 
-    async def rpc_delete_tenant(self, connection: RpcConnection, tenant: str) -> None:
-        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
+    async def rpc_delete_tenant(self, connection: RpcConnection, tenant: str, force: bool = False) -> None:
+        """Delete a tenant; with `force` first its namespaces, one after the other (see `namespace_deletions`).
+
+        Raises NoSuchKey; NotAllowedError while it has namespaces, with `force` if one was created meanwhile;
+        ServiceUnitNotReady: it takes long. After any error the call can be repeated: it goes on with what is left.
+        """
+        for namespace in self._namespaces.names(tenant) if force else ():
+            with contextlib.suppress(TopicNotFound):  # another call has deleted it
+                await self._deletions.delete(namespace)
         await self._namespaces.delete_tenant(tenant)
 
     async def rpc_policies(self, connection: RpcConnection, after: str) -> PolicyPage:

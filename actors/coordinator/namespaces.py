@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from ...protocol.errors import KeyExists, NotAllowedError, TopicNotFound
+from ...protocol.properties import Properties, changed_properties
 from ...protocol.topics import parse_namespace
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -107,6 +108,11 @@ class Namespaces:
         self.check(namespace)
         return self._row(namespace)
 
+    def properties(self, namespace: str) -> Properties:
+        """What an administrator has noted of a namespace. Raises TopicNotFound."""
+        self.check(namespace)
+        return self._namespaces[namespace][0].properties
+
     def topics_max(self, namespace: str) -> int:
         """How many topics a namespace takes; 0 for no bound."""
         record = self._namespaces.get(namespace)
@@ -124,21 +130,27 @@ class Namespaces:
         """Namespaces that have policies and whose names are greater than `after`, in no order."""
         return [self._row(name) for name, (record, _) in self._namespaces.items() if record.policies and name > after]
 
-    async def create(self, name: str, policies: dict[str, object]) -> None:
+    async def create(self, name: str, policies: dict[str, object], properties: Properties | None = None) -> None:
         """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
         tenant, _ = parse_namespace(name)
         record = NamespaceRecord.new(policies, self._env.clock.now_ms(), self._settings)
+        if properties:
+            record = record.with_properties(changed_properties({}, properties, ()))
         async with self._changing:
             self.tenants.check(tenant)
             if name in self._namespaces:
                 raise KeyExists(f"the namespace {name} already exists")
-            await self._delete_schemas(name)
+            await _delete_schemas(self._env, self._store, name)
             change = put_certain(self._env, self._store, metadata_keys.namespace(name), record.pack(), None)
             self._enter(name, record, await self._in_doubt.outcome_of(name, change, record))
 
     async def set_policy(self, namespace: str, policy: str, value: object) -> None:
         """Set one policy; None takes it away. Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong
         value)."""
+        await self.change(namespace, lambda record: record.with_policy(policy, value, self._settings))
+
+    async def change(self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]) -> None:
+        """Store what `change` makes of the record. Raises TopicNotFound, and what `change` raises."""
         key = metadata_keys.namespace(namespace)
         async with self._changing:
             self.check(namespace)
@@ -146,10 +158,10 @@ class Namespaces:
             if found is None:
                 raise TopicNotFound(f"the namespace {namespace} does not exist", namespace=namespace)
             before = NamespaceRecord.read(key, found.value)
-            record, version = before.with_policy(policy, value, self._settings), found.version
+            record, version = change(before), found.version
             if record != before:
-                change = put_certain(self._env, self._store, key, record.pack(), version)
-                version = await self._in_doubt.outcome_of(namespace, change, None)
+                write = put_certain(self._env, self._store, key, record.pack(), version)
+                version = await self._in_doubt.outcome_of(namespace, write, None)
             self._enter(namespace, record, version)
 
     async def delete(self, name: str, topics_in: Callable[[str], Sequence[str]]) -> None:
@@ -163,7 +175,7 @@ class Namespaces:
                 change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
                 await self._in_doubt.outcome_of(name, change, None)
                 self._gone(name)
-                await self._delete_schemas(name)
+                await _delete_schemas(self._env, self._store, name)
             finally:
                 if name not in self._in_doubt:
                     del self._going[name]
@@ -188,12 +200,7 @@ class Namespaces:
             change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
             await self._in_doubt.outcome_of(name, change, None)
             self._gone(name)
-            await self._delete_schemas(name)
-
-    async def _delete_schemas(self, name: str) -> None:
-        """Delete the schemas of topics that did not exist. Nobody adds any while the namespace does not exist."""
-        for key, _ in await list_all(self._store, metadata_keys.schemas_prefix(name)):
-            await delete_certain(self._env, self._store, key)
+            await _delete_schemas(self._env, self._store, name)
 
     # -- tenants -------------------------------------------------------------------------------------------------
 
@@ -242,3 +249,9 @@ class Namespaces:
     def _row(self, namespace: str) -> NamespacePolicies:
         record, version = self._namespaces[namespace]
         return NamespacePolicies(namespace, version, dict(record.policies))
+
+
+async def _delete_schemas(env: Environment, store: EpochMetadataStore, namespace: str) -> None:
+    """Delete the schemas of topics that did not exist. Nobody adds any while the namespace does not exist."""
+    for key, _ in await list_all(store, metadata_keys.schemas_prefix(namespace)):
+        await delete_certain(env, store, key)

@@ -9,6 +9,7 @@ pushes no assignments and begins no moves. Its store refuses every write after a
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...protocol.errors import ClusterError
 from ...protocol.names import COORDINATOR_ID, ROLE_COORDINATOR
@@ -19,8 +20,11 @@ from ...storage.ledger.bookie_directory import BookieDirectory
 from ...storage.metadata.cluster_identity import read_cluster_id
 from ...storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from ...storage.metadata.ledger_ids import LedgerIds
+from ...storage.metadata.registered_bookies import registered_instances
 from ...storage.metadata.store import MetadataStore
 from ..auditor.service import Auditor
+from ..desired.drains import Drains
+from ..desired.state import DesiredMembers
 from ..members.contracts_broker import BrokerContract
 from ..members.contracts_coordinator import AssignmentChange
 from ..members.contracts_namespaces import NamespacePolicies
@@ -68,6 +72,7 @@ class Office:
         self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry)
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
         self.rebalancer = Rebalancer(self.membership, self.placement, self.broker_calls, settings.rebalance_delay_s)
+        self.drains = Drains(env, DesiredMembers(env, store, settings), store, self.rebalancer)
         self.deletions = TopicDeletions(
             env, store, self.membership, self.placement, self.registry, self.topic_policies, self.broker_calls
         )
@@ -82,8 +87,9 @@ class Office:
             self.lists.bookies_in_limbo,
             self.lists.damaged_bookies,
         )
-        self._on_ended = on_ended
-        store.on_superseded = self._superseded
+        store.on_written = self.auditor.written
+        self.desired.on_change.append(self._desired_changed)
+        store.on_superseded = partial(self._superseded, on_ended)
 
     @classmethod
     async def open(
@@ -108,16 +114,24 @@ class Office:
         await ledger_ids.load()
         office = cls(env, store, ledger_ids, cluster_id, keys, settings, on_ended)
         try:
+            await office.desired.start()
+            office.membership.draining = office.desired.emptied
             await office.namespaces.start()
             await office.registry.start()
             await office.topic_policies.start()
             await office.placement.start()
             office.deletions.start()
             office.namespace_deletions.start()
+            office.drains.start()
         except BaseException:
             await office.close()
             raise
         return office
+
+    @property
+    def desired(self) -> DesiredMembers:
+        """What should run."""
+        return self.drains.desired
 
     @property
     def tick_interval_s(self) -> float:
@@ -134,6 +148,10 @@ class Office:
         """The epoch of this coordinator."""
         return self.store.epoch
 
+    async def registered_instances(self) -> dict[str, str]:
+        """The life of the disk in each bookie's cookie. Raises MetadataUnavailable, MetadataError."""
+        return await registered_instances(self.store)
+
     def end(self) -> None:
         """Leave office."""
         self.active = False
@@ -142,6 +160,7 @@ class Office:
     async def close(self) -> None:
         """Leave office and end all that is under way. The metadata store stays open."""
         self.end()
+        await self.drains.close()
         await self.rebalancer.close()
         await self.auditor.close()
         await self.namespace_deletions.close()
@@ -151,14 +170,20 @@ class Office:
         await self.placement.close()
         await self.broker_calls.close()
 
-    def _superseded(self) -> None:
+    def _superseded(self, on_ended: Callable[[], None]) -> None:
         logger.error("another coordinator became active, so this one (epoch %d) ends", self.epoch)
         self.end()
-        self._on_ended()
+        on_ended()
 
     def _assignments_changed(self, changes: Sequence[AssignmentChange]) -> None:
         if changes and self.active:
             self.lists.assignments_changed(changes)
+
+    def _desired_changed(self) -> None:
+        if self.desired.emptied != self.membership.draining:
+            self.membership.draining = self.desired.emptied
+            self.lists.bookies_changed()
+            self.rebalancer.brokers_changed()  # one that stays after all gets topics again
 
     def _policies_changed(self, change: NamespacePolicies) -> None:
         if self.active:

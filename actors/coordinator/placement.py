@@ -9,7 +9,8 @@ and a move arrive, nor how often a topic is named.
 A topic waits without being looked at while
 - its owner may still come back (the coordinator has just started: `Membership.in_grace`),
 - it is held (a move or a deletion that is in progress will name it again),
-- no broker is alive; callers that wait get an error at once.
+- no broker is alive; callers that wait get an error at once. One that is draining takes topics only if there is no
+  other.
 
 A topic without a live owner goes where the table's evenness wants it. Only a topic without an earlier owner may go to a
 broker of the caller's choice (`preferred`): the one to which its first client is connected. `candidate` tells clients
@@ -141,7 +142,7 @@ class Placement:
         Of two brokers that the hash of the name gives, it is the one with fewer topics. So names are spread without a
         memory of earlier requests.
         """
-        brokers = sorted(session.node_id for session in self._membership.of_role(ROLE_BROKER))
+        brokers = sorted(session.node_id for session in self._membership.takers())
         if not brokers:
             raise ServiceUnitNotReady("no broker is alive")
         first, second = divmod(zlib.crc32(topic.encode()), 1 << 16)
@@ -273,7 +274,7 @@ class Placement:
 
     async def _round(self, batch: Iterable[str]) -> dict[str, None]:
         """Look at each topic. Returns those whose record was not what the table says."""
-        brokers = {session.node_id: session.incarnation for session in self._membership.of_role(ROLE_BROKER)}
+        brokers = {session.node_id: session.incarnation for session in self._membership.takers()}
         to_place: dict[str, None] = {}
         leaving: dict[str, dict[str, None]] = {}
         targets: dict[str, str] = {}
@@ -297,7 +298,7 @@ class Placement:
                 target = self._forced[topic]
                 if target in brokers:
                     targets[topic] = target
-                elif len(brokers) == 1:
+                elif [*brokers] == [current.broker]:
                     targets[topic] = current.broker  # under a new epoch, which ends the release
                 else:
                     leaving.setdefault(current.broker, {})[topic] = None

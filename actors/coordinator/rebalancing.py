@@ -11,7 +11,6 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 
 from ...protocol.errors import MagnetarError
-from ...protocol.names import ROLE_BROKER
 from ...runtime.tasks import Tasks
 from ..members.contracts_broker import BrokerContract
 from ..members.peer_calls import MemberCalls
@@ -89,13 +88,23 @@ class Rebalancer:
         moved = 0
         bound = len(self._placement.table)
         while moved < bound:
-            brokers = [session.node_id for session in self._membership.of_role(ROLE_BROKER)]
+            brokers = [session.node_id for session in self._membership.takers()]
             moves = self._placement.table.rebalance(brokers, REBALANCE_MOVES_AT_A_TIME)
             if not moves:
                 break
             logger.info("rebalancing: %d topics move", len(moves))
             await self.move(moves)
             moved += len(moves)
+
+    async def empty(self, broker: str) -> int:
+        """Move the topics of a broker to those that take topics, a few at a time; returns how many it still has.
+
+        A broker that others join meanwhile is no other's business: the caller asks again until it has none.
+        """
+        if any(session.node_id != broker for session in self._membership.takers()):
+            topics = sorted(self._placement.table.topics_of(broker))[:REBALANCE_MOVES_AT_A_TIME]
+            await self.move(dict.fromkeys(topics))
+        return len(self._placement.table.topics_of(broker))
 
     async def move(self, moves: Mapping[str, str | None]) -> None:
         """Have the owners close these topics, then assign them to the given brokers (None: to any other)."""

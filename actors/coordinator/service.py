@@ -36,6 +36,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.metadata.remote import MetadataMethods
 from ...storage.metadata.store import MetadataStore
+from ..desired.methods import DesiredMethods
 from ..members.contracts_coordinator import CoordinatorContract
 from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
 from ..members.permissions import COORDINATOR_OPERATIONS, check_writable
@@ -55,6 +56,7 @@ class _Active:
     office: Office
     sessions: SessionMethods
     status: StatusMethods
+    desired: DesiredMethods
     server: RpcServer
     handlers: Mapping[str, Handler]
     tasks: Tasks
@@ -72,7 +74,14 @@ class CoordinatorService(RpcService):
 
     contract = CoordinatorContract
     operation_roles = COORDINATOR_OPERATIONS
-    method_groups = (SessionMethods, TopicMethods, NamespaceMethods, StatusMethods, MetadataMethods)
+    method_groups = (
+        SessionMethods,
+        TopicMethods,
+        NamespaceMethods,
+        StatusMethods,
+        DesiredMethods,
+        MetadataMethods,
+    )
 
     def __init__(
         self,
@@ -125,10 +134,11 @@ class CoordinatorService(RpcService):
     def _assemble(self, office: Office) -> _Active:
         server = RpcServer(self._env, office.identity, self._keys, self, frame_size_max=COORDINATOR_FRAME_SIZE_MAX)
         sessions = SessionMethods(office)
-        status = StatusMethods(office, sessions, server, self._directory)
+        desired = DesiredMethods(office.desired, office.drains)
+        status = StatusMethods(office, sessions, server, self._directory, desired)
         metadata = MetadataMethods(office.store, office.ledger_ids, self.check_metadata_writer)
-        handlers = handlers_of(sessions, TopicMethods(office), NamespaceMethods(office), status, metadata)
-        return _Active(office, sessions, status, server, handlers, Tasks())
+        handlers = handlers_of(sessions, TopicMethods(office), NamespaceMethods(office), status, desired, metadata)
+        return _Active(office, sessions, status, desired, server, handlers, Tasks())
 
     async def close(self) -> None:
         """Leave office: every connection ends. The metadata store stays open."""
@@ -144,6 +154,11 @@ class CoordinatorService(RpcService):
     def office(self) -> Office:
         """What it has since it took office. Raises ServiceUnitNotReady before."""
         return self._require_active().office
+
+    @property
+    def desired(self) -> DesiredMethods:
+        """What should run. Raises ServiceUnitNotReady before it took office."""
+        return self._require_active().desired
 
     @property
     def address(self) -> tuple[str, int]:

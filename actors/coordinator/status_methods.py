@@ -5,6 +5,8 @@ from ...protocol.names import ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
+from ..desired.methods import DesiredMethods
+from ..members.contracts_coordinator import LedgerChanges
 from ..members.disk_report import disk_report
 from .office import Office
 from .session_methods import SessionMethods
@@ -13,16 +15,23 @@ from .session_methods import SessionMethods
 class StatusMethods:
     """See the module. `directory` is where the coordinator keeps its metadata; its disk is reported on."""
 
-    def __init__(self, office: Office, sessions: SessionMethods, server: RpcServer, directory: str) -> None:
+    def __init__(
+        self, office: Office, sessions: SessionMethods, server: RpcServer, directory: str, desired: DesiredMethods
+    ) -> None:
         self._office = office
         self._sessions = sessions
         self._server = server
         self._directory = directory
+        self._desired = desired
         self._started_ms = office.env.clock.now_ms()
 
     async def rpc_audit(self, connection: RpcConnection) -> None:
         """Begin a round of the auditor now."""
         self._office.auditor.wake()
+
+    async def rpc_ledger_changes(self, connection: RpcConnection, epoch: int, since: int) -> LedgerChanges:
+        """See `LedgerFeed.changes`."""
+        return self._office.auditor.feed.changes(epoch, since)
 
     async def rpc_registered_bookies(self, connection: RpcConnection) -> list[str]:
         """Ids of all bookies that have a cookie, alive or not."""
@@ -51,7 +60,7 @@ class StatusMethods:
             }
             for session in sorted(office.membership.all(), key=lambda session: (session.role, session.node_id))
         ]
-        return {
+        view: ClusterView = {
             "cluster_id": office.cluster_id,
             "coordinator": {
                 "epoch": office.epoch,
@@ -70,3 +79,7 @@ class StatusMethods:
             "auditor": office.auditor.status(),
             "restored_ledgers": [list(one) for one in office.ledger_ids.restored.ranges],
         }
+        desired = self._desired.find()
+        if desired is not None:
+            view["desired"] = desired
+        return view

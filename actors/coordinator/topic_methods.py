@@ -9,9 +9,12 @@ import contextlib
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
+from ...protocol.properties import changed_properties
 from ...protocol.system_topics import heartbeat_topic
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.store import unpack
 from ..members.contracts_coordinator import Owner
 from ..members.contracts_topics import TopicPage, TopicRecord
 from ..members.permissions import check_topic_creation
@@ -91,9 +94,30 @@ class TopicMethods:
         check_topic_creation(connection, create)
         return await self._registry.partitions(TopicName.parse(topic), create=create)
 
-    async def rpc_create_topic(self, connection: RpcConnection, topic: str, partitions: int = 0) -> None:
+    async def rpc_create_topic(
+        self,
+        connection: RpcConnection,
+        topic: str,
+        partitions: int = 0,
+        properties: dict[str, str] | None = None,
+    ) -> None:
         """Raises KeyExists, TopicNotFound (no such namespace), NotAllowedError, InvalidConfiguration."""
-        await self._registry.create(TopicName.parse(topic), partitions)
+        await self._registry.create(TopicName.parse(topic), partitions, properties=properties)
+
+    async def rpc_topic_properties(self, connection: RpcConnection, topic: str) -> dict[str, str]:
+        """Those of a partition are empty. Raises TopicNotFound."""
+        name = TopicName.parse(topic)
+        self._registry.members(name)
+        record = await self._office.store.get(metadata_keys.topic(name.path))
+        return dict(unpack(record.value).get("properties", {})) if record is not None else {}
+
+    async def rpc_change_topic_properties(
+        self, connection: RpcConnection, topic: str, put: dict[str, str], remove: list[str] | None = None
+    ) -> None:
+        """Raises TopicNotFound, NotAllowedError (a partition), InvalidConfiguration (too much)."""
+        await self._registry.change_properties(
+            TopicName.parse(topic), lambda found: changed_properties(found, put, remove or ())
+        )
 
     async def rpc_grow_topic(self, connection: RpcConnection, topic: str, partitions: int) -> None:
         """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration."""

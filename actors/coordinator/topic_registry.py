@@ -15,6 +15,7 @@ Who owns a topic and what it stores is not known here.
 import asyncio
 import bisect
 from collections.abc import Callable
+from typing import cast
 
 from ...protocol.errors import (
     InvalidConfiguration,
@@ -24,6 +25,7 @@ from ...protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
+from ...protocol.properties import Properties, changed_properties
 from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime.environment import Environment
@@ -31,7 +33,7 @@ from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_all, pack, unpack
+from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, list_all, pack, unpack
 from ..policies.automatic_creation import PARTITIONS_MAX
 from .namespaces import Namespaces
 
@@ -62,7 +64,10 @@ class TopicRegistry:
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable."""
         for key, record in await list_all(self._store, metadata_keys.TOPICS_PREFIX):
-            self._enter_record(topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), record)
+            full_name, value = topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), unpack(record.value)
+            self._enter(full_name, int(value["partitions"]), record.version)
+            if value.get("deleting"):
+                self.deleting[full_name] = None
 
     @property
     def topic_count(self) -> int:
@@ -166,7 +171,9 @@ class TopicRegistry:
         except KeyExists:
             return self._partitions[topic.full]
 
-    async def create(self, topic: TopicName, partitions: int, *, system: bool = False) -> int:
+    async def create(
+        self, topic: TopicName, partitions: int, *, system: bool = False, properties: Properties | None = None
+    ) -> int:
         """Create a topic (0 partitions: a plain one). `system` says that it is for the cluster, and needs no namespace.
 
         Raises KeyExists, TopicNotFound (no such namespace), NotAllowedError (a name that is reserved), …
@@ -194,8 +201,10 @@ class TopicRegistry:
         try:
             version: int | None = None
             if topic.persistent or partitions:
-                value = pack({"created_ms": self._env.clock.now_ms(), "partitions": partitions})
-                version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), value, None)
+                value: dict[str, object] = {"created_ms": self._env.clock.now_ms(), "partitions": partitions}
+                if properties:
+                    value["properties"] = changed_properties({}, properties, ())
+                version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), pack(value), None)
             self._enter(topic.full, partitions, version)
         finally:
             self._counts[topic.namespace] -= max(partitions, 1)  # `_enter` has counted it, if it was created
@@ -226,6 +235,26 @@ class TopicRegistry:
                     self._enter(topic.full, partitions, version)
             finally:
                 self._counts[topic.namespace] -= partitions - now
+
+    async def change_properties(self, topic: TopicName, change: Callable[[Properties], Properties]) -> None:
+        """Store what `change` makes of a topic's properties. Raises TopicNotFound, NotAllowedError (a partition, or a
+        topic without a record), and what `change` raises."""
+        async with self._changing:
+            self.members(topic)
+            if topic.full not in self._versions:
+                raise NotAllowedError(f"{topic.full} has no properties: set those of the whole topic")
+            key = metadata_keys.topic(topic.path)
+            record = await self._store.get(key)
+            if record is None:
+                raise TopicNotFound(f"{topic.full} does not exist")
+            value = unpack(record.value)
+            changed = change(cast("Properties", value.get("properties", {})))
+            if changed == value.get("properties", {}):
+                return
+            stored = pack({**value, "properties": changed})
+            version = await put_certain(self._env, self._store, key, stored, record.version)
+            if topic.full not in self.deleting:  # else the mark has taken over what was stored
+                self._enter(topic.full, int(value["partitions"]), version)
 
     async def mark_deleting(self, topic: TopicName) -> None:
         """Write into the record that the topic is being deleted. No error when it says so, or is not there.
@@ -294,12 +323,6 @@ class TopicRegistry:
         """Raise ServiceUnitNotReady for a topic that is being deleted, and for its partitions."""
         if self.deleting and (topic.full in self.deleting or topic.partitioned_name in self.deleting):
             raise ServiceUnitNotReady(f"{topic.full} is being deleted")
-
-    def _enter_record(self, full_name: str, record: Versioned) -> None:
-        value = unpack(record.value)
-        self._enter(full_name, int(value["partitions"]), record.version)
-        if value.get("deleting"):
-            self.deleting[full_name] = None
 
     def _enter(self, full_name: str, partitions: int, version: int | None) -> None:
         """Take over what the topic's record says. None: it has no record."""

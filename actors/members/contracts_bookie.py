@@ -11,21 +11,6 @@ from ...runtime.rpc.contract import Contract, method
 from .permissions import COORDINATOR
 
 
-class Held(NamedTuple):
-    """A range of entries, both ends inclusive."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class HeldEntries:
-    """Which entries of a range a bookie holds, up to the entry `next`."""
-
-    ranges: list[Held]
-    next: int
-
-
 class EntryPlace(NamedTuple):
     """An entry of any ledger."""
 
@@ -41,6 +26,46 @@ class DamagedEntry(NamedTuple):
     nonce: int
 
 
+class Part(NamedTuple):
+    """Entries first…last of a ledger, as far as they belong to a slot of an ensemble: what a bookie should hold.
+
+    Where both quorum and ensemble size are the same, these are all entries.
+    """
+
+    ledger: int
+    nonce: int
+    first: int
+    last: int
+    slot: int
+    ensemble_size: int
+    write_quorum: int
+
+
+class CopySource(NamedTuple):
+    """A live bookie that should hold entries of a part, and where it takes calls."""
+
+    bookie: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Indexes of the parts that a bookie does not hold as a whole, among those below `examined`."""
+
+    found: list[int]
+    examined: int
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A bookie holds a part durably up to, and without, entry `next`; so many entries and bytes were copied for it."""
+
+    next: int
+    entries: int
+    size_bytes: int
+
+
 class BookieContract(Contract):
     """See the module."""
 
@@ -54,14 +79,17 @@ class BookieContract(Contract):
         """Ids of ledgers known there, ascending, greater than `after`, up to `limit` of them."""
         ...
 
-    @method(COORDINATOR)
-    async def entry_ids(
-        self, *, ledger: int, nonce: int, first: int, last: int, intact_only: bool | None = None
-    ) -> HeldEntries:
-        """The entries held, those known to be damaged left out. Ask again from `next` on while that is not behind
-        `last`: an answer takes a few seconds' work.
+    @method(COORDINATOR, timeout_s=30.0)
+    async def lacking(self, *, parts: list[Part]) -> Lacking:
+        """Which parts the bookie does not hold as a whole; all of them while it is in limbo. Ask again for those that
+        it had no time to examine.
+        """
+        ...
 
-        With `intact_only` (without it: in limbo) the bookie reads and verifies each first. Raises ForeignLedger.
+    @method(COORDINATOR, timeout_s=60.0)
+    async def copy_entries(self, *, part: Part, sources: list[CopySource]) -> Copied:
+        """Copy what the bookie lacks of a part from the sources. Ask again from `next` on while that is not behind the
+        part's last entry: an answer takes a few seconds' work. Raises NoSuchEntry, EntryUnknown, ForeignLedger.
         """
         ...
 

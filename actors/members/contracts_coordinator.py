@@ -11,9 +11,10 @@ from ...protocol.cluster_status import ClusterView, MemberData, rpc_address
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
+from .contracts_desired import DesiredContract
 from .contracts_namespaces import NamespaceContract, NamespacePolicies, PolicyPage
 from .contracts_topics import TopicChange, TopicListContract
-from .permissions import ADMIN, BROKER, COORDINATOR, MEMBERS, READER
+from .permissions import ADMIN, BOOKIE, BROKER, COORDINATOR, MEMBERS, READER
 
 STATUS_TIMEOUT_S = 5.0
 UNLOAD_TIMEOUT_S = 60.0
@@ -95,7 +96,21 @@ class Owner:
     url: str
 
 
-class CoordinatorContract(NamespaceContract, TopicListContract, MetadataContract):
+@dataclass(frozen=True)
+class LedgerChanges:
+    """Ledgers whose records were written or deleted, up to, and without, change number `next`. The feed ends at `end`.
+
+    Not `complete`: the coordinator does not know all that changed since the number that was asked for.
+    """
+
+    epoch: int
+    next: int
+    end: int
+    ledgers: list[int]
+    complete: bool
+
+
+class CoordinatorContract(NamespaceContract, TopicListContract, DesiredContract, MetadataContract):
     """See the module."""
 
     # -- members -------------------------------------------------------------------------------------------------
@@ -128,6 +143,11 @@ class CoordinatorContract(NamespaceContract, TopicListContract, MetadataContract
     @method(ADMIN)
     async def registered_bookies(self) -> list[str]:
         """Ids of all bookies that have a cookie, alive or not."""
+        ...
+
+    @method(BOOKIE)
+    async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
+        """Which ledgers' records changed since change number `since` of the coordinator with that epoch."""
         ...
 
     @method(ADMIN)
@@ -168,7 +188,7 @@ class CoordinatorContract(NamespaceContract, TopicListContract, MetadataContract
         ...
 
     @method(ADMIN)
-    async def create_topic(self, *, topic: str, partitions: int = 0) -> None:
+    async def create_topic(self, *, topic: str, partitions: int = 0, properties: dict[str, str] | None = None) -> None:
         """Raises KeyExists, TopicNotFound (no such namespace), NotAllowedError, InvalidConfiguration."""
         ...
 

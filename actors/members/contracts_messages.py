@@ -1,10 +1,13 @@
 """What a broker offers about the messages of the topics that it owns: to end a topic, to pass messages over, to look at
 single ones."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...runtime.rpc.contract import Contract, method
 from .permissions import ADMIN
+
+ANALYSIS_TIMEOUT_S = 130.0
 
 
 class StoredEntry(NamedTuple):
@@ -20,6 +23,20 @@ class EntryPosition(NamedTuple):
 
     ledger: int
     entry: int
+
+
+@dataclass(frozen=True)
+class BacklogAnalysis:
+    """What a read of a subscription's backlog has found; `aborted` says that it ended at a bound.
+
+    `first` and `last` are the places of the first and the last entry, (−1, −1) for none.
+    """
+
+    entries: int
+    messages: int
+    aborted: bool
+    first: EntryPosition
+    last: EntryPosition
 
 
 class MessageContract(Contract):
@@ -63,4 +80,16 @@ class MessageContract(Contract):
     @method(ADMIN)
     async def find_entry(self, *, topic: str, publish_time_ms: int) -> EntryPosition:
         """Where the first entry is that was published then or later, else where the next one will be."""
+        ...
+
+    @method(ADMIN)
+    async def trim(self, *, topic: str) -> None:
+        """Delete the ledgers that no cursor, no reader and no retention needs."""
+        ...
+
+    @method(ADMIN, timeout_s=ANALYSIS_TIMEOUT_S)
+    async def analyze_backlog(
+        self, *, topic: str, subscription: str, position: list[int] | None = None
+    ) -> BacklogAnalysis:
+        """Read the backlog of a subscription, from a place on, and count. Raises SubscriptionNotFound."""
         ...

@@ -42,8 +42,22 @@ class NamespaceContract(Contract):
         ...
 
     @method(ADMIN)
-    async def create_namespace(self, *, namespace: str, policies: dict[str, object] | None = None) -> None:
+    async def create_namespace(
+        self, *, namespace: str, policies: dict[str, object] | None = None, properties: dict[str, str] | None = None
+    ) -> None:
         """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
+        ...
+
+    @method(ADMIN)
+    async def namespace_properties(self, *, namespace: str) -> dict[str, str]:
+        """What an administrator has noted of a namespace. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def change_namespace_properties(
+        self, *, namespace: str, put: dict[str, str], remove: list[str] | None = None, clear: bool = False
+    ) -> None:
+        """Add properties, and remove some, or all others. Raises TopicNotFound, InvalidConfiguration (too much)."""
         ...
 
     @method(ADMIN)
@@ -78,9 +92,12 @@ class NamespaceContract(Contract):
         """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
         ...
 
-    @method(ADMIN)
-    async def delete_tenant(self, *, tenant: str) -> None:
-        """Raises NoSuchKey, NotAllowedError while it has namespaces."""
+    @method(ADMIN, timeout_s=NAMESPACE_DELETE_TIMEOUT_S)
+    async def delete_tenant(self, *, tenant: str, force: bool = False) -> None:
+        """Delete a tenant; with `force` also its namespaces, with all that is in them.
+
+        Raises NoSuchKey; NotAllowedError while it has namespaces; ServiceUnitNotReady: it takes long and goes on.
+        """
         ...
 
     @method(BROKER)

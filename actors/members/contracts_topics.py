@@ -38,6 +38,18 @@ class TopicPage:
 class TopicListContract(Contract):
     """See the module."""
 
+    @method(ADMIN)
+    async def topic_properties(self, *, topic: str) -> dict[str, str]:
+        """What an administrator has noted of a topic. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def change_topic_properties(
+        self, *, topic: str, put: dict[str, str], remove: list[str] | None = None
+    ) -> None:
+        """Add properties, and remove some. Raises TopicNotFound, NotAllowedError, InvalidConfiguration (too much)."""
+        ...
+
     @method(BROKER | ADMIN)
     async def topic_records(self, *, namespace: str, after: str = "", limit: int = 1000) -> list[TopicRecord]:
         """A page of a namespace's topics, behind the name `after`. Raises TopicNotFound."""

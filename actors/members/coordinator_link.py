@@ -214,10 +214,6 @@ class CoordinatorClient:
         finally:
             self._permits.release()
 
-    async def renew_ledger(self, ledger_id: int, version: int) -> None:
-        """A bookie's: see `ledger_records.renew`. Raises like `call`."""
-        await self.ask.renew_ledger(ledger=ledger_id, version=version)
-
     async def close(self) -> None:
         """End the session and the connection."""
         await self._tasks.close()

@@ -28,13 +28,21 @@ class MemberCalls(Generic[Offered]):
     """See the module. `identity` is the caller's, `contract` what the nodes offer."""
 
     def __init__(
-        self, env: Environment, identity: Identity, keys: Keys, find: FindMember, contract: type[Offered]
+        self,
+        env: Environment,
+        identity: Identity,
+        keys: Keys,
+        find: FindMember,
+        contract: type[Offered],
+        *,
+        frame_size_max: int = FRAME_SIZE_MAX,
     ) -> None:
         self._contract = contract
         self._env = env
         self._identity = identity
         self._keys = keys
         self._find = find
+        self._frame_size_max = frame_size_max
         self._connections: dict[str, tuple[str, RpcConnection]] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
 
@@ -50,7 +58,7 @@ class MemberCalls(Generic[Offered]):
         self, node_id: str, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: object
     ) -> object:
         try:
-            connection = await self._connect(node_id)
+            connection = await self.connect(node_id)
             return await connection.call(method, timeout_s=timeout_s, **arguments)
         except (RpcDisconnected, RpcTimeout) as error:
             raise ServiceUnitNotReady(f"{node_id} did not answer {method}: {error}") from error
@@ -63,7 +71,8 @@ class MemberCalls(Generic[Offered]):
         for _, connection in connections.values():
             await connection.wait_closed()
 
-    async def _connect(self, node_id: str) -> RpcConnection:
+    async def connect(self, node_id: str) -> RpcConnection:
+        """The connection to a node, made when there is none. Raises ServiceUnitNotReady, and what connecting raises."""
         async with self._connecting.setdefault(node_id, asyncio.Lock()):
             found = self._find(node_id)
             if found is None:
@@ -81,7 +90,7 @@ class MemberCalls(Generic[Offered]):
                 self._identity,
                 self._keys,
                 expected_node_id=node_id,
-                frame_size_max=FRAME_SIZE_MAX,
+                frame_size_max=self._frame_size_max,
                 timeout_s=CONNECT_TIMEOUT_S,
             )
             self._connections[node_id] = (incarnation, connection)

@@ -19,15 +19,16 @@ ADMIN: Roles = frozenset({ROLE_ADMIN})
 BROKER: Roles = frozenset({ROLE_BROKER})
 COORDINATOR: Roles = frozenset({ROLE_COORDINATOR})
 READER: Roles = frozenset({ROLE_READER})
+BOOKIE: Roles = frozenset({ROLE_BOOKIE})
 MEMBERS: Roles = frozenset({ROLE_BROKER, ROLE_BOOKIE, ROLE_ADMIN})
 ENTRIES: Roles = BROKER | COORDINATOR
-"""Brokers write and recover ledgers; the coordinator's auditor repairs them."""
+"""Brokers write and recover ledgers; so does the coordinator's auditor. A bookie only reads, to copy what it lacks."""
 
 OP_HEARTBEAT = 1
 
 BOOKIE_OPERATIONS: Mapping[int, Roles] = {
     BookieOp.ADD: ENTRIES,
-    BookieOp.READ: ENTRIES | READER,
+    BookieOp.READ: ENTRIES | READER | BOOKIE,
     BookieOp.FENCE: ENTRIES,
     BookieOp.READ_LAC: ENTRIES | READER,
 }

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ...protocol.errors import (
     NotAllowedError,
-    ServiceUnitNotReady,
     TooManyLookupRequestException,
     TopicNotFound,
 )
 from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName, parse_namespace
 from ...runtime.rpc.connection import CALL_TIMEOUT_S
+from .broker_addresses import Reach, reach
 from .contracts_coordinator import CoordinatorContract
 from .matched_topics import MatchedLists, names_of
 from .topic_filter import MATCHED_AT_ONCE, TopicFilter
@@ -52,7 +52,7 @@ class Lookups:
         self._ask = CoordinatorContract(self._call)
 
     async def owner_url(self, name: TopicName) -> str:
-        """The service URL of the broker that owns the topic, or that shall create it. Nothing is created here.
+        """The internal URL of the broker that owns the topic, or that shall create it. Nothing is created here.
 
         Raises ServiceUnitNotReady when its move takes long, TopicNotFound for a missing namespace, partition or
         (without automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
@@ -66,6 +66,10 @@ class Lookups:
                 if not here or self._owns(name.full):
                     return broker.url
         return await self._ask.lookup(topic=name.full)
+
+    def reach(self, url: str, listener: str) -> Reach:
+        """How a client of a listener reaches the broker with this URL. Raises ServiceUnitNotReady."""
+        return reach(self.coordinator().brokers.values(), url, listener)
 
     async def claim(self, name: TopicName, create: bool) -> bool:
         """Have a topic assigned, preferably to this broker, and return whether it is this broker's.
@@ -154,11 +158,3 @@ async def pages(
         if len(page) < PAGE:
             return
         after = page[-1].topic
-
-
-def check_listener(name: str) -> None:
-    """Raise ServiceUnitNotReady, as Pulsar, unless the client asks for no listener: there are none to choose from."""
-    if name:
-        raise ServiceUnitNotReady(
-            f"the brokers have no listener named {name[:100]}: connect without a listener name", listener=True
-        )

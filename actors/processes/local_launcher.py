@@ -1,6 +1,7 @@
 """Members on the supervisor's own event loop: the launcher of the embedded cluster."""
 
 import asyncio
+import shutil
 
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import Locate
@@ -33,6 +34,10 @@ class LocalLauncher:
 
     async def close(self, handle: Member) -> None:
         await handle.close()
+
+    async def erase(self, node: NodePlan) -> None:
+        """Empty the directory of a retired bookie."""
+        await self._env.offload.run(shutil.rmtree, node.directory)
 
     async def kill(self, handle: Member) -> None:
         await handle.close()

@@ -12,22 +12,30 @@ import asyncio
 import gc
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...protocol.cluster_status import SupervisedView
+from ...protocol.cluster_status import DesiredView, SupervisedView
+from ...protocol.errors import ClusterError
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.logs import log_to_file, log_to_stderr
+from ...runtime.ray_calls import node_ip_address, own_node_id, was_restarted
 from ...runtime.rpc.keys import ReadCredentials
 from ...runtime.tasks import Tasks
 from ...storage.metadata.store import MetadataStore
+from ..desired.planner import Machine
 from . import assembly
 from .node import Member
-from .plan import ClusterPlan, MemberPlan
+from .plan import ClusterPlan, MemberPlan, admin_url, is_wildcard, service_urls
 from .ray_handles import ClientInformation
 from .ray_launcher import RayLauncher, locate_coordinator
+from .ray_machines import RayMachines
+from .reconciler import Reconciler
 from .supervisor import Supervisor
+from .survey import machine_id
 
 if TYPE_CHECKING:
     from ..coordinator.service import CoordinatorService
@@ -71,6 +79,10 @@ class MemberActor:
         """The operating system's id of this process."""
         return os.getpid()
 
+    async def ray_node_id(self) -> str:
+        """The Ray node on which this process runs."""
+        return own_node_id()
+
     async def wait_ended(self) -> str:
         """Return, with the reason, when the service has ended by itself or was closed."""
         return await asyncio.shield(self._member.ended)
@@ -89,7 +101,13 @@ class CoordinatorActor:
         self._env = Environment.real()
         self._service: CoordinatorService | None = None
         self._metadata: MetadataStore | None = None
-        self._supervisor = Supervisor(self._env, RayLauncher(plan, MemberActor), plan.members)
+        self._restarted = was_restarted()
+        self._launcher = RayLauncher(plan, MemberActor)
+        self._supervisor = Supervisor(self._env, self._launcher)
+        only = "" if is_wildcard(plan.layout.host) else plan.home.address
+        known: Sequence[Machine] = () if self._restarted else plan.machines
+        self._machines = RayMachines(self._env, plan.data_directory, known, only=only)
+        self._reconciler = Reconciler(self._env, plan, self._supervisor, self._machines, self._launcher)
         self._problem = ""
         self._stopping = False
         self._ready = asyncio.Event()
@@ -119,8 +137,8 @@ class CoordinatorActor:
     async def client_information(self) -> ClientInformation:
         """What a client needs."""
         return {
-            "service_urls": self._plan.service_urls,
-            "admin_url": self._plan.admin_url,
+            "service_urls": service_urls(self._reconciler.nodes),
+            "admin_url": admin_url(self._reconciler.nodes),
             "cluster_id": self._plan.cluster_id,
             "data_directory": self._plan.data_directory,
         }
@@ -142,6 +160,18 @@ class CoordinatorActor:
         service = await self._running()
         return {**await service.status(), "processes": self._supervisor.status()}
 
+    async def scale(self, brokers: int | None, bookies: int | None) -> DesiredView:
+        """Run so many brokers and bookies; None leaves a role as it is."""
+        return await (await self._running()).desired.scale(brokers, bookies)
+
+    async def drain(self, member: str) -> DesiredView:
+        """Empty and end a broker or bookie."""
+        return await (await self._running()).desired.drain(member)
+
+    async def undrain(self, member: str) -> DesiredView:
+        """Have a broker or bookie that drains stay after all."""
+        return await (await self._running()).desired.undrain(member)
+
     async def accept_lost_ledgers(self) -> list[list[int]]:
         """Give up the ledgers that restored metadata does not know; returns the (first, end) ranges of their ids."""
         return [list(one) for one in (await (await self._running()).office.ledger_ids.accept()).ranges]
@@ -149,6 +179,7 @@ class CoordinatorActor:
     async def stop_cluster(self) -> None:
         """Stop admin, brokers, bookies, then the coordinator's service; the caller then kills this actor."""
         self._stopping = True
+        await self._reconciler.close()
         await self._supervisor.stop_all()
         await self._tasks.close()
         if self._service is not None:
@@ -171,12 +202,13 @@ class CoordinatorActor:
         """Start the service, trying again forever: no other process would. Its lock may still be held by the process
         that is being replaced, or a database may be away.
         """
-        port = self._plan.coordinator.port
+        node = self._plan.layout.coordinator(replace(self._plan.home, address=node_ip_address()))
 
         async def start() -> "tuple[CoordinatorService, MetadataStore]":
+            self._check_machine()
             metadata = await assembly.open_metadata(self._env, self._plan)
             try:
-                service = assembly.build_coordinator(self._env, self._plan, metadata, port)
+                service = assembly.build_coordinator(self._env, self._plan, node, metadata)
                 await service.start()
             except Exception:
                 await metadata.close()
@@ -184,11 +216,11 @@ class CoordinatorActor:
             return service, metadata
 
         def failed(error: Exception, delay_s: float) -> None:
-            nonlocal port
+            nonlocal node
             self._problem = f"{type(error).__name__}: {error}"
             logger.exception("the coordinator could not start")
             if isinstance(error, OSError):
-                port = 0  # another process took the port: any other will do, members ask for it
+                node = replace(node, port=0)  # another process took the port: any other will do, members ask for it
 
         service, self._metadata = await retry.forever(
             Backoff(self._env.random, START_RETRY_INITIAL_S, START_RETRY_MAX_S),
@@ -197,9 +229,35 @@ class CoordinatorActor:
             on_retry=failed,
         )
         self._service = service
-        self._supervisor.start()
+        running_on = {node.node_id: node.ray_node_id for node in self._plan.members}
+        if self._restarted:
+            running_on = await self._look_around()
+        await self._reconciler.start(service.office, running_on)
         self._ready.set()
         self._tasks.spawn(self._watch(service), "watch-coordinator")
+
+    def _check_machine(self) -> None:
+        """Raise ClusterError where the metadata is a SQLite file and this is not the machine that has it."""
+        home, here = self._plan.home.place_id, machine_id(self._plan.data_directory)
+        if self._plan.coordinator_is_bound and home and here != home:
+            raise ClusterError(
+                f"the metadata is a SQLite file in the data directory {home}, but {node_ip_address()} has "
+                f"{here or 'none'}: bring that machine back. With PostgreSQL the coordinator may run anywhere"
+            )
+
+    async def _look_around(self) -> dict[str, str]:
+        """After a restart: which machines there are, and where members run. Tries again forever."""
+
+        async def look() -> dict[str, str]:
+            await self._machines.refresh()
+            return await self._launcher.running_on()
+
+        return await retry.forever(
+            Backoff(self._env.random, START_RETRY_INITIAL_S, START_RETRY_MAX_S),
+            look,
+            retriable=retry.every_error,
+            on_retry=lambda error, delay_s: logger.warning("the nodes of Ray could not be looked at: %s", error),
+        )
 
     async def _watch(self, service: "CoordinatorService") -> None:
         """End the process when another coordinator took office. If this one is Ray's current one (it only seemed to be

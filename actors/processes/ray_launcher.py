@@ -1,32 +1,58 @@
 """Ray as the supervisor's launcher, and the way to the coordinator through its actor.
 
-Members are named, detached actors bound to their node; `max_restarts=0`, because a restart has to be the supervisor's
-decision. The coordinator alone is restarted by Ray. Calls into Ray that block go to a thread, because the caller is a
+Members are named, detached actors bound to the Ray node of their target; `max_restarts=0`, because a restart has to be
+the supervisor's decision. The coordinator alone is restarted by Ray, on any node. If its metadata is a SQLite file, the
+node must have the address of the machine with the file. Ray's node ids are no good for that: they change when a
+raylet is started again. Calls into Ray that block go to a thread, because the caller is a
 service's event loop. Ray is imported late: services and tests load this file without it.
 """
 
 import asyncio
 import logging
+import shutil
 
 from ...protocol.errors import CoordinatorUnavailable
 from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
-from ...runtime.ray_calls import find_actor, kill_actor, remote
+from ...runtime.ray_calls import find_actor, kill_actor, named_actors, ray_nodes, remote
 from .plan import ClusterPlan, NodePlan
 from .ray_handles import CoordinatorHandle, MemberHandle
+from .survey import on_nodes
 
 logger = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT_S = 120.0
 LOCATE_TIMEOUT_S = 5.0
+PLACE_TIMEOUT_S = 5.0
+BOUND_SHARE = 0.0001
+"""Of the resource by which Ray knows a node's address; it has 1 of it."""
 UNAVAILABLE_PAUSE_S = 0.5
 CALLS_MAX = 1000
 """Calls into one actor that may be under way; some of ours wait for as long as the actor lives."""
 
 
-def actor_options(node: NodePlan, *, restarts_max: int) -> dict[str, object]:
-    """Ray's options of the actor of a node."""
+def member_options(node: NodePlan) -> dict[str, object]:
+    """Ray's options of the actor of a member."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    strategy = NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False)
+    return {**_options(node, restarts_max=0), "scheduling_strategy": strategy}
+
+
+def coordinator_options(plan: ClusterPlan) -> dict[str, object]:
+    """Ray's options of the coordinator's actor."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    node = plan.coordinator
+    options = _options(node, restarts_max=-1)
+    address = f"node:{node.machine}"
+    if not plan.coordinator_is_bound:
+        return {**options, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=True)}
+    if any(address in found["Resources"] for found in ray_nodes() if found["NodeID"] == node.ray_node_id):
+        return {**options, "resources": {address: BOUND_SHARE}}
+    return {**options, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False)}
+
+
+def _options(node: NodePlan, *, restarts_max: int) -> dict[str, object]:
     return {
         "name": actor_name(node.node_id),
         "namespace": RAY_NAMESPACE,
@@ -35,7 +61,6 @@ def actor_options(node: NodePlan, *, restarts_max: int) -> dict[str, object]:
         "max_restarts": restarts_max,
         "max_task_retries": 0,
         "max_concurrency": CALLS_MAX,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
     }
 
 
@@ -66,7 +91,7 @@ def launch_ahead(plan: ClusterPlan, member: type) -> None:
 
 
 def _create(plan: ClusterPlan, member: type, node: NodePlan) -> MemberHandle:
-    handle: MemberHandle = remote(member, **actor_options(node, restarts_max=0)).remote(plan.member(node))
+    handle: MemberHandle = remote(member, **member_options(node)).remote(plan.member(node))
     return handle
 
 
@@ -99,7 +124,7 @@ class RayLauncher:
     async def launch(self, node: NodePlan) -> MemberHandle:
         from ray.exceptions import RayTaskError
 
-        handle = await asyncio.to_thread(self._create, node)
+        handle = await self._create(node)
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
                 await handle.start.remote()
@@ -130,9 +155,38 @@ class RayLauncher:
     async def kill(self, handle: MemberHandle) -> None:
         await asyncio.to_thread(kill_actor, handle)
 
-    def _create(self, node: NodePlan) -> MemberHandle:
+    async def running_on(self) -> dict[str, str]:
+        """By member: the Ray node on which its actor runs. Actors that do not answer are left out."""
+        names = await asyncio.to_thread(named_actors)
+        prefix = actor_name("")
+        members = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != COORDINATOR_ACTOR]
+        places = await asyncio.gather(*(self._place_of(member) for member in members))
+        return {member: place for member, place in zip(members, places, strict=True) if place}
+
+    async def erase(self, node: NodePlan) -> None:
+        """Empty the directory of a retired bookie, on its machine."""
+        await asyncio.to_thread(on_nodes, [node.ray_node_id], shutil.rmtree, node.directory)
+
+    async def _place_of(self, member: str) -> str:
+        from ray.exceptions import RayError
+
         try:
-            return _create(self._plan, self._member, node)
-        except ValueError:  # the name was taken since `adopt` looked: by `launch_ahead`
-            handle: MemberHandle = find_actor(actor_name(node.node_id))
-            return handle
+            handle: MemberHandle = await asyncio.to_thread(find_actor, actor_name(member))
+            async with asyncio.timeout(PLACE_TIMEOUT_S):
+                return await handle.ray_node_id.remote()
+        except (ValueError, TimeoutError, RayError) as error:
+            logger.info("where %s runs is not known: %s", member, error)
+            return ""
+
+    async def _create(self, node: NodePlan) -> MemberHandle:
+        """The actor. One of this name may be there: made by `launch_ahead`, or left on another node by a launch that
+        was given up. The latter is ended.
+        """
+        try:
+            return await asyncio.to_thread(_create, self._plan, self._member, node)
+        except ValueError:
+            handle: MemberHandle = await asyncio.to_thread(find_actor, actor_name(node.node_id))
+            if await self._place_of(node.node_id) == node.ray_node_id:
+                return handle
+            await self.kill(handle)
+            return await asyncio.to_thread(_create, self._plan, self._member, node)

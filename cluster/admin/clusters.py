@@ -1,6 +1,6 @@
 """The commands of `tenants`, `clusters`, `brokers` and `bookies`."""
 
-from .arguments import FORCE, TENANT, Argument, ArgumentPlace, option
+from .arguments import FORCE, TENANT, Argument, ArgumentPlace, option, whole
 from .command import ArgumentValues, Command
 from .session import AdminSession
 
@@ -43,6 +43,25 @@ CLUSTERS = (
         f"{_CLUSTER_PATH}/failureDomains",
         (_CLUSTER,),
     ),
+)
+_MEMBER = Argument("member", "The broker or bookie, such as broker-2.")
+_DESIRED_PATH = "/admin/v2/desired-state"
+_DRAINING_PATH = _DESIRED_PATH + "/draining/{member}"
+DESIRED = (
+    Command("clusters", "desired-state", "Show which brokers and bookies should run.", "GET", _DESIRED_PATH),
+    Command(
+        "clusters",
+        "scale",
+        "Change how many brokers and bookies run.",
+        "POST",
+        _DESIRED_PATH,
+        (
+            option("brokers", "--brokers", "Brokers to run.", ArgumentPlace.FIELD, read=whole),
+            option("bookies", "--bookies", "Bookies to run.", ArgumentPlace.FIELD, read=whole),
+        ),
+    ),
+    Command("clusters", "drain", "Empty and end a broker or bookie.", "PUT", _DRAINING_PATH, (_MEMBER,)),
+    Command("clusters", "undrain", "Have it stay after all.", "DELETE", _DRAINING_PATH, (_MEMBER,)),
 )
 BROKERS = (
     Command(

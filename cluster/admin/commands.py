@@ -1,9 +1,10 @@
 """All commands, and the routes of the admin that have none."""
 
-from .clusters import BOOKIES, BROKERS, CLUSTERS, TENANTS
+from .clusters import BOOKIES, BROKERS, CLUSTERS, DESIRED, TENANTS
 from .command import Command
 from .namespaces import NAMESPACES
 from .policies import policy_commands
+from .properties import NAMESPACE_PROPERTIES, TOPIC_PROPERTIES
 from .schemas import SCHEMAS
 from .subscriptions import SUBSCRIPTIONS
 from .topics import TOPICS
@@ -11,17 +12,21 @@ from .topics import TOPICS
 COMMANDS: tuple[Command, ...] = (
     *TENANTS,
     *NAMESPACES,
+    *NAMESPACE_PROPERTIES,
     *TOPICS,
+    *TOPIC_PROPERTIES,
     *SUBSCRIPTIONS,
     *policy_commands(),
     *SCHEMAS,
     *BROKERS,
     *BOOKIES,
     *CLUSTERS,
+    *DESIRED,
 )
 
 WITHOUT_COMMAND = {
     ("GET", "/metrics"): "it is for Prometheus",
+    ("GET", "/admin/v2/brokers/ready"): "it is for load balancers",
     ("GET", "/admin/v2/openapi.json"): "it is for programs",
 }
 """Why a route has no command."""

@@ -85,6 +85,12 @@ _BOTH: Mapping[str, Spelling] = {
     "subscription_expiration_time_minutes": _value("-t --time", minutes),
     "topic_dispatch_rate": _DISPATCH,
     "subscription_dispatch_rate": _DISPATCH,
+    "subscribe_rate": Spelling(
+        options={
+            "subscribeThrottlingRatePerConsumer": Spelled("-sr --subscribe-rate", default="-1"),
+            "ratePeriodInSecond": Spelled("-st --subscribe-rate-period", seconds, "30"),
+        }
+    ),
     "publish_rate": Spelling(
         options={
             "publishThrottlingRateInMsg": Spelled("-m --msg-publish-rate", default="-1"),

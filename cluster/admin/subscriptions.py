@@ -66,6 +66,18 @@ _TABLE = (
     ),
     Command(
         "topics",
+        "analyze-backlog",
+        "Read a subscription's backlog, and count its messages.",
+        "POST",
+        SUBSCRIPTION_PATH + "/analyzeBacklog",
+        (
+            TOPIC,
+            SUBSCRIPTION,
+            option("messageId", "-p --position", "Begin at this LEDGER:ENTRY.", ArgumentPlace.BODY, read=position),
+        ),
+    ),
+    Command(
+        "topics",
         "reset-cursor",
         "Move a subscription to a message, or back in time.",
         "POST",

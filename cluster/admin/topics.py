@@ -13,6 +13,7 @@ from .arguments import (
     message_id,
     moment,
     option,
+    pairs,
     whole,
 )
 from .command import ArgumentValues, Command
@@ -82,6 +83,10 @@ _DOMAIN = option(
 _SYSTEM_TOO = option("includeSystemTopic", "-ist --include-system-topic", "System topics, too.", switch=True)
 _PARTITIONS = Argument("partitions", "The number of partitions.", ("-p", "--partitions"), ArgumentPlace.BODY, whole)
 
+_PROPERTIES = option(
+    "properties", "-m --metadata", "Properties, as name=value, several with commas.", ArgumentPlace.BODY, read=pairs
+)
+
 
 def _topic(verb: str, help: str, method: str, path: str = "", *more: Argument, table: Table | None = None) -> Command:
     return Command("topics", verb, help, method, TOPIC_PATH + path, (TOPIC, *more), table)
@@ -106,7 +111,7 @@ TOPICS = (
         (NAMESPACE, _DOMAIN),
         run=_of_both_domains,
     ),
-    _topic("create", "Create a topic without partitions.", "PUT"),
+    _topic("create", "Create a topic without partitions.", "PUT", "", _PROPERTIES),
     _topic("delete", "Delete a topic without partitions.", "DELETE", "", FORCE),
     _topic("create-partitioned-topic", "Create a partitioned topic.", "PUT", "/partitions", _PARTITIONS),
     _topic("update-partitioned-topic", "Add partitions to a topic.", "POST", "/partitions", _PARTITIONS),
@@ -158,6 +163,7 @@ TOPICS = (
     _topic("terminate", "Let a topic take no more messages, forever.", "POST", "/terminate"),
     _topic("partitioned-terminate", "The same for all partitions.", "POST", "/terminate/partitions"),
     _topic("truncate", "Acknowledge all backlogs, and delete what is free.", "DELETE", "/truncate"),
+    _topic("trim-topic", "Delete the ledgers that nothing needs.", "POST", "/trim"),
     _topic("compact", "Begin to compact a topic.", "PUT", "/compaction"),
     _topic("compaction-status", "Show how the last compaction went.", "GET", "/compaction"),
     _topic("last-message-id", "Show the id of the last message.", "GET", "/lastMessageId"),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.addresses import ServiceUrl, service_url_of
+from ..terminal.addresses import ListenerName, ServiceUrl, service_url_of
 from ..terminal.failures import clear_errors
 from ..terminal.words import StartPosition, SubscriptionTypeName
 from .limits import LoadLimits
@@ -70,6 +70,7 @@ def consume(
     histogram_file: PerfHistogramFile = None,
     plot_file: PerfPlotFile = None,
     service_url: ServiceUrl = None,
+    listener_name: ListenerName = None,
 ) -> None:
     """Consume messages, and show rates and end-to-end latencies."""
     with clear_errors():
@@ -92,4 +93,6 @@ def consume(
         }
         with Figures(every_s, warmup_s, histogram_file, plot_file).report("received") as report:
             url = service_url_of(context, service_url)
-            uvloop.run(run(url, places, options, rate / len(places), LoadLimits(number, duration), report))
+            uvloop.run(
+                run(url, places, options, rate / len(places), LoadLimits(number, duration), report, listener_name)
+            )

@@ -35,9 +35,10 @@ async def run(
     rate: float,
     limits: LoadLimits,
     report: Report,
+    listener_name: str | None = None,
 ) -> None:
     """Consume until the limits say that it is over. Raises the first error."""
-    async with AsyncClient(service_url) as client:
+    async with AsyncClient(service_url, listener_name=listener_name) as client:
         made = [
             await client.subscribe(place.topic, place.subscription, **options)  # type: ignore[arg-type]
             for place in places

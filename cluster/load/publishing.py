@@ -37,10 +37,16 @@ class Load:
 
 
 async def run(
-    service_url: str, topics: list[str], options: dict[str, object], load: Load, limits: LoadLimits, report: Report
+    service_url: str,
+    topics: list[str],
+    options: dict[str, object],
+    load: Load,
+    limits: LoadLimits,
+    report: Report,
+    listener_name: str | None = None,
 ) -> None:
     """Publish to each of the topics until the limits say that it is over. Raises the first error."""
-    async with AsyncClient(service_url) as client:
+    async with AsyncClient(service_url, listener_name=listener_name) as client:
         made = [await client.create_producer(topic, **options) for topic in topics]  # type: ignore[arg-type]
         failures: list[MagnetarError] = []
         async with report.live(), asyncio.TaskGroup() as group:

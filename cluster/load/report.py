@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from ..terminal.pacing import beside
 from .latencies import LatencyFigures, LatencyRecorder
 
 MEGABIT_BYTES = 1e6 / 8
@@ -57,13 +58,10 @@ class Report:
     @asynccontextmanager
     async def live(self) -> AsyncGenerator[None]:
         """Print a line for each interval while the block runs, and one for the whole run at its end."""
-        task = asyncio.create_task(self._print_intervals())
         try:
-            yield
+            async with beside(self._print_intervals()):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             self._end_interval()
             self._print_whole()
 

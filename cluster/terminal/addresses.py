@@ -23,6 +23,14 @@ ServiceUrl = Annotated[
         help="Brokers to connect to, as pulsar://host:port,host:port. By default those of the running cluster.",
     ),
 ]
+ListenerName = Annotated[
+    str | None,
+    typer.Option(
+        "--listener-name",
+        metavar="NAME",
+        help="The listener whose addresses to use, one of the brokers' advertisedListeners.",
+    ),
+]
 
 
 class RunningCluster(Protocol):

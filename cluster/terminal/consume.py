@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...protocol.errors import InvalidConfiguration
-from .addresses import ServiceUrl, service_url_of
+from .addresses import ListenerName, ServiceUrl, service_url_of
 from .failures import clear_errors
 from .words import SchemaUse, StartPosition, SubscriptionMode, SubscriptionTypeName
 
@@ -68,6 +68,7 @@ def consume(
     private_key: ConsumePrivateKey = None,
     schema: ConsumeSchemas = SchemaUse.BYTES,
     service_url: ServiceUrl = None,
+    listener_name: ListenerName = None,
 ) -> None:
     """Print messages of a subscription, and acknowledge them."""
     with clear_errors():
@@ -99,7 +100,7 @@ def consume(
             options["initial_position"] = InitialPosition[position.value]
         printing = Printing(number, rate, hide_content, hexadecimal, schema is SchemaUse.AUTO_CONSUME)
         topics = _pattern(topic) if regex else topic
-        uvloop.run(receive(service_url_of(context, service_url), topics, options, printing))
+        uvloop.run(receive(service_url_of(context, service_url), topics, options, printing, listener_name))
 
 
 def _pattern(topic: str) -> re.Pattern[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 
 LIVE_INTERVAL_S = 1.0
@@ -59,6 +59,18 @@ class Tally:
 
 
 @asynccontextmanager
+async def beside(endless: Coroutine[object, object, None]) -> AsyncGenerator[None]:
+    """Run a coroutine that does not end by itself while the block runs."""
+    task = asyncio.create_task(endless)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@asynccontextmanager
 async def live(tally: Tally, what: str, show: Callable[[str], None]) -> AsyncGenerator[None]:
     """Show a line about `tally` each second while the block runs."""
 
@@ -68,10 +80,5 @@ async def live(tally: Tally, what: str, show: Callable[[str], None]) -> AsyncGen
             if line := tally.line(what):
                 show(line)
 
-    task = asyncio.create_task(run())
-    try:
+    async with beside(run()):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

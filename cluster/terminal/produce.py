@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...protocol.errors import InvalidConfiguration
-from .addresses import ServiceUrl, service_url_of
+from .addresses import ListenerName, ServiceUrl, service_url_of
 from .failures import clear_errors
 
 ProduceTopic = Annotated[str, typer.Argument(help="The topic, in any form of its name.")]
@@ -74,6 +74,7 @@ def produce(
     key_name: ProduceKeyName = None,
     public_key: ProducePublicKey = None,
     service_url: ServiceUrl = None,
+    listener_name: ListenerName = None,
 ) -> None:
     """Send messages to a topic."""
     with clear_errors():
@@ -98,4 +99,4 @@ def produce(
         if public_key is not None:
             options |= {"encryption_key": key_name, "crypto_key_reader": GivenKey(public_key)}
         sending = Sending(topic, contents, times, rate, options)
-        uvloop.run(send(service_url_of(context, service_url), sending))
+        uvloop.run(send(service_url_of(context, service_url), sending, listener_name))

@@ -28,12 +28,16 @@ class Printing:
 
 
 async def receive(
-    service_url: str, topics: str | re.Pattern[str], options: dict[str, object], printing: Printing
+    service_url: str,
+    topics: str | re.Pattern[str],
+    options: dict[str, object],
+    printing: Printing,
+    listener_name: str | None = None,
 ) -> None:
     """Print messages until there were enough. Raises what subscribing and receiving raise."""
     tally = Tally()
     try:
-        async with AsyncClient(service_url) as client:
+        async with AsyncClient(service_url, listener_name=listener_name) as client:
             if "start_message_id" in options:
                 source = await client.create_reader(topics, **options)  # type: ignore[arg-type]
             else:

@@ -32,11 +32,11 @@ class Sending:
     """Of the producer."""
 
 
-async def send(service_url: str, sending: Sending) -> None:
+async def send(service_url: str, sending: Sending, listener_name: str | None = None) -> None:
     """Send everything. Raises what creating the producer and the first failed message raise."""
     tally = Tally()
     try:
-        async with AsyncClient(service_url) as client:
+        async with AsyncClient(service_url, listener_name=listener_name) as client:
             producer = await client.create_producer(
                 sending.topic,
                 schema=sending.contents.schema,

@@ -1,63 +1,59 @@
-"""Placement and settings: bookies stay with their data, brokers spread, impossible wishes are refused."""
-
-import dataclasses
+"""What should run after a start, where processes listen, and settings: impossible wishes are refused."""
 
 import pytest
 
-from magnetar.actors.processes.plan import ClusterPlan
-from magnetar.cluster.planning import (
-    Machine,
-    Wanted,
-    check_accepted,
-    check_size,
-    load_settings,
-    place_bookies,
-    plan_nodes,
-)
-from magnetar.protocol.errors import ClusterError, SettingError
+from magnetar.actors.desired.planner import Machine, Observed, RunOn, plan
+from magnetar.actors.desired.record import DesiredState
+from magnetar.actors.processes.plan import ClusterPlan, Layout, NodePlan, admin_url, service_urls
+from magnetar.cluster.planning import check_accepted, check_size, desired_at_start, load_settings
+from magnetar.protocol.errors import ClusterError, NotAllowedError, SettingError
 from magnetar.runtime.settings.declarations import Settings
 
-A = Machine("a", "10.0.0.1", {})
-B = Machine("b", "10.0.0.2", {})
+A = Machine("a", "10.0.0.1")
+B = Machine("b", "10.0.0.2")
+SETTINGS = Settings()
 
 
-def names(placed: list[tuple[str, Machine]]) -> dict[str, str]:
-    return {bookie: machine.ray_node_id for bookie, machine in placed}
+def test_a_new_cluster_has_two_brokers_and_three_bookies_by_default() -> None:
+    assert desired_at_start(None, [], None, None, SETTINGS) == (DesiredState.of(2, 3), [])
+    assert desired_at_start(None, [], 1, 4, SETTINGS) == (DesiredState.of(1, 4), [])
 
 
-def test_fresh_bookies_spread_over_the_machines() -> None:
-    placed, lost = place_bookies(3, [A, B], [], "c")
-    assert names(placed) == {"bookie-1": "a", "bookie-2": "b", "bookie-3": "a"}
-    assert lost == []
+def test_a_cluster_of_an_older_version_keeps_all_bookies_that_it_has() -> None:
+    found, told = desired_at_start(None, ["bookie-2", "bookie-7", "lost+found"], None, 4, SETTINGS)
+    assert found.bookie_ids == ["bookie-2", "bookie-7", "bookie-8", "bookie-9"] and told == []
+    found, _ = desired_at_start(None, [f"bookie-{n}" for n in range(1, 12)], None, None, SETTINGS)
+    assert len(found.bookies) == 11
 
 
-def test_bookies_start_where_their_cookies_lie() -> None:
-    b = Machine("b", "10.0.0.2", {"bookie-1": "c", "bookie-2": "c", "bookie-3": "c"})
-    placed, lost = place_bookies(3, [A, b], ["bookie-1", "bookie-2", "bookie-3"], "c")
-    assert names(placed) == {"bookie-1": "b", "bookie-2": "b", "bookie-3": "b"}
-    assert lost == []
+def test_a_start_without_numbers_keeps_what_ran_last() -> None:
+    before = DesiredState.of(3, 5)
+    assert desired_at_start(before, [], None, None, SETTINGS) == (before, [])
+    assert desired_at_start(before, [], 3, 5, SETTINGS) == (before, [])
 
 
-def test_a_registered_bookie_without_a_cookie_is_never_created_again() -> None:
-    a = Machine("a", "10.0.0.1", {"bookie-1": "c"})
-    placed, lost = place_bookies(3, [a], ["bookie-1", "bookie-2", "bookie-3"], "c")
-    assert names(placed) == {"bookie-1": "a"}
-    assert lost == ["bookie-2", "bookie-3"]
-    placed, lost = place_bookies(4, [a], ["bookie-1", "bookie-2", "bookie-3"], "c")
-    assert names(placed) == {"bookie-1": "a", "bookie-4": "a"}
-    assert lost == ["bookie-2", "bookie-3"]
+def test_a_start_with_other_numbers_changes_what_runs_and_says_so() -> None:
+    found, told = desired_at_start(DesiredState.of(3, 4), [], 2, 5, SETTINGS)
+    assert (found.broker_ids, found.bookies) == (["broker-1", "broker-2"], (1, 2, 3, 4, 5))
+    assert told == [
+        "the cluster had 3 brokers; it has 2 from now on",
+        "the cluster had 4 bookies; it has 5 from now on",
+    ]
+    found, told = desired_at_start(DesiredState.of(3, 4), [], None, 3, SETTINGS)
+    assert found.draining == {"bookie-4"} and len(found.bookies) == 4
+    assert told[-1] == "bookie-4 drains: its ledgers are copied to other bookies"
 
 
-def test_bookies_whose_loss_is_accepted_start_empty_where_the_fewest_are() -> None:
-    a = Machine("a", "10.0.0.1", {"bookie-1": "c", "bookie-2": "c"})
-    registered = ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
-    placed, lost = place_bookies(3, [a, B], registered, "c", ["bookie-3"])
-    assert names(placed) == {"bookie-1": "a", "bookie-2": "a", "bookie-3": "b"}
-    assert lost == ["bookie-4"]
-    placed, _ = place_bookies(3, [a, B], registered, "c", ["bookie-1"])
-    assert names(placed) == {"bookie-1": "a", "bookie-2": "a"}, "one that is there stays where it is"
-    nodes = plan_nodes(dataclasses.replace(wanted("127.0.0.1"), lost_instances={"bookie-1": "abc"}), [a], placed)
-    assert {node.node_id: node.lost_instance for node in nodes if node.lost_instance} == {"bookie-1": "abc"}
+def test_brokers_that_were_to_drain_are_gone_after_a_start_and_bookies_drain_on() -> None:
+    before = DesiredState.of(3, 4).drained("broker-1", 3).drained("bookie-2", 3)
+    found, told = desired_at_start(before, [], None, None, SETTINGS)
+    assert found.broker_ids == ["broker-2", "broker-3"] and found.draining == {"bookie-2"}
+    assert told == ["bookie-2 drains: its ledgers are copied to other bookies"]
+
+
+def test_a_start_that_would_leave_too_few_bookies_is_refused() -> None:
+    with pytest.raises(NotAllowedError, match=r"bookie-3.*2 bookies would remain.*need 3"):
+        desired_at_start(DesiredState.of(1, 3), [], None, 2, SETTINGS)
 
 
 def test_the_loss_of_a_bookie_that_never_was_is_refused() -> None:
@@ -68,50 +64,36 @@ def test_the_loss_of_a_bookie_that_never_was_is_refused() -> None:
         check_accepted(["bookie-1"], [])
 
 
-def test_more_cookies_than_asked_for_all_start() -> None:
-    a = Machine("a", "10.0.0.1", {f"bookie-{n}": "c" for n in range(1, 12)})
-    placed, _ = place_bookies(3, [a], [], "c")
-    assert [bookie for bookie, _ in placed] == [f"bookie-{n}" for n in range(1, 12)]
+def layout(host: str) -> Layout:
+    return Layout(host, 6650, 8080, 4000, "/data", {"bookie-1": "abc"})
 
 
-def test_refuses_the_bookies_of_another_cluster() -> None:
-    with pytest.raises(ClusterError, match=r"bookie-1.*belongs to cluster other"):
-        place_bookies(1, [Machine("a", "10.0.0.1", {"bookie-1": "other"})], [], "c")
+def placed(host: str, machines: list[Machine]) -> dict[str, NodePlan]:
+    targets = plan("c", DesiredState.of(3, 1), Observed(machines))
+    return {one: layout(host).member(one, run.machine) for one, run in targets.items() if isinstance(run, RunOn)}
 
 
-def test_refuses_a_bookie_that_lies_on_two_machines() -> None:
-    machines = [Machine("a", "10.0.0.1", {"bookie-1": "c"}), Machine("b", "10.0.0.2", {"bookie-1": "c"})]
-    with pytest.raises(ClusterError, match="one is a copy"):
-        place_bookies(1, machines, [], "c")
-
-
-def wanted(host: str, brokers: int = 3) -> Wanted:
-    return Wanted(brokers, 1, host, [6650, 6651, 6652], 8080, 4000, "/data")
-
-
-def test_brokers_of_one_machine_listen_on_port_plus_i() -> None:
-    nodes = plan_nodes(wanted("127.0.0.1"), [A], [("bookie-1", A)])
-    plan = ClusterPlan("c", b"s", Settings(), "sqlite://", tuple(nodes))
-    assert plan.service_urls == [f"pulsar://127.0.0.1:{port}" for port in (6650, 6651, 6652)]
-    assert plan.admin_url == "http://127.0.0.1:8080"
-    assert plan.coordinator.directory == "/data/coordinator"
-    assert [node.node_id for node in plan.members] == ["bookie-1", "broker-1", "broker-2", "broker-3", "admin"]
-    assert {node.host for node in nodes} == {"127.0.0.1"}
+def test_broker_n_listens_on_the_nth_port_wherever_it_runs() -> None:
+    nodes = placed("127.0.0.1", [A])
+    assert service_urls(nodes) == [f"pulsar://127.0.0.1:{port}" for port in (6650, 6651, 6652)]
+    assert admin_url(nodes) == "http://127.0.0.1:8080"
+    assert layout("127.0.0.1").coordinator(A).directory == "/data/coordinator"
+    assert list(nodes) == ["bookie-1", "broker-1", "broker-2", "broker-3", "admin"]
+    assert {node.host for node in nodes.values()} == {"127.0.0.1"}
+    assert (nodes["bookie-1"].lost_instance, nodes["bookie-1"].directory) == ("abc", "/data/bookie-1")
 
 
 def test_a_wildcard_binds_members_to_their_own_address_and_advertises_it() -> None:
-    nodes = plan_nodes(wanted("0.0.0.0"), [A, B], [("bookie-1", B)])
-    plan = ClusterPlan("c", b"s", Settings(), "sqlite://", tuple(nodes))
-    assert plan.service_urls == ["pulsar://10.0.0.1:6650", "pulsar://10.0.0.2:6650", "pulsar://10.0.0.1:6651"]
-    assert plan.admin_url == "http://10.0.0.1:8080"
-    hosts = {node.node_id: node.host for node in nodes}
-    assert hosts["coordinator"] == "10.0.0.1"
-    assert hosts["bookie-1"] == "10.0.0.2"
-    assert hosts["broker-1"] == "0.0.0.0"
+    nodes = placed("0.0.0.0", [A, B])
+    assert service_urls(nodes) == ["pulsar://10.0.0.1:6650", "pulsar://10.0.0.2:6651", "pulsar://10.0.0.1:6652"]
+    assert admin_url(nodes) == "http://10.0.0.1:8080"
+    assert layout("0.0.0.0").coordinator(A).host == "10.0.0.1"
+    assert nodes["bookie-1"].host == "10.0.0.1"
+    assert nodes["broker-1"].host == "0.0.0.0"
 
 
 def test_the_secret_is_not_shown() -> None:
-    plan = ClusterPlan("c", b"do not show", Settings(), "postgresql://user:password@host/db", ())
+    plan = ClusterPlan("c", b"do not show", Settings(), "postgresql://user:password@host/db", layout("::"), (A,), ())
     assert "do not show" not in repr(plan)
     assert "password" not in repr(plan)
 

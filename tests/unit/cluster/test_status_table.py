@@ -63,17 +63,19 @@ def test_registered_bookies_that_are_away_are_named() -> None:
 
 
 def auditor(**changes: Any) -> dict[str, Any]:
-    return {**asdict(AuditProgress(rounds=1, whole=True, ledgers=15)), "lost_bookies": [], "limbo": [], **changes}
+    figures = {"ledgers": 15, "incomplete": 0, "to_check": 0, "bytes_to_go": 0, "lost_bookies": [], "limbo": []}
+    return {**asdict(AuditProgress(rounds=1, whole=True)), **figures, **changes}
 
 
 def test_the_progress_of_repair_is_shown() -> None:
     text = shown(
         auditor=auditor(
-            whole=False, running=True, round_ledgers=7, incomplete=3, copied_entries_total=1200,
-            copied_bytes_total=34_500_000, lost_bookies=["bookie-2"], limbo=["bookie-3"], last_failure="[away]",
+            whole=False, running=True, round_ledgers=7, incomplete=3, bytes_to_go=2_500_000_000, to_check=900,
+            copied_entries_total=1200, copied_bytes_total=34_500_000, lost_bookies=["bookie-2"], limbo=["bookie-3"],
+            last_failure="[away]",
         )
     )  # fmt: skip
-    assert "3 of 15 ledgers lack copies" in line(text, "copies")
+    assert "3 of 15 ledgers lack copies of 2.5 GB, 900 are still to be checked" in line(text, "copies")
     assert "1,200 entries, 34.5 MB" in line(text, "copies")
     assert "now at ledger 7" in line(text, "copies")
     assert "[away]" in line(text, "last failure")

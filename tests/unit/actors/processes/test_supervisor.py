@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,10 @@ def node(role: str, node_id: str) -> NodePlan:
     return NodePlan(role, node_id, "127.0.0.1")
 
 
+def targets(nodes: list[NodePlan]) -> dict[str, NodePlan | str]:
+    return {one.node_id: one for one in nodes}
+
+
 @pytest.fixture
 async def env() -> AsyncIterator[Environment]:
     environment = Environment.real(threads_max=1)
@@ -74,8 +79,8 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_starts_every_node_and_restarts_the_one_that_dies(env: Environment) -> None:
     launcher = MemoryLauncher()
-    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1"), node("broker", "broker-1")])
-    supervisor.start()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1"), node("broker", "broker-1")]))
     assert await supervisor.wait_ready(5) == {}
     launcher.processes[1].end.set_result("killed by signal 9")
     await launcher.wait_for(3)
@@ -89,8 +94,8 @@ async def test_starts_every_node_and_restarts_the_one_that_dies(env: Environment
 async def test_adopts_what_runs_already(env: Environment) -> None:
     launcher = MemoryLauncher()
     launcher.adoptable["bookie-1"] = Process(node("bookie", "bookie-1"))
-    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1")])
-    supervisor.start()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1")]))
     assert await supervisor.wait_ready(5) == {}
     assert launcher.processes == []
     launcher.adoptable.pop("bookie-1").end.set_result("died")
@@ -101,8 +106,8 @@ async def test_adopts_what_runs_already(env: Environment) -> None:
 async def test_tries_again_when_a_start_fails_and_says_why(env: Environment) -> None:
     launcher = MemoryLauncher()
     launcher.refusals["bookie-1"] = [OSError("no disk"), OSError("still no disk")]
-    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1")])
-    supervisor.start()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1")]))
     assert await supervisor.wait_ready(5) == {}
     assert supervisor.status()[0]["restarts"] == 2
     await supervisor.close()
@@ -112,8 +117,8 @@ async def test_names_the_problem_of_a_node_that_never_runs(env: Environment, mon
     monkeypatch.setattr(supervisor_module, "RESTART_DELAY_INITIAL_S", 5.0)
     launcher = MemoryLauncher()
     launcher.refusals["bookie-2"] = [OSError("no disk")]
-    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1"), node("bookie", "bookie-2")])
-    supervisor.start()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1"), node("bookie", "bookie-2")]))
     assert await supervisor.wait_ready(0.05) == {"bookie-2": "OSError: no disk"}
     await supervisor.close()
 
@@ -121,8 +126,8 @@ async def test_names_the_problem_of_a_node_that_never_runs(env: Environment, mon
 async def test_stops_in_order_and_kills_who_does_not_close(env: Environment) -> None:
     launcher = MemoryLauncher()
     nodes = [node("bookie", "bookie-1"), node("broker", "broker-1"), node("admin", "admin")]
-    supervisor = Supervisor(env, launcher, nodes)
-    supervisor.start()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets(nodes))
     assert await supervisor.wait_ready(5) == {}
     launcher.processes[1].events.append("stuck")
     await supervisor.stop_all()
@@ -135,10 +140,81 @@ async def test_stops_in_order_and_kills_who_does_not_close(env: Environment) -> 
 async def test_gives_up_waiting_for_a_node_that_always_fails(env: Environment) -> None:
     launcher = MemoryLauncher()
     launcher.refusals["bookie-2"] = [OSError(f"attempt {number}") for number in range(100)]
-    supervisor = Supervisor(env, launcher, [node("bookie", "bookie-1"), node("bookie", "bookie-2")])
-    supervisor.start()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1"), node("bookie", "bookie-2")]))
     async with asyncio.timeout(5):
         problems = await supervisor.wait_ready(60)
     assert list(problems) == ["bookie-2"]
     assert "attempt" in problems["bookie-2"]
+    await supervisor.close()
+
+
+async def test_a_member_that_gets_another_machine_is_released_closed_and_started_there(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+
+    async def release(node: NodePlan) -> None:
+        launcher.order.append(f"release {node.node_id}")
+
+    supervisor.release = release
+    here, there = node("broker", "broker-1"), replace(node("broker", "broker-1"), ray_node_id="other")
+    supervisor.retarget(targets([here]))
+    assert await supervisor.wait_ready(5) == {}
+    supervisor.retarget(targets([there]))
+    assert supervisor.assigned_to() == {"broker-1": "other"}
+    await launcher.wait_for(2)
+    assert launcher.order == ["release broker-1", "close broker-1", "kill broker-1", "kill broker-1"]
+    assert launcher.processes[1].node is there
+    assert await supervisor.wait_ready(5) == {}
+    assert supervisor.running_on() == {"broker-1": "other"}
+    assert supervisor.status()[0]["restarts"] == 0, "a move is no failure"
+    await supervisor.close()
+
+
+async def test_a_bookie_whose_machine_is_gone_is_absent_and_not_counted_as_restarting(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1")]))
+    assert await supervisor.wait_ready(5) == {}
+    supervisor.retarget({"bookie-1": "its data lies on no Ray node that is alive"})
+    launcher.processes[0].end.set_result("the node is gone")
+    assert await supervisor.wait_ready(5) == {}, "it is not waited for"
+    (found,) = supervisor.status()
+    while found["state"] != "absent":
+        await asyncio.sleep(0)
+        (found,) = supervisor.status()
+    assert (found["problem"], found["restarts"]) == ("its data lies on no Ray node that is alive", 0)
+    supervisor.retarget(targets([replace(node("bookie", "bookie-1"), ray_node_id="the same machine, anew")]))
+    await launcher.wait_for(2)
+    assert await supervisor.wait_ready(5) == {}
+    await supervisor.close()
+
+
+async def test_a_member_that_is_not_wanted_any_more_is_closed_and_forgotten(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("broker", "broker-1"), node("broker", "broker-2")]))
+    assert await supervisor.wait_ready(5) == {}
+    supervisor.retarget(targets([node("broker", "broker-1")]))
+    async with asyncio.timeout(5):
+        await supervisor.wait_gone("broker-2")
+    assert [one["node_id"] for one in supervisor.status()] == ["broker-1"]
+    assert launcher.order[:2] == ["close broker-2", "kill broker-2"]
+    supervisor.retarget(targets([node("broker", "broker-1"), node("broker", "broker-2")]))
+    await launcher.wait_for(3)
+    await supervisor.close()
+
+
+async def test_another_machine_ends_the_pause_after_a_failed_start(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_DELAY_INITIAL_S", 60.0)
+    monkeypatch.setattr(supervisor_module, "RESTART_DELAY_MAX_S", 60.0)
+    launcher = MemoryLauncher()
+    launcher.refusals["broker-1"] = [OSError("the node is gone")]
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("broker", "broker-1")]))
+    assert await supervisor.wait_ready(0.05) == {"broker-1": "OSError: the node is gone"}
+    supervisor.retarget(targets([replace(node("broker", "broker-1"), ray_node_id="other")]))
+    assert await supervisor.wait_ready(5) == {}
     await supervisor.close()

@@ -1,0 +1,183 @@
+"""Empties the members that are being drained, ends them, and strikes them off the desired state.
+
+A broker: its topics move to other brokers, a few at a time; it gets no new ones meanwhile. When it has none, its
+process ends, and the record forgets it.
+
+A bookie: it is read-only, writers go on in other ledgers, and the auditor copies closed ledgers to other bookies. When
+no ledger names it, its process ends. Then all ledgers are looked at once more: a broker that did not know yet
+may have created one on it. If there is one, the bookie runs again and goes on draining. If not, the record forgets the
+bookie, then its cookie is deleted, then its directory is emptied.
+
+Crash points: the record forgets a member last of what has to happen while it is known. A coordinator that begins finds
+the member still draining, starts its process again, and gets here again. After the record forgot a bookie, the cookie
+that may be left is deleted by the next pass. A directory that could not be emptied stays; nothing runs on it, because
+numbers of bookies are not used again.
+
+Ledgers are counted only while a bookie drains, at most a tenth of the time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from ...protocol.cluster_status import DrainView
+from ...protocol.errors import MagnetarError
+from ...protocol.names import ROLE_BROKER
+from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.ledger_metadata import LedgerMetadata
+from ...storage.metadata.store import MetadataStore
+from .state import DesiredMembers
+
+logger = logging.getLogger(__name__)
+
+LEDGERS_PER_PAGE = 500
+PASS_PAUSE_S = 0.5
+COUNTING_SHARE = 0.1
+
+
+class BrokerEmptier(Protocol):
+    """Moves topics off a broker."""
+
+    async def empty(self, broker: str) -> int:
+        """Move some of its topics elsewhere; returns how many it still has."""
+        ...
+
+
+class ProcessEnds(Protocol):
+    """What ends the processes of drained members."""
+
+    async def end(self, member: str) -> None:
+        """Close the process in good order, and keep it from being started; returns when it has ended."""
+        ...
+
+    def resume(self, member: str) -> None:
+        """Start it again after all."""
+        ...
+
+    async def erase(self, bookie: str) -> None:
+        """Empty the directory of a retired bookie."""
+        ...
+
+
+class Drains:
+    """See the module. Nothing ends before `processes` is set. `close` ends it."""
+
+    def __init__(self, env: Environment, desired: DesiredMembers, store: MetadataStore, brokers: BrokerEmptier) -> None:
+        self.processes: ProcessEnds | None = None
+        self._env = env
+        self.desired = desired
+        self._store = store
+        self._brokers = brokers
+        self._views: dict[str, DrainView] = {}
+        self._ended: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._not_before = 0.0
+        self._tasks = Tasks()
+        desired.on_change.append(self._wake.set)
+
+    def start(self) -> None:
+        self._tasks.spawn(self._run(), "drains")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def view(self) -> dict[str, DrainView]:
+        """How far each member that drains has come."""
+        return {member: view for member, view in sorted(self._views.items()) if member in self._draining()}
+
+    def _draining(self) -> Collection[str]:
+        return self.desired.state.draining if self.desired.state is not None else ()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            pause_s: float | None = None
+            if self._draining() or self.desired.leaving or self._ended:
+                pause_s = PASS_PAUSE_S
+                try:
+                    await self._pass()
+                except MagnetarError as error:
+                    logger.warning("draining goes on later: %s", error)
+                except Exception:  # of any kind: nothing else would finish the drain
+                    logger.exception("draining met an unexpected error, and goes on later")
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _pass(self) -> None:
+        draining = sorted(self._draining())
+        self._views = {member: view for member, view in self._views.items() if member in draining}
+        for member in [member for member in self._ended if member not in draining]:
+            self._restore(member)
+        for broker in filter(_is_broker, sorted(self.desired.emptied)):
+            left = await self._brokers.empty(broker)
+            if broker in self._draining():
+                self._note(broker, left)
+                if not left and self.processes is not None:
+                    await self._end(broker)
+                    await self.desired.forget(broker)
+                    self._forget(broker)
+        bookies = [member for member in draining if not _is_broker(member)]
+        if bookies and asyncio.get_running_loop().time() >= self._not_before:
+            await self._pass_bookies(bookies)
+
+    async def _pass_bookies(self, bookies: Sequence[str]) -> None:
+        counts = await self._count(bookies)
+        for bookie, left in counts.items():
+            self._note(bookie, left)
+            if left or bookie not in self._draining():
+                continue
+            await self._end(bookie)
+            if self.processes is None or (await self._count([bookie]))[bookie] or bookie not in self._draining():
+                self._restore(bookie)
+                continue
+            await self.desired.forget(bookie)
+            logger.info("bookie %s is retired: no ledger names it", bookie)
+            await self.processes.erase(bookie)
+            self._forget(bookie)
+
+    async def _end(self, member: str) -> None:
+        if self.processes is not None:
+            self._ended[member] = None
+            await self.processes.end(member)
+
+    def _restore(self, member: str) -> None:
+        if member in self._ended and self.processes is not None:
+            del self._ended[member]
+            self.processes.resume(member)
+
+    def _forget(self, member: str) -> None:
+        self._ended.pop(member, None)
+        self._views.pop(member, None)
+
+    def _note(self, member: str, left: int) -> None:
+        view = self._views.setdefault(member, {"left": left, "most": left})
+        view["left"], view["most"] = left, max(left, view["most"])
+
+    async def _count(self, bookies: Sequence[str]) -> dict[str, int]:
+        """How many ledgers name each of these bookies."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        counts = dict.fromkeys(bookies, 0)
+        after = ""
+        while True:
+            page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=after, limit=LEDGERS_PER_PAGE)
+            for _, record in page:
+                for bookie in LedgerMetadata.unpack(record.value).bookies:
+                    if bookie in counts:
+                        counts[bookie] += 1
+            if len(page) < LEDGERS_PER_PAGE:
+                break
+            after = page[-1][0]
+        now = loop.time()
+        self._not_before = now + (now - began) / COUNTING_SHARE
+        return counts
+
+
+def _is_broker(member: str) -> bool:
+    return member.startswith(f"{ROLE_BROKER}-")

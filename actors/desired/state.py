@@ -1,0 +1,116 @@
+"""The desired state in the hands of the active coordinator: read once, changed one at a time, told to listeners.
+
+Each change is a compare-and-set of the record under the coordinator's epoch. After a lost answer the record is read
+again before the next change. A cluster without the record has no supervisor that looks at it: changes are refused.
+
+`leaving` are members whose Ray node is about to go. They are treated like those that drain, for as long as the node is
+there, and the record does not know of them.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from ...protocol.errors import ClusterError, NoSuchKey
+from ...runtime.environment import Environment
+from ...runtime.settings.declarations import Settings
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.certain_writes import put_certain
+from ...storage.metadata.registered_bookies import registered_bookies
+from ...storage.metadata.store import MetadataStore
+from .record import DesiredState
+
+
+class DesiredMembers:
+    """See the module. Listeners of `on_change` are called after each change, also of `leaving`."""
+
+    def __init__(self, env: Environment, store: MetadataStore, settings: Settings) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        self.state: DesiredState | None = None
+        self.leaving: frozenset[str] = frozenset()
+        self._env = env
+        self._store = store
+        self._needed = settings.ensemble_size
+        self._version = 0
+        self._changing = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Read the record. Raises MetadataUnavailable, MetadataError."""
+        await self._read()
+
+    @property
+    def emptied(self) -> frozenset[str]:
+        """Members that get nothing new: those that drain, and those that leave."""
+        draining: frozenset[str] = self.state.draining if self.state is not None else frozenset()
+        return self.leaving | draining
+
+    def set_leaving(self, members: Iterable[str]) -> None:
+        """These members are on nodes that are about to go."""
+        leaving = frozenset(members)
+        if leaving != self.leaving:
+            self.leaving = leaving
+            self._tell()
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    async def scale(self, brokers: int | None, bookies: int | None) -> DesiredState:
+        """See `DesiredState.scaled`. Raises NotAllowedError, and what the store raises."""
+        return await self._change(lambda state: state.scaled(brokers, bookies, self._needed))
+
+    async def drain(self, member: str) -> DesiredState:
+        """See `DesiredState.drained`. Raises NoSuchKey, NotAllowedError, and what the store raises."""
+        return await self._change(lambda state: state.drained(member, self._needed))
+
+    async def undrain(self, member: str) -> DesiredState:
+        """See `DesiredState.undrained`. Raises NoSuchKey, and what the store raises."""
+        return await self._change(lambda state: state.undrained(member))
+
+    async def forget(self, member: str) -> None:
+        """A member that was drained has ended. A bookie's cookie goes after the record: see `forget_cookies`."""
+        await self._change(lambda state: state.without(member) if member in state.draining else state)
+        await self.forget_cookies()
+
+    async def forget_cookies(self) -> list[str]:
+        """Delete the cookies of bookies that the desired state no longer names; returns their ids.
+
+        It was changed before, so a coordinator that ended in between leaves a cookie, and the next one deletes it.
+        """
+        state = self._require()
+        retired: list[str] = []
+        for bookie in await registered_bookies(self._store):
+            if bookie in state:
+                continue
+            key = metadata_keys.bookie(bookie)
+            record = await self._store.get(key)
+            if record is not None and bookie not in self._require():
+                try:
+                    await self._store.delete(key, record.version)
+                except NoSuchKey:
+                    continue  # an answer was lost
+                retired.append(bookie)
+        return retired
+
+    async def _change(self, change: Callable[[DesiredState], DesiredState]) -> DesiredState:
+        async with self._changing:
+            await self._read()
+            before = self._require()
+            wanted = change(before)
+            if wanted != before:
+                key, value = metadata_keys.DESIRED_STATE, wanted.pack()
+                self._version = await put_certain(self._env, self._store, key, value, self._version)
+                self.state = wanted
+        self._tell()
+        return wanted
+
+    async def _read(self) -> None:
+        record = await self._store.get(metadata_keys.DESIRED_STATE)
+        if record is not None:
+            self.state, self._version = DesiredState.unpack(record.value), record.version
+
+    def _require(self) -> DesiredState:
+        if self.state is None:
+            raise ClusterError("this cluster has no record of what should run: start it again with `magnetar start`")
+        return self.state
+
+    def _tell(self) -> None:
+        for listener in list(self.on_change):
+            listener()

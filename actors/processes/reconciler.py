@@ -1,0 +1,214 @@
+"""Desired state × machines → processes: gives each member its target, and ends those that were drained.
+
+It runs beside the active coordinator. A pass follows each change of the desired state, of the machines, and of what a
+process runs on. A pass reads the cookies that the metadata knows, asks `desired.planner`, and hands the targets to the
+supervisor. So a pass that fails, or that was based on what is no longer true, is repaired by the next.
+
+Members on a machine that leaves are told to the coordinator, which gives them nothing new and moves their topics. A
+broker that moves is emptied first, for up to RELEASE_TIMEOUT_S.
+
+EVEN_OUT_AFTER_S after the last change of machines or members, brokers are spread: one moves, then the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from ...protocol.errors import MagnetarError
+from ...protocol.names import ROLE_BROKER
+from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
+from ..coordinator.office import Office
+from ..desired.planner import Machine, Observed, RunOn, Targets, WaitFor, plan
+from .plan import ClusterPlan, NodePlan
+from .supervisor import Supervisor, Target
+
+logger = logging.getLogger(__name__)
+
+Handle = TypeVar("Handle")
+
+EVEN_OUT_AFTER_S = 15.0
+PASS_RETRY_S = 1.0
+RELEASE_TIMEOUT_S = 20.0
+RELEASE_PAUSE_S = 0.1
+
+
+class MachineWatch(Protocol):
+    """The machines that are alive."""
+
+    on_change: Callable[[], None]
+    data_awaited: bool
+
+    @property
+    def machines(self) -> Sequence[Machine]: ...
+    def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Eraser(Protocol):
+    """Empties directories of retired bookies."""
+
+    async def erase(self, node: NodePlan) -> None: ...
+
+
+class OneMachine:
+    """The watch of an embedded cluster: one machine, always."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self.data_awaited = False
+        self.machines: Sequence[Machine] = (machine,)
+
+    def start(self) -> None:
+        """Nothing is watched."""
+
+    async def close(self) -> None:
+        """Nothing is watched."""
+
+
+class Reconciler(Generic[Handle]):
+    """See the module."""
+
+    def __init__(
+        self,
+        env: Environment,
+        plan: ClusterPlan,
+        supervisor: Supervisor[Handle],
+        machines: MachineWatch,
+        eraser: Eraser,
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._supervisor = supervisor
+        self._machines = machines
+        self._eraser = eraser
+        self._office: Office | None = None
+        self._ended: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._even_out_at = 0.0
+        self._tasks = Tasks()
+        self.nodes: dict[str, NodePlan] = {node.node_id: node for node in plan.members}
+        """The members that have a machine, and where they run or are about to."""
+        machines.on_change = self._changed
+        supervisor.release = self._release
+
+    async def start(self, office: Office, running_on: dict[str, str]) -> None:
+        """Begin. `running_on` says on which Ray nodes members run already."""
+        self._office = office
+        try:
+            await self._pass(running_on)
+        except MagnetarError as error:
+            logger.warning("the first look at what should run failed: %s", error)
+        office.desired.on_change.append(self._changed)
+        office.drains.processes = self
+        self._supervisor.on_moved = self._wake.set
+        self._machines.start()
+        self._changed()
+        self._tasks.spawn(self._run(), "reconcile")
+
+    async def close(self) -> None:
+        """End; the processes run on."""
+        await self._tasks.close()
+        await self._machines.close()
+
+    # -- what a drain asks for -----------------------------------------------------------------------------------------
+
+    async def end(self, member: str) -> None:
+        """Close the process of a drained member, and keep it from being started; returns when it has ended."""
+        self._ended[member] = None
+        self._supervisor.retarget({one: node for one, node in self._supervisor.targets().items() if one != member})
+        await self._supervisor.wait_gone(member)
+
+    def resume(self, member: str) -> None:
+        """Start it again after all."""
+        self._ended.pop(member, None)
+        self._wake.set()
+
+    async def erase(self, bookie: str) -> None:
+        """Empty the directory of a retired bookie. What fails is logged: the directory harms nothing."""
+        node = self.nodes.pop(bookie, None)
+        self._ended.pop(bookie, None)
+        if node is None:
+            logger.warning("the directory of %s is on no machine that is alive: remove it by hand", bookie)
+            return
+        try:
+            await self._eraser.erase(node)
+        except Exception as error:  # whatever it is, the bookie is retired
+            logger.warning("the directory %s of %s is left over: %s", node.directory, bookie, error)
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._even_out_at = asyncio.get_running_loop().time() + EVEN_OUT_AFTER_S
+        self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            pause_s = max(self._even_out_at - loop.time(), 0.0) if self._even_out_at else None
+            even_out = False
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                even_out, self._even_out_at = True, 0.0
+            self._wake.clear()
+            try:
+                await self._pass(self._supervisor.assigned_to(), even_out=even_out)
+            except MagnetarError as error:
+                logger.warning("what should run could not be compared with what does, and will be again: %s", error)
+                loop.call_later(PASS_RETRY_S, self._wake.set)
+            except Exception:  # of any kind: nothing else gives members their machines
+                logger.exception("an unexpected error met what should run; it is looked at again")
+                loop.call_later(PASS_RETRY_S, self._wake.set)
+
+    async def _pass(self, assigned_to: dict[str, str], *, even_out: bool = False) -> None:
+        office = self._office
+        if office is None or office.desired.state is None:
+            return
+        registered = await office.registered_instances()
+        state = office.desired.state  # read after the wait, and used without another
+        observed = Observed(self._machines.machines, assigned_to, registered, self._plan.layout.lost_instances)
+        targets = plan(self._plan.cluster_id, state, observed, even_out=even_out)
+        self._machines.data_awaited = any(isinstance(target, WaitFor) for target in targets.values())
+        alive = {machine.ray_node_id: machine for machine in observed.machines}
+        goals = {one: target.machine.ray_node_id for one, target in targets.items() if isinstance(target, RunOn)}
+        moving = [one for one, node in assigned_to.items() if goals.get(one, node) != node]
+        if moving:
+            logger.info("these move to another machine: %s", ", ".join(moving))
+            self._even_out_at = asyncio.get_running_loop().time() + EVEN_OUT_AFTER_S
+        leaving = [
+            member
+            for member, node in self._supervisor.running_on().items()
+            if member in state and node in alive and (alive[node].leaving or goals.get(member, node) != node)
+        ]
+        office.desired.set_leaving(leaving)
+        self._supervisor.retarget(self._targets(targets))
+
+    def _targets(self, targets: Targets) -> dict[str, Target]:
+        found: dict[str, Target] = {}
+        for member, target in targets.items():
+            if member in self._ended:
+                continue
+            if isinstance(target, RunOn):
+                self.nodes[member] = found[member] = self._plan.layout.member(member, target.machine)
+            else:
+                found[member] = target.reason
+        for member in [member for member in self.nodes if member not in targets]:
+            if member not in self._ended:
+                del self.nodes[member]
+        return found
+
+    async def _release(self, node: NodePlan) -> None:
+        """Move the topics of a broker elsewhere before its process is closed."""
+        office = self._office
+        alive = [machine.ray_node_id for machine in self._machines.machines]
+        if office is None or node.role != ROLE_BROKER or node.ray_node_id not in alive:
+            return
+        if all(session.node_id == node.node_id for session in office.membership.takers()):
+            return  # there is no other broker
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            # A topic that is being deleted, or that another move holds, is not this one's to move: look again.
+            while await office.rebalancer.empty(node.node_id):  # noqa: ASYNC110
+                await asyncio.sleep(RELEASE_PAUSE_S)

@@ -1,0 +1,149 @@
+"""Where members run: every small world is tried, and what must hold in all of them is checked."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from magnetar.actors.desired.planner import CookieFound, Machine, Observed, RunOn, WaitFor, check_cookies, plan
+from magnetar.actors.desired.record import DesiredState
+from magnetar.protocol.errors import ClusterError
+
+MINE = CookieFound("c", "i1")
+A, B, C = (Machine(name, f"10.0.0.{number}") for number, name in enumerate("abc", start=1))
+
+
+def nodes(targets: dict[str, RunOn | WaitFor]) -> dict[str, str]:
+    """By member: the node on which it runs, empty for one that waits."""
+    return {one: target.machine.ray_node_id if isinstance(target, RunOn) else "" for one, target in targets.items()}
+
+
+def test_new_members_go_round_the_machines() -> None:
+    assert nodes(plan("c", DesiredState.of(3, 4), Observed([A, B, C]))) == {
+        "bookie-1": "a", "bookie-2": "b", "bookie-3": "c", "bookie-4": "a",
+        "broker-1": "a", "broker-2": "b", "broker-3": "c", "admin": "a",
+    }  # fmt: skip
+
+
+def test_a_bookie_runs_where_its_cookie_lies_also_on_a_node_with_another_id() -> None:
+    before = Observed([A, B], {"bookie-1": "b"}, {"bookie-1": "i1"})
+    assert nodes(plan("c", DesiredState.of(1, 1), before))["bookie-1"] == "b"
+    gone = plan("c", DesiredState.of(1, 1), replace(before, machines=[A]))
+    assert gone["bookie-1"] == WaitFor("its data lies on no Ray node that is alive")
+    again = replace(B, ray_node_id="b, started again", cookies={"bookie-1": MINE})
+    assert (
+        nodes(plan("c", DesiredState.of(1, 1), replace(before, machines=[A, again])))["bookie-1"] == again.ray_node_id
+    )
+
+
+def test_a_cookie_of_an_older_life_of_the_disk_is_left_alone() -> None:
+    old = replace(A, cookies={"bookie-1": CookieFound("c", "lost")})
+    new = replace(B, cookies={"bookie-1": MINE})
+    registered = {"bookie-1": "i1"}
+    assert nodes(plan("c", DesiredState.of(1, 1), Observed([old, new], {}, registered)))["bookie-1"] == "b"
+    check_cookies("c", [old, new], registered)
+    assert nodes(plan("c", DesiredState.of(1, 1), Observed([old], {}, registered)))["bookie-1"] == ""
+
+
+def test_a_shared_directory_is_one_place_and_a_copy_is_refused() -> None:
+    one, other = (replace(machine, place_id="shared", cookies={"bookie-1": MINE}) for machine in (A, B))
+    registered = {"bookie-1": "i1"}
+    check_cookies("c", [one, other], registered)
+    assert nodes(plan("c", DesiredState.of(1, 1), Observed([one, other], {}, registered)))["bookie-1"] == "a"
+    moved = plan("c", DesiredState.of(1, 1), Observed([other], {"bookie-1": "a"}, registered))
+    assert nodes(moved)["bookie-1"] == "b", "another node that sees the directory carries on"
+    copy = replace(other, place_id="copy")
+    with pytest.raises(ClusterError, match=r"lies on 10\.0\.0\.1 and on 10\.0\.0\.2: one is a copy"):
+        check_cookies("c", [one, copy], registered)
+    waits = plan("c", DesiredState.of(1, 1), Observed([one, copy], {}, registered))["bookie-1"]
+    assert isinstance(waits, WaitFor) and "one is a copy" in waits.reason
+
+
+def test_the_bookies_of_another_cluster_are_refused() -> None:
+    with pytest.raises(ClusterError, match=r"bookie-1 on 10\.0\.0\.1 belongs to cluster other"):
+        check_cookies("c", [replace(A, cookies={"bookie-1": CookieFound("other", "i1")})], {})
+
+
+def test_a_bookie_whose_loss_was_accepted_starts_empty_where_the_fewest_are() -> None:
+    observed = Observed([A, B], {"bookie-1": "a", "bookie-2": "gone"}, {"bookie-1": "i1", "bookie-2": "i2"})
+    desired = DesiredState.of(1, 2)
+    assert nodes(plan("c", desired, observed))["bookie-2"] == ""
+    assert nodes(plan("c", desired, replace(observed, lost_instances={"bookie-2": "i2"})))["bookie-2"] == "b"
+    assert nodes(plan("c", desired, replace(observed, lost_instances={"bookie-2": "older"})))["bookie-2"] == ""
+
+
+def test_brokers_leave_a_machine_that_drains_and_bookies_stay() -> None:
+    leaving = replace(A, leaving=True)
+    running = {"bookie-1": "a", "broker-1": "a", "admin": "a"}
+    observed = Observed([leaving, B], running, {"bookie-1": "i1"})
+    assert nodes(plan("c", DesiredState.of(1, 1), observed)) == {"bookie-1": "a", "broker-1": "b", "admin": "b"}
+    alone = Observed([leaving], running, {"bookie-1": "i1"})
+    assert nodes(plan("c", DesiredState.of(1, 1), alone)) == running, "there is nothing better"
+
+
+def test_brokers_even_out_one_at_a_time_and_only_when_asked() -> None:
+    desired, here = DesiredState.of(4, 1), {f"broker-{n}": "a" for n in range(1, 5)}
+    assert set(nodes(plan("c", desired, Observed([A, B], here)))[f"broker-{n}"] for n in range(1, 5)) == {"a"}
+    moves = 0
+    while (now := nodes(plan("c", desired, Observed([A, B], here), even_out=True))) != {**now, **here}:
+        assert sum(now[broker] != here[broker] for broker in here) == 1
+        here = {broker: now[broker] for broker in here}
+        moves += 1
+    assert moves == 2 and sorted(here.values()) == ["a", "a", "b", "b"]
+
+
+def test_without_machines_everything_waits() -> None:
+    assert set(nodes(plan("c", DesiredState.of(1, 1), Observed([]))).values()) == {""}
+
+
+COOKIES = (None, MINE, CookieFound("c", "other life"), CookieFound("foreign", "i1"))
+
+
+@pytest.mark.parametrize("even_out", [False, True])
+def test_in_every_small_world_a_bookie_runs_only_where_its_data_may_be(even_out: bool) -> None:
+    """Two machines, alive or not, leaving or not, with one directory or two, and a cookie or none on each. The bookie
+    is registered or not, and ran on either or nowhere.
+    """
+    desired = DesiredState.of(2, 1)
+    worlds = 0
+    for cookies, alive, leaving, shared, instance, ran, lost in product(
+        product(COOKIES, repeat=2), product((True, False), repeat=2), product((True, False), repeat=2),
+        (True, False), (None, "i1"), ("", "a", "b"), (True, False),
+    ):  # fmt: skip
+        machines = [
+            replace(
+                machine,
+                cookies={} if cookie is None else {"bookie-1": cookie},
+                leaving=leaves,
+                place_id="shared" if shared else machine.ray_node_id,
+            )
+            for machine, cookie, is_alive, leaves in zip((A, B), cookies, alive, leaving, strict=True)
+            if is_alive
+        ]
+        registered = {"bookie-1": instance} if instance else {}
+        running = {"bookie-1": ran, "broker-1": ran} if ran else {}
+        observed = Observed(machines, running, registered, {"bookie-1": "i1"} if lost else {})
+        targets = plan("c", desired, observed, even_out=even_out)
+        worlds += 1
+        assert set(targets) == {"bookie-1", "broker-1", "broker-2", "admin"}
+        live = {machine.ray_node_id: machine for machine in machines}
+        for member, target in targets.items():
+            if isinstance(target, RunOn):
+                assert target.machine is live[target.machine.ray_node_id], "nothing runs on a machine that is gone"
+            else:
+                assert member == "bookie-1" or not machines, "brokers and the admin run wherever there is a machine"
+        target = targets["bookie-1"]
+        current = [one for one in machines if one.cookies.get("bookie-1") == MINE]
+        usable = [one for one in machines if instance is None and one.cookies.get("bookie-1") in (MINE, COOKIES[2])]
+        if isinstance(target, RunOn) and ran != target.machine.ray_node_id:
+            assert target.machine in current or target.machine in usable or instance is None or lost
+            if instance is None and usable:
+                assert target.machine in usable, "a first start that was interrupted goes on where it began"
+        if isinstance(target, WaitFor) and machines:
+            assert instance is not None or len({one.place for one in usable}) > 1
+            assert not current or len({one.place for one in current}) > 1 or instance is None
+        staying = [one for one in machines if not one.leaving]
+        for broker in ("broker-1", "broker-2"):
+            found = targets[broker]
+            assert not isinstance(found, RunOn) or not staying or found.machine in staying
+    assert worlds == 16 * 4 * 4 * 2 * 2 * 3 * 2
