@@ -6,7 +6,7 @@ This is the one place where work is done per message, so it has fast paths. A *p
 the size of its payload; its header depends on the size alone. Messages of one size are encoded with a single join,
 decoded with slices, and verified by encoding them again and comparing. Everything else goes through protobuf.
 
-A count comes from the entry's metadata, which any producer may have written: it is compared with the bytes there are
+A count comes from the entry's metadata, which any producer may have written. So it is compared with the bytes there are
 before anything is allocated for it.
 """
 

@@ -9,16 +9,23 @@ from typing import NotRequired, TypedDict
 
 
 class MemberData(TypedDict, total=False):
-    """What a member says of itself when it registers. A broker gives `url` and `rpc`, a bookie the others."""
+    """What a member says of itself when it registers. A broker gives `url`, `listeners` and `rpc`, a bookie the
+    others."""
 
     url: str
-    """Where clients reach a broker: `pulsar://host:port`."""
+    """Where clients reach a broker that name no listener: `pulsar://host:port`."""
+    listeners: dict[str, str]
+    """The broker's URLs by the name of the listener: `pulsar://host:port`, or `pulsar+proxy://host:port`."""
     rpc: list[str | int]
     """[host, port] of a broker's internal RPC; see `rpc_address`."""
     instance: str
     """The life of the bookie's disk (its cookie's)."""
     writable: bool
     """Whether the bookie takes new ledgers; the report says it from the first heartbeat on."""
+    node: str
+    """The machine on which the bookie runs. Copies of an entry go to different ones."""
+    zone: str
+    """Its rack or zone, if its Ray node has a label that says so."""
     ledgers_end: int
     """All ledger ids that the bookie knows are below."""
 
@@ -114,7 +121,11 @@ class CoordinatorStatus(TypedDict):
 
 
 class AuditorStatus(TypedDict):
-    """The auditor: its progress, the bookies that are lost or in limbo, damaged entries by bookie."""
+    """The auditor: its progress, the bookies that are lost or in limbo, damaged entries by bookie.
+
+    `incomplete` counts ledgers that lack copies, `bytes_to_go` is their length, `to_check` counts those that it still
+    has to look at.
+    """
 
     rounds: int
     running: bool
@@ -123,6 +134,8 @@ class AuditorStatus(TypedDict):
     open_ledgers: int
     checked: int
     incomplete: int
+    to_check: int
+    bytes_to_go: int
     round_ledgers: int
     repaired_total: int
     orphans_deleted_total: int
@@ -134,6 +147,24 @@ class AuditorStatus(TypedDict):
     lost_bookies: list[str]
     limbo: list[str]
     damaged: dict[str, int]
+
+
+class DrainView(TypedDict):
+    """How far a member that drains has come: topics (of a broker) or ledgers (of a bookie) that it still has, and the
+    most that it was seen with. -1: not counted yet.
+    """
+
+    left: int
+    most: int
+
+
+class DesiredView(TypedDict):
+    """What should run. `draining` members end when they are empty, `leaving` ones are on a Ray node that drains."""
+
+    brokers: list[str]
+    bookies: list[str]
+    draining: dict[str, DrainView]
+    leaving: list[str]
 
 
 class ClusterView(TypedDict):
@@ -151,6 +182,8 @@ class ClusterView(TypedDict):
     auditor: AuditorStatus
     restored_ledgers: list[list[int]]
     """(first, end) of the ledger ids that restored metadata does not know."""
+    desired: NotRequired[DesiredView]
+    """Not in a cluster that was started without a record of it."""
 
 
 class ProcessStatus(TypedDict):

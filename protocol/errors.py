@@ -278,6 +278,20 @@ class ClusterError(MagnetarError):
     """
 
 
+class FormatTooNew(ClusterError):
+    """Stored data has a format of a later version of Magnetar, which this version cannot read. Nothing was changed.
+
+    What to do: Start the version that wrote it, or a later one.
+    """
+
+
+class BackupDamaged(ClusterError):
+    """The file is no whole backup of the metadata, or its bytes have changed since it was written.
+
+    What to do: Use another backup.
+    """
+
+
 class SparkUnavailable(MagnetarError):
     """Java, PySpark or RayDP is missing, or its version does not work.
 

@@ -2,6 +2,7 @@
 so it costs nothing in between.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 WINDOW_MIN_S = 1.0
@@ -16,19 +17,30 @@ class Meter:
     loop's.
     """
 
-    __slots__ = ("_marks", "bytes", "entries", "messages")
+    __slots__ = ("_began_s", "_marks", "bytes", "entries", "messages")
 
     def __init__(self, now_s: float) -> None:
         self.messages = 0
         self.bytes = 0
         self.entries = 0
-        self._marks = [(now_s, 0, 0)]  # (time, messages, bytes), oldest first, at most two
+        self._began_s = now_s
+        self._marks: list[tuple[float, int, int]] | None = None  # (time, messages, bytes), oldest first, at most two
 
     def add(self, messages: int, size_bytes: int, entries: int = 1) -> None:
         """Count."""
         self.messages += messages
         self.bytes += size_bytes
         self.entries += entries
+
+    @property
+    def counts(self) -> list[int]:
+        """Messages, bytes and entries."""
+        return [self.messages, self.bytes, self.entries]
+
+    def resume(self, counts: Sequence[int]) -> None:
+        """Go on from `counts` of an earlier meter. Rates begin again."""
+        self.messages, self.bytes, self.entries = counts
+        self._marks = [(self._began_s, self.messages, self.bytes)]
 
     def message_rate(self, now_s: float) -> float:
         """Messages per second."""
@@ -42,6 +54,8 @@ class Meter:
 
     def _window(self, now_s: float) -> tuple[float, int, int]:
         """Seconds since the marker, and the counters as they were at it."""
+        if self._marks is None:  # most meters are never read
+            self._marks = [(self._began_s, 0, 0)]
         marks = self._marks
         if now_s - marks[-1][0] >= WINDOW_MAX_S:
             marks.append((now_s, self.messages, self.bytes))

@@ -8,7 +8,7 @@ hands out is then annotated as that Protocol. Ray is imported late: services and
 # Ray's handles are made at run time, and its functions are typed in part only.
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
+from typing import Any, NotRequired, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
 from ..protocol.names import RAY_NAMESPACE
 
@@ -36,6 +36,7 @@ class RayNode(TypedDict):
     Alive: bool
     NodeManagerAddress: str
     Resources: dict[str, float]
+    Labels: NotRequired[dict[str, str]]
 
 
 @overload
@@ -96,6 +97,27 @@ def ray_nodes() -> list[RayNode]:
     import ray
 
     return cast("list[RayNode]", ray.nodes())
+
+
+def draining_nodes() -> set[str]:
+    """Ids of the nodes that Ray is about to end: of `ray drain-node`, and of the autoscaler."""
+    from ray._private import state
+
+    return set(state.state.get_draining_nodes())
+
+
+def own_node_id() -> str:
+    """The id of the node on which this process runs."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def was_restarted() -> bool:
+    """Whether this process carries an actor that Ray has started again."""
+    import ray
+
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 def node_ip_address() -> str:

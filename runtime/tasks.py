@@ -18,6 +18,8 @@ T = TypeVar("T")
 class Tasks:
     """A set of tasks with one owner. `on_error` gets every exception that a task did not handle itself."""
 
+    __slots__ = ("__weakref__", "_closed", "_on_error", "_running")
+
     def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
         self._running: dict[asyncio.Task[object], None] = {}  # a dict, because its order is that of creation
         self._on_error = on_error
@@ -53,6 +55,8 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._running.pop(task, None)
+        if not self._running:
+            self._running = {}  # a dict keeps the room that it once needed
         if task.cancelled():
             return
         error = task.exception()

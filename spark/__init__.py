@@ -1,4 +1,4 @@
-"""Topics as Spark DataFrames, through RayDP.
+"""Topics as Spark DataFrames, and DataFrames into topics, through RayDP.
 
     import magnetar
 
@@ -6,10 +6,12 @@
     spark = magnetar.spark.session(num_executors=2, executor_cores=2)
     flights = magnetar.spark.read_topic(spark, "flights", start="earliest", end="latest")
     flights.groupBy("__key").count().show()
+    magnetar.spark.write_topic(flights.where("__key = 'AA'"), "flights-aa")
     magnetar.spark.stop()
 
 The owner brokers only say where a topic begins and ends. Ray actors on every node then read ranges of its ledgers from
-the bookies and decode them to Arrow. The blocks stay on their node, where Spark's executors take them.
+the bookies and decode them to Arrow. The blocks stay on their node, where Spark's executors take them. In
+the other direction Spark's tasks publish with a client each.
 
 Everything is loaded on first use: importing this brings in neither Spark nor Ray nor Arrow.
 """
@@ -22,15 +24,19 @@ if TYPE_CHECKING:
     from .raydp_session import stop as stop
     from .reading.frame import read_topic as read_topic
     from .reading.frame import release as release
+    from .writing.frame import TopicWrite as TopicWrite
+    from .writing.frame import write_topic as write_topic
 
 _HOMES = {
+    "TopicWrite": ".writing.frame",
     "read_topic": ".reading.frame",
     "release": ".reading.frame",
     "session": ".raydp_session",
     "stop": ".raydp_session",
+    "write_topic": ".writing.frame",
 }
 
-__all__ = ["read_topic", "release", "session", "stop"]
+__all__ = ["read_topic", "release", "session", "stop", "write_topic"]
 
 
 def __getattr__(name: str) -> Any:

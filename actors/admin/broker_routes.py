@@ -2,7 +2,7 @@
 
 Settings hold until a restart: none is dynamic, and to set one is refused with 412, as for a setting of Pulsar's that is
 not dynamic. What changes while brokers run is a policy. Brokers have no leader, since the coordinator decides; a tool
-that asks for it is sent to this admin. Bookies have no racks.
+that asks for it is sent to this admin. The rack of a bookie is a label of its Ray node; it cannot be set here.
 """
 
 import dataclasses
@@ -67,12 +67,22 @@ class BrokerRoutes:
         raise NotAllowedError(f"the setting {name[:100]} does not change while brokers run: pass it on the next start")
 
     async def racks(self, request: web.Request) -> web.Response:
-        """Return the bookies of each rack. Bookies have no racks."""
-        return json_answer({})
+        """Return the live bookies that are in a rack or zone, as a label of their Ray node says."""
+        bookies = [bookie for bookie in await self._ask.bookies() if bookie.zone]
+        group = {bookie.id: _rack(bookie.zone, bookie.host, bookie.port) for bookie in bookies}
+        return json_answer({"default": group} if group else {})
 
     async def rack(self, request: web.Request) -> web.Response:
-        """Return the rack of a bookie. Bookies have no racks, so the answer is 404."""
-        raise NoSuchKey(f"the bookie {request.match_info['bookie'][:100]} has no rack: bookies are not placed by racks")
+        """Return the rack of a live bookie; 404 for one whose Ray node has no label that says so."""
+        name = request.match_info["bookie"]
+        for bookie in await self._ask.bookies():
+            if bookie.id == name and bookie.zone:
+                return json_answer(_rack(bookie.zone, bookie.host, bookie.port))
+        raise NoSuchKey(f"the bookie {name[:100]} has no rack: no label of its Ray node says so")
+
+
+def _rack(zone: str, host: str, port: int) -> dict[str, str]:
+    return {"rack": f"/{zone.strip('/')}", "hostname": f"{host}:{port}"}
 
 
 def _text(value: object) -> str:

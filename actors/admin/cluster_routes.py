@@ -12,9 +12,23 @@ from ...protocol.topics import NON_PERSISTENT, PERSISTENT
 from ...runtime.metrics import Metrics
 from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
-from .policy_routes import policies_in, shown
+from .policy_routes import policies_in, properties_in, shown
 from .requests import Owners, flag, json_answer, json_body, namespace_of, no_content
-from .routes import FLAG, FORCE, PLAIN, TEXT, TEXTS, Parameter, Route, ValueSchema, delete, get, post, put
+from .routes import (
+    FLAG,
+    FORCE,
+    NAMESPACE_ROUTE,
+    PLAIN,
+    TEXT,
+    TEXTS,
+    Parameter,
+    Route,
+    ValueSchema,
+    delete,
+    get,
+    post,
+    put,
+)
 from .shapes import list_of, object_of
 
 GAUGES = {
@@ -27,7 +41,9 @@ GAUGES = {
     "magnetar_members_silent_seconds": "Seconds since the last heartbeat of the live member that is silent longest.",
     "magnetar_bookies_writable": "Live bookies that take new entries.",
     "magnetar_bookies_registered": "Bookies that have a cookie, alive or not.",
-    "magnetar_auditor_incomplete_ledgers": "Closed ledgers that lacked copies at the latest check.",
+    "magnetar_auditor_incomplete_ledgers": "Ledgers that lack copies: under-replicated ones.",
+    "magnetar_auditor_incomplete_bytes": "Length of the closed ledgers that lack copies, in bytes.",
+    "magnetar_auditor_ledgers_to_check": "Ledgers that the auditor has to look at, because something changed.",
     "magnetar_auditor_copied_bytes": "Bytes that repairs copied since the coordinator started.",
     "magnetar_bookies_damaged_entries": "Damaged entries that are not repaired yet.",
     "magnetar_bookies_repaired_entries": "Damaged entries that were repaired over the life of the bookies' disks.",
@@ -65,7 +81,7 @@ class ClusterRoutes:
 
     def routes(self) -> list[Route]:
         tenant = "/admin/v2/tenants/{tenant}"
-        namespace = "/admin/v2/namespaces/{tenant}/{namespace}"
+        namespace = NAMESPACE_ROUTE
         return [
             get("/admin/v2/clusters", self.clusters, TEXTS),
             get("/admin/v2/clusters/{cluster}", self.cluster, CLUSTER_SHAPE),
@@ -73,13 +89,14 @@ class ClusterRoutes:
             get("/admin/v2/clusters/{cluster}/failureDomains", self.failure_domains, {"type": "object"}),
             get("/admin/v2/brokers", self.brokers, TEXTS),
             get("/admin/v2/brokers/health", self.health, TEXT, content_type=PLAIN),
+            get("/admin/v2/brokers/ready", self.ready, TEXT, content_type=PLAIN),
             get("/admin/v2/brokers/{cluster}", self.brokers, TEXTS),
             get("/admin/v2/bookies/all", self.bookies, object_of(bookies=list_of(object_of(bookieId=TEXT)))),
             get("/admin/v2/tenants", self.tenants, TEXTS),
             get(tenant, self.tenant, object_of(**TENANT)),
             put(tenant, self.create_tenant, TENANT_BODY, optional_body=True),
             post(tenant, self.change_tenant, TENANT_BODY, optional_body=True),
-            delete(tenant, self.delete_tenant),
+            delete(tenant, self.delete_tenant, query=(FORCE,)),
             get("/admin/v2/namespaces/{tenant}", self.namespaces, TEXTS),
             get(namespace, self.namespace, {"type": "object"}),
             put(namespace, self.create_namespace, {"type": "object"}, optional_body=True),
@@ -143,6 +160,13 @@ class ClusterRoutes:
             await self._check_broker(request.query.get("brokerId"))
         return web.Response(text="ok")
 
+    async def ready(self, request: web.Request) -> web.Response:
+        """Answer `ok` when the coordinator and a broker live; else status 503. Nothing is stored."""
+        status = await self._ask.status()
+        if all(member["role"] != ROLE_BROKER for member in status["members"]):
+            raise ServiceUnitNotReady("no broker is alive")
+        return web.Response(text="ok")
+
     async def _check_broker(self, address: str | None) -> None:
         """Have a broker store and read something, any one if none is named. Raises NoSuchKey for an unknown one."""
         if address is None:
@@ -195,8 +219,15 @@ class ClusterRoutes:
         return no_content()
 
     async def delete_tenant(self, request: web.Request) -> web.Response:
-        """Delete a tenant that has no namespaces."""
-        await self._ask.delete_tenant(tenant=request.match_info["tenant"])
+        """Delete a tenant that has no namespaces; with `force=true` also its namespaces, if the settings allow that."""
+        force = flag(request, "force")
+        if force and not self._settings.force_delete_tenant_allowed:
+            raise web.HTTPMethodNotAllowed(
+                "DELETE",
+                [],
+                text="Broker doesn't allow forced deletion of tenants: set forceDeleteTenantAllowed=true",
+            )
+        await self._ask.delete_tenant(tenant=request.match_info["tenant"], force=force)
         return no_content()
 
     async def _tenant_body(self, request: web.Request) -> dict[str, object]:
@@ -225,12 +256,14 @@ class ClusterRoutes:
     async def namespace(self, request: web.Request) -> web.Response:
         """Return the policies of a namespace."""
         found = (await self._ask.namespace(namespace=namespace_of(request))).policies or {}
-        return json_answer(shown(found, self._cluster))
+        properties = await self._ask.namespace_properties(namespace=namespace_of(request))
+        return json_answer(shown(found, properties, self._cluster))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
         """Create a namespace. Body: its policies by name, optional; see `GET` of the namespace."""
-        policies = policies_in(await json_body(request), self._cluster)
-        await self._ask.create_namespace(namespace=namespace_of(request), policies=policies)
+        body = await json_body(request)
+        policies, properties = policies_in(body, self._cluster), properties_in(body)
+        await self._ask.create_namespace(namespace=namespace_of(request), policies=policies, properties=properties)
         return no_content()
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
@@ -278,6 +311,8 @@ class ClusterRoutes:
                 "magnetar_bookies_writable": _writable(status),
                 "magnetar_bookies_registered": len(status["registered_bookies"]),
                 "magnetar_auditor_incomplete_ledgers": status["auditor"]["incomplete"],
+                "magnetar_auditor_incomplete_bytes": status["auditor"]["bytes_to_go"],
+                "magnetar_auditor_ledgers_to_check": status["auditor"]["to_check"],
                 "magnetar_auditor_copied_bytes": status["auditor"]["copied_bytes_total"],
                 **_scrub(members),
             }

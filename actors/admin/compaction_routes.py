@@ -5,7 +5,7 @@ from aiohttp import web
 from ...protocol.errors import NotAllowedError, TopicNotFound
 from ...protocol.topics import TopicName
 from .requests import Owners, json_answer, no_content, topic_of
-from .routes import TEXT, Route, get, put
+from .routes import TEXT, TOPIC_ROUTE, Route, get, put
 from .shapes import object_of
 from .topic_figures import compaction_status_json
 
@@ -17,7 +17,7 @@ class CompactionRoutes:
         self._owners = owners
 
     def routes(self) -> list[Route]:
-        path = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/compaction"
+        path = TOPIC_ROUTE + "/compaction"
         return [put(path, self.compact), get(path, self.status, object_of(status=TEXT, lastError=TEXT))]
 
     async def compact(self, request: web.Request) -> web.Response:

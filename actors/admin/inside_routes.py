@@ -6,7 +6,7 @@ from ...protocol.errors import TopicNotFound
 from ...protocol.topic_figures import StorageFigures
 from ..members.contracts_broker import BrokerContract
 from .requests import MESSAGE_ID, Owners, json_answer, json_body, no_content, position_of, topic_of
-from .routes import WHOLE, Route, get, post, put
+from .routes import TOPIC_ROUTE, WHOLE, Route, get, post, put
 from .shapes import NAME, example_of, shape_of
 from .topic_figures import partitioned_storage_json, storage_info_json, storage_json
 
@@ -22,7 +22,7 @@ class InsideRoutes:
         self._owners = owners
 
     def routes(self) -> list[Route]:
-        topic = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+        topic = TOPIC_ROUTE
         partitioned = shape_of(partitioned_storage_json({NAME: _STORAGE}))
         return [
             get(topic + "/internalStats", self.internal_stats, shape_of(storage_json(_STORAGE))),

@@ -17,14 +17,55 @@ from ...protocol.errors import NoSuchEntry
 from ...protocol.pulsar_pb2 import CompressionType, MessageMetadata
 from ...protocol.topics import TopicName
 from ..members.contracts_broker import BrokerContract
-from ..members.contracts_messages import EntryPosition, StoredEntry
-from .requests import MESSAGE_ID, Owners, Question, at_a_time, json_answer, no_content, topic_of, whole_number
-from .routes import ANYTHING, BYTES, NATURAL, Parameter, Route, delete, get, post
+from ..members.contracts_messages import BacklogAnalysis, EntryPosition, StoredEntry
+from .requests import (
+    MESSAGE_ID,
+    PLACE,
+    Owners,
+    Question,
+    at_a_time,
+    json_answer,
+    json_body,
+    no_content,
+    position_of,
+    topic_of,
+    whole_number,
+)
+from .routes import (
+    ANYTHING,
+    BYTES,
+    FLAG,
+    NATURAL,
+    SUBSCRIPTION_ROUTE,
+    TEXT,
+    TOPIC_ROUTE,
+    Parameter,
+    Route,
+    ValueSchema,
+    delete,
+    get,
+    post,
+)
 from .shapes import map_of
 
 DECOMPRESSED_SIZE_MAX = 80 << 20
+FILTERED = ("Rejected", "Accepted", "Rescheduled")
+"""What a filter of entries would do with an entry. There are none, so all are accepted."""
 SKIPPED_MAX = (1 << 31) - 1
 
+ANALYSIS: ValueSchema = {
+    "type": "object",
+    "properties": {
+        "entries": NATURAL,
+        "messages": NATURAL,
+        "markerMessages": NATURAL,
+        **{f"filter{what}{of}": NATURAL for what in FILTERED for of in ("Entries", "Messages")},
+        "aborted": FLAG,
+        "firstMessageId": TEXT,
+        "lastMessageId": TEXT,
+    },
+    "required": ["entries", "messages", "aborted"],
+}
 NUMBER = Parameter("messagePosition", NATURAL, "The number of the message, from 1.")
 FROM = Parameter("initialPosition", {"type": "string", "enum": ["earliest", "latest"]}, "Where to count from.")
 
@@ -36,18 +77,47 @@ class MessageRoutes:
         self._owners = owners
 
     def routes(self) -> list[Route]:
-        topic = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-        subscription = topic + "/subscription/{subscription}"
+        topic, subscription = TOPIC_ROUTE, SUBSCRIPTION_ROUTE
         return [
             post(topic + "/terminate", self.terminate, answer=MESSAGE_ID),
             post(topic + "/terminate/partitions", self.terminate_partitions, answer=map_of(MESSAGE_ID)),
             delete(topic + "/truncate", self.truncate),
+            Route("POST", topic + "/trim", self.trim, answer=ANYTHING, may_be_empty=True),
             post(subscription + "/skip/{messages}", self.skip),
+            post(subscription + "/analyzeBacklog", self.analyze_backlog, PLACE, optional_body=True, answer=ANALYSIS),
             get(subscription + "/position/{position}", self.peek, ANYTHING, content_type=BYTES),
             get(topic + "/examinemessage", self.examine, ANYTHING, query=(NUMBER, FROM), content_type=BYTES),
             get(topic + "/ledger/{ledger}/entry/{entry}", self.entry, ANYTHING, content_type=BYTES),
             get(topic + "/messageid/{timestamp}", self.message_id, MESSAGE_ID),
         ]
+
+    # -- the backlog ---------------------------------------------------------------------------------------------
+
+    async def trim(self, request: web.Request) -> web.Response:
+        """Delete the ledgers of a topic, or of its partitions, that nothing needs. The body is empty."""
+        topic = topic_of(request)
+        if not topic.persistent:
+            raise web.HTTPMethodNotAllowed("POST", [], text="a non-persistent topic stores nothing to trim")
+        await self._owners.ask_members(topic, lambda broker, name: broker.trim(topic=name))
+        return web.Response()
+
+    async def analyze_backlog(self, request: web.Request) -> web.Response:
+        """Read the backlog of a subscription, and count its entries and messages. Body: the message id to begin at.
+
+        Without a body it begins at the first message that is not acknowledged. `aborted` says that the analysis ended
+        early: see `subscriptionBacklogScanMaxEntries`.
+        """
+        topic, name = topic_of(request), request.match_info["subscription"]
+        body = await json_body(request)
+        begin = position_of(body, "latest") if body is not None else None
+        if begin == "earliest":
+            begin = [-1, -1]
+        place = [(1 << 63) - 1, 0] if isinstance(begin, str) else begin
+        await self._check_one(topic, "analyze the backlog of each partition")
+        found = await self._owners.ask(
+            topic.full, lambda broker, full: broker.analyze_backlog(topic=full, subscription=name, position=place)
+        )
+        return json_answer(_analysis_json(found))
 
     # -- changes -------------------------------------------------------------------------------------------------
 
@@ -232,3 +302,20 @@ def _time_text(time_ms: int) -> str:
 def _printable(value: str) -> str:
     """What a producer wrote must not end a header."""
     return "".join(one if one.isprintable() else "?" for one in value)
+
+
+def _analysis_json(found: BacklogAnalysis) -> dict[str, object]:
+    counted = {"Entries": found.entries, "Messages": found.messages}
+    ends = {"firstMessageId": found.first, "lastMessageId": found.last} if found.entries else {}
+    return {
+        "entries": found.entries,
+        "messages": found.messages,
+        "markerMessages": 0,
+        **{
+            f"filter{what}{of}": count if what == "Accepted" else 0
+            for what in FILTERED
+            for of, count in counted.items()
+        },
+        "aborted": found.aborted,
+        **{name: f"{place.ledger}:{place.entry}" for name, place in ends.items()},
+    }

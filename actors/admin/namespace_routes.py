@@ -13,7 +13,7 @@ from ...runtime.settings.declarations import Settings
 from ..members.contracts_broker import BrokerContract
 from ..members.topic_lookup import pages
 from .requests import Owners, at_a_time, json_answer, json_body, namespace_of, no_content
-from .routes import PLAIN, TEXT, TEXTS, WHOLE, Route, get, post, put
+from .routes import NAMESPACE_ROUTE, PLAIN, TEXT, TEXTS, WHOLE, Route, get, post, put
 from .shapes import object_of
 
 FIRST, LAST = "0x00000000", "0xffffffff"
@@ -29,7 +29,7 @@ class NamespaceRoutes:
         self._ask = owners.coordinator.ask
 
     def routes(self) -> list[Route]:
-        namespace = "/admin/v2/namespaces/{tenant}/{namespace}"
+        namespace = NAMESPACE_ROUTE
         lookup = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle"
         return [
             get(namespace + "/bundles", self.bundles, object_of(boundaries=TEXTS, numBundles=WHOLE)),

@@ -13,13 +13,14 @@ from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.plain_values import is_text_map
+from ...protocol.properties import Properties
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
 from ..policies.effective import POLICIES, EffectivePolicies
 from ..policies.kinds import MapOf, WholeNumber
 from ..policies.policy import Policy, PolicyPath, PolicyValues
-from .requests import Owners, json_answer, json_body, namespace_of, no_content, topic_of, whole_number
-from .routes import APPLIED, WHOLE, Parameter, Route, RouteHandler, delete, get, post, put
+from .requests import Owners, json_answer, json_body, namespace_of, no_content, texts_of, topic_of, whole_number
+from .routes import APPLIED, NAMESPACE_ROUTE, TOPIC_ROUTE, WHOLE, Parameter, Route, RouteHandler, delete, get, post, put
 
 UNSUPPORTED_DEFAULTS: Mapping[str, object] = {
     "subscription_auth_mode": "None",
@@ -64,6 +65,7 @@ WITHOUT_MEANING = ("bundles",)
 _NAMES = {policy.key: name for name, policy in POLICIES.items() if policy.namespace is not None}
 """Policies by their name in Pulsar's JSON."""
 
+PROPERTIES = "properties"
 CLUSTERS = ("replication_clusters", "allowed_clusters")
 
 
@@ -92,7 +94,7 @@ class PolicyRoutes:
     # -- topics --------------------------------------------------------------------------------------------------
 
     def _routes_of_topic(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[Route]:
-        path = f"/admin/v2/{{domain:persistent|non-persistent}}/{{tenant}}/{{namespace}}/{{topic}}/{level.path}"
+        path = f"{TOPIC_ROUTE}/{level.path}"
         yield get(
             path,
             self._topic_getter(name, policy, level),
@@ -149,7 +151,7 @@ class PolicyRoutes:
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     def _routes_of(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[Route]:
-        path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{level.path}"
+        path = f"{NAMESPACE_ROUTE}/{level.path}"
         yield get(path, self._getter(name, level, policy.doc), policy.kind.schema, may_be_empty=level.empty is None)
         if level.settable:
             yield _setting_route(path, self._setter(name, policy, level), policy, level)
@@ -206,9 +208,9 @@ def topic_with_policies(request: web.Request, settings: Settings) -> TopicName:
     return topic
 
 
-def shown(policies: PolicyValues, cluster: str) -> dict[str, object]:
+def shown(policies: PolicyValues, properties: Properties, cluster: str) -> dict[str, object]:
     """The policies of a namespace in the body of an answer: as in Pulsar, those that are set, and some always."""
-    found: dict[str, object] = {**SHOWN_ALWAYS, "replication_clusters": [cluster]}
+    found: dict[str, object] = {**SHOWN_ALWAYS, "replication_clusters": [cluster], "properties": properties}
     for name in _NAMES.values():
         policy = POLICIES[name]
         if name in policies:
@@ -230,6 +232,8 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in body.items():
         name = _NAMES.get(key)
+        if key == PROPERTIES:
+            continue  # they are no policy: `properties_in` has them
         if name is None:
             if key != "clusterDispatchRate" or value != body.get("topicDispatchRate"):
                 _check_unset(key, value, cluster)
@@ -243,6 +247,12 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
             _check(policy, value, policy.namespace or PolicyPath(key))
             found[name] = value
     return found
+
+
+def properties_in(body: object) -> Properties | None:
+    """The properties that the body of a request sets for a new namespace. Raises HTTP 400 for other than texts."""
+    found = body.get(PROPERTIES) if is_text_map(body) else None
+    return texts_of(found) if found is not None else None
 
 
 def _of_cluster(key: str, value: object, cluster: str) -> object:

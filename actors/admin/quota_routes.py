@@ -15,7 +15,7 @@ from ..policies.backlog_quota import BacklogQuota, QuotaPolicy, QuotaType
 from ..policies.kinds import Choice, RecordOf
 from .policy_routes import topic_with_policies
 from .requests import Owners, json_body, namespace_of, no_content
-from .routes import Parameter, Route, delete, post
+from .routes import NAMESPACE_ROUTE, TOPIC_ROUTE, Parameter, Route, delete, post
 
 POLICY = "backlog_quota_map"
 Quotas = Mapping[str, object]
@@ -31,8 +31,8 @@ class QuotaRoutes:
         self._ask = owners.coordinator.ask
 
     def routes(self) -> list[Route]:
-        namespace = "/admin/v2/namespaces/{tenant}/{namespace}/backlogQuota"
-        topic = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/backlogQuota"
+        namespace = NAMESPACE_ROUTE + "/backlogQuota"
+        topic = TOPIC_ROUTE + "/backlogQuota"
         return [
             post(namespace, self.set_of_namespace, QUOTA, query=(TYPE,)),
             delete(namespace, self.remove_of_namespace, query=(TYPE,)),

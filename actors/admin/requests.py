@@ -216,6 +216,16 @@ async def json_body(request: web.Request) -> object:
         raise web.HTTPBadRequest(text="the body is not JSON") from None
 
 
+def texts_of(body: object) -> dict[str, str]:
+    """An object of texts. Raises HTTP 400 for anything else."""
+    if not is_text_map(body):
+        raise web.HTTPBadRequest(text="properties are an object of texts")
+    texts = {key: value for key, value in body.items() if isinstance(value, str)}
+    if len(texts) < len(body):
+        raise web.HTTPBadRequest(text="properties are an object of texts")
+    return texts
+
+
 def position_of(body: object, default: str) -> str | list[int]:
     """A place in a topic as brokers take it, from a message id in JSON. Raises InvalidConfiguration."""
     if body is None:

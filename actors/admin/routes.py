@@ -20,6 +20,11 @@ FLAG: ValueSchema = {"type": "boolean"}
 ANYTHING: ValueSchema = {}
 TEXTS: ValueSchema = {"type": "array", "items": TEXT}
 
+NAMESPACE_ROUTE = "/admin/v2/namespaces/{tenant}/{namespace}"
+TOPICS_ROUTE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
+TOPIC_ROUTE = TOPICS_ROUTE + "/{topic}"
+SUBSCRIPTION_ROUTE = TOPIC_ROUTE + "/subscription/{subscription}"
+
 JSON = "application/json"
 PLAIN = "text/plain"
 BYTES = "application/octet-stream"
@@ -43,8 +48,11 @@ PATH_PARAMETERS = {
         Parameter("topic", TEXT, "The local name of the topic, encoded as in URLs."),
         Parameter("subscription", TEXT, "The name of the subscription, encoded as in URLs."),
         Parameter("setting", TEXT, "The name of a setting."),
+        Parameter("property", TEXT, "The name of a property."),
+        Parameter("text", TEXT, "The text of a property."),
         Parameter("value", TEXT, "The value of a setting."),
         Parameter("bookie", TEXT, "The id of a bookie."),
+        Parameter("member", TEXT, "The id of a broker or bookie, such as `broker-2`."),
         Parameter("cluster", TEXT, "The name of the cluster."),
         Parameter("messages", NATURAL, "How many messages."),
         Parameter("position", NATURAL, "The number of a message, from 1."),
@@ -140,7 +148,15 @@ def post(
 
 
 def delete(
-    path: str, handler: RouteHandler, *, query: tuple[Parameter, ...] = (), answer: ValueSchema | None = None
+    path: str,
+    handler: RouteHandler,
+    *,
+    query: tuple[Parameter, ...] = (),
+    answer: ValueSchema | None = None,
+    may_be_empty: bool = False,
+    content_type: str = JSON,
 ) -> Route:
     """A path that is removed."""
-    return Route("DELETE", path, handler, query=query, answer=answer)
+    return Route(
+        "DELETE", path, handler, query=query, answer=answer, may_be_empty=may_be_empty, content_type=content_type
+    )

@@ -47,6 +47,7 @@ from ..members.peer_calls import MemberCalls
 from .broker_routes import BrokerRoutes
 from .cluster_routes import ClusterRoutes
 from .compaction_routes import CompactionRoutes
+from .desired_routes import DesiredRoutes
 from .guard import RequestGuard
 from .inside_routes import InsideRoutes
 from .message_routes import MessageRoutes
@@ -125,6 +126,7 @@ class AdminService:
             CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
             BrokerRoutes(settings, owners),
+            DesiredRoutes(owners),
             NamespaceRoutes(settings, owners),
             PolicyRoutes(settings, owners),
             QuotaRoutes(settings, owners),

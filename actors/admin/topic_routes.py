@@ -10,8 +10,9 @@ from ...protocol.plain_values import is_text_map
 from ...protocol.system_topics import is_system_topic
 from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
+from ..members.broker_addresses import reach
 from ..members.contracts_broker import Point
-from ..members.topic_lookup import PAGE, check_listener, pages
+from ..members.topic_lookup import PAGE, pages
 from .requests import (
     MESSAGE_ID,
     PLACE,
@@ -23,15 +24,37 @@ from .requests import (
     namespace_of,
     no_content,
     position_of,
+    texts_of,
     topic_of,
     whole_number,
 )
-from .routes import FLAG, FORCE, NATURAL, TEXT, TEXTS, Parameter, Route, ValueSchema, delete, get, post, put
-from .shapes import NAME, example_of, object_of, shape_of
+from .routes import (
+    FLAG,
+    FORCE,
+    NATURAL,
+    SUBSCRIPTION_ROUTE,
+    TEXT,
+    TEXTS,
+    TOPIC_ROUTE,
+    TOPICS_ROUTE,
+    Parameter,
+    Route,
+    ValueSchema,
+    delete,
+    get,
+    post,
+    put,
+)
+from .shapes import NAME, example_of, map_of, object_of, shape_of
 from .topic_figures import partitioned_json, subscription_names, topic_json
 
-PARTITIONS_SHAPE = object_of(partitions=NATURAL, deleted=FLAG)
+PARTITIONS_SHAPE: ValueSchema = {
+    "type": "object",
+    "properties": {"partitions": NATURAL, "deleted": FLAG, "properties": map_of(TEXT)},
+    "required": ["partitions", "deleted"],
+}
 PARTITIONS: ValueSchema = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
+NEW_PARTITIONS: ValueSchema = {"oneOf": [PARTITIONS, object_of(partitions=PARTITIONS, properties=map_of(TEXT))]}
 MAY_CREATE = Parameter("checkAllowAutoCreation", FLAG, "Whether a missing topic that would be created has 0.")
 EACH = Parameter("perPartition", FLAG, "Whether each partition is shown, too.")
 DESTINATION = Parameter("destinationBroker", TEXT, "The broker to move to.")
@@ -51,17 +74,15 @@ class TopicRoutes:
         self._ask = owners.coordinator.ask
 
     def routes(self) -> list[Route]:
-        namespace = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
-        topic = namespace + "/{topic}"
-        subscription = topic + "/subscription/{subscription}"
+        namespace, topic, subscription = TOPICS_ROUTE, TOPIC_ROUTE, SUBSCRIPTION_ROUTE
         return [
             get(namespace, self.list_topics, TEXTS),
             get(namespace + "/partitioned", self.list_partitioned, TEXTS),
-            put(topic + "/partitions", self.create_partitioned, PARTITIONS),
+            put(topic + "/partitions", self.create_partitioned, NEW_PARTITIONS),
             post(topic + "/partitions", self.grow, PARTITIONS),
             get(topic + "/partitions", self.partitions, PARTITIONS_SHAPE, query=(MAY_CREATE,)),
             delete(topic + "/partitions", self.delete_partitioned, query=(FORCE,)),
-            put(topic, self.create),
+            put(topic, self.create, map_of(TEXT), optional_body=True),
             delete(topic, self.delete, query=(FORCE,)),
             get(topic + "/stats", self.stats, TOPIC_SHAPE),
             get(topic + "/partitioned-stats", self.partitioned_stats, PARTITIONED_SHAPE, query=(EACH,)),
@@ -103,8 +124,13 @@ class TopicRoutes:
             after = page[-1].topic
 
     async def create_partitioned(self, request: web.Request) -> web.Response:
-        """Create a partitioned topic. Body: the number of partitions, one or more."""
-        await self._ask.create_topic(topic=topic_of(request).full, partitions=await _partitions(request))
+        """Create a partitioned topic. Body: the number of partitions, one or more; or an object with `partitions` and
+        `properties`."""
+        topic, body = topic_of(request), await json_body(request)
+        given = body.get("properties") if is_text_map(body) else None
+        number = _number_of_partitions(body.get("partitions") if is_text_map(body) else body)
+        properties = _properties_of(topic, given)
+        await self._ask.create_topic(topic=topic.full, partitions=number, properties=properties)
         return no_content()
 
     async def grow(self, request: web.Request) -> web.Response:
@@ -126,7 +152,10 @@ class TopicRoutes:
             if not asks or "namespace" in error.details or not await self._owners.creates_plain(topic.namespace):
                 raise
             partitions = 0  # a GET creates nothing: its first producer or consumer will
-        return json_answer({"partitions": partitions, "deleted": False})
+        answer: dict[str, object] = {"partitions": partitions, "deleted": False}
+        if partitions and topic.persistent and (found := await self._ask.topic_properties(topic=topic.full)):
+            answer["properties"] = found
+        return json_answer(answer)
 
     async def delete_partitioned(self, request: web.Request) -> web.Response:
         """Delete a partitioned topic and its partitions; `force=true` disconnects its clients first."""
@@ -136,8 +165,13 @@ class TopicRoutes:
         return await self._delete(topic, flag(request, "force"))
 
     async def create(self, request: web.Request) -> web.Response:
-        """Create a topic without partitions. A non-persistent one lasts as long as the broker that gets it."""
-        await self._ask.create_topic(topic=topic_of(request).full, partitions=0)
+        """Create a topic without partitions. Body: its properties, optional.
+
+        A non-persistent topic lasts as long as the broker that gets it.
+        """
+        topic = topic_of(request)
+        properties = _properties_of(topic, await json_body(request))
+        await self._ask.create_topic(topic=topic.full, partitions=0, properties=properties)
         return no_content()
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -280,23 +314,43 @@ class TopicRoutes:
     async def lookup(self, request: web.Request) -> web.Response:
         """Return the broker that owns a topic, or that would create it. A GET creates nothing.
 
-        `httpUrl` is this admin: it answers for every topic.
+        `listenerName`, or the header `X-Pulsar-ListenerName`, chooses among the broker's addresses. `httpUrl` is this
+        admin: it answers for every topic.
         """
+        listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName", "")
+        owner = await self._ask.lookup(topic=topic_of(request).full)
         try:
-            check_listener(request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName", ""))
-        except ServiceUnitNotReady as error:  # Pulsar answers 500, which calls for another try that cannot succeed
+            found = reach(self._owners.coordinator.brokers.values(), owner, listener.strip())
+        except ServiceUnitNotReady as error:
+            if not error.details.get("listener"):
+                raise
+            # Pulsar answers 500, which calls for another try that cannot succeed.
             raise web.HTTPPreconditionFailed(text=str(error)) from None
-        url = await self._ask.lookup(topic=topic_of(request).full)
+        if found.through_proxy:
+            raise web.HTTPPreconditionFailed(
+                text=f"the brokers forward the connections of the listener {listener[:100]}, which an answer over HTTP "
+                "cannot say: look the topic up with a pulsar:// service URL"
+            )
         here = f"{request.scheme}://{request.host}"
-        return json_answer({"brokerUrl": url, "nativeUrl": url, "httpUrl": here, "brokerUrlSsl": ""})
+        return json_answer({"brokerUrl": found.url, "nativeUrl": found.url, "httpUrl": here, "brokerUrlSsl": ""})
 
 
 async def _partitions(request: web.Request) -> int:
     body = await json_body(request)
-    if is_text_map(body):
-        body = body.get("partitions")
-    if type(body) is not int or body >= 1 << 31:
+    return _number_of_partitions(body.get("partitions") if is_text_map(body) else body)
+
+
+def _number_of_partitions(value: object) -> int:
+    if type(value) is not int or value >= 1 << 31:
         raise web.HTTPBadRequest(text="the body must be the number of partitions, 1 or more")
-    if body < 1:
+    if value < 1:
         raise web.HTTPNotAcceptable(text="the number of partitions must be 1 or more")
-    return body
+    return value
+
+
+def _properties_of(topic: TopicName, body: object) -> dict[str, str] | None:
+    """Those that a request gives to a new topic. Raises HTTP 406 for a non-persistent topic."""
+    found = texts_of(body) if body is not None else None
+    if found and not topic.persistent:
+        raise web.HTTPNotAcceptable(text=f"{topic.full} takes no properties: name a persistent topic")
+    return found or None

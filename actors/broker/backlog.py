@@ -10,12 +10,17 @@ after the other and trims at the end: a crash in the middle leaves some subscrip
 import asyncio
 from collections.abc import Iterator
 
+from ...protocol.entries import parse_metadata
 from ...protocol.errors import NoSuchEntry
 from ...protocol.message_id import EARLIEST_POSITION, Position
 from ...storage.managed.managed_ledger import ManagedLedger
+from ..members.contracts_messages import BacklogAnalysis, EntryPosition
 from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 
+READ_ENTRIES = 500
+"""So many entries an analysis reads together, and no more than as many bytes."""
+READ_BYTES = 4 << 20
 TURN_ENTRIES = 10_000
 """So many entries are counted before the broker's loop does something else."""
 
@@ -81,6 +86,37 @@ async def entry_at(topic: PersistentTopic, position: Position) -> tuple[Position
     if not entries or entries[0][0] != position:
         raise NoSuchEntry(f"{topic.name.full} has no entry {position[0]}:{position[1]}")
     return entries[0]
+
+
+async def analyze(topic: PersistentTopic, subscription: Subscription, begin: Position | None) -> BacklogAnalysis:
+    """Read what a subscription has not acknowledged, and count it, up to the bounds of the settings.
+
+    From `begin` on, or from the first open entry. As in Pulsar, entries between `begin` and the mark count, too, unless
+    they were acknowledged behind the mark. Raises what reading raises.
+    """
+    ledger, cursor, settings = topic.ledger, subscription.cursor, topic.settings
+    deadline_s = asyncio.get_running_loop().time() + settings.backlog_scan_max_ms / 1000
+    end = ledger.last_confirmed
+    position = max(begin if begin is not None else cursor.first_unacknowledged, ledger.first_position)
+    entries = messages = read = 0
+    first = last = EntryPosition(-1, -1)
+    while position <= end:
+        left = settings.backlog_scan_entries_max - read
+        if left <= 0 or asyncio.get_running_loop().time() >= deadline_s:
+            return BacklogAnalysis(entries, messages, True, first, last)
+        found = await ledger.read(position, min(left, READ_ENTRIES), READ_BYTES, upto=end)
+        if not found:
+            break
+        for place, data in found:
+            if place > cursor.mark_delete_position and cursor.next_unacknowledged(place) != place:
+                continue
+            entries += 1
+            messages += parse_metadata(data).num_messages_in_batch
+            first = EntryPosition(*place) if entries == 1 else first
+            last = EntryPosition(*place)
+        read += len(found)
+        position = ledger.next_position(found[-1][0])
+    return BacklogAnalysis(entries, messages, False, first, last)
 
 
 def _open_entries(ledger: ManagedLedger, subscription: Subscription, count: int) -> Iterator[Position]:

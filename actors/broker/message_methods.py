@@ -4,11 +4,12 @@ from ...protocol.errors import InvalidConfiguration, NotAllowedError, Subscripti
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ...storage.managed.chain import bytes_after
-from ..members.contracts_messages import EntryPosition, StoredEntry
+from ..members.contracts_messages import BacklogAnalysis, EntryPosition, StoredEntry
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from . import backlog
+from .read_planning import position_of_point
 
 PEEK_MAX = 100_000
 """Entries in front of the one that is looked at: they are counted one by one on the broker's loop."""
@@ -27,6 +28,18 @@ class MessageMethods:
     async def rpc_truncate(self, connection: RpcConnection, topic: str) -> None:
         """Acknowledge the backlog of every subscription, and delete what is no longer needed."""
         await backlog.truncate(await self._persistent(topic))
+
+    async def rpc_trim(self, connection: RpcConnection, topic: str) -> None:
+        """Delete the ledgers that no cursor, no reader and no retention needs. Raises what trimming raises."""
+        await (await self._persistent(topic)).ledger.trim()
+
+    async def rpc_analyze_backlog(
+        self, connection: RpcConnection, topic: str, subscription: str, position: list[int] | None = None
+    ) -> BacklogAnalysis:
+        """Read the backlog of a subscription, from a place on, and count. Raises SubscriptionNotFound."""
+        owner = await self._persistent(topic)
+        begin = position_of_point(position) if position is not None else None
+        return await backlog.analyze(owner, _find(owner, subscription), begin)
 
     async def rpc_skip(self, connection: RpcConnection, topic: str, subscription: str, entries: int) -> None:
         """Acknowledge the next entries of a subscription. Raises SubscriptionNotFound."""

@@ -12,6 +12,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 
 from ...protocol.cluster_status import MemberData
 from ...protocol.errors import MagnetarError, ServiceUnitNotReady
@@ -28,6 +29,7 @@ from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.metadata.keys import PRODUCER_COUNTER
 from ..connections.connection import ServerConnection
 from ..connections.consumer_commands import ConsumerCommands
+from ..connections.forwarding import Forwards
 from ..connections.limits import ConnectionLimits
 from ..connections.link import MakeFamily
 from ..connections.lookup_commands import LookupCommands
@@ -42,6 +44,7 @@ from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 from .health import HealthMethods
+from .listeners import Listeners
 from .methods import BrokerRpc
 from .producer_names import ProducerNames
 from .session import BrokerSession
@@ -60,6 +63,14 @@ COMMAND_FAMILIES: tuple[MakeFamily, ...] = (
     SchemaCommands,
 )
 """What clients may say on a connection, beside CONNECT, PING and PONG."""
+
+
+def command_families(listener: str) -> tuple[MakeFamily, ...]:
+    """The families of connections to a socket of this listener."""
+    if not listener:
+        return COMMAND_FAMILIES
+    lookups = partial(LookupCommands, listener=listener)
+    return tuple(lookups if one is LookupCommands else one for one in COMMAND_FAMILIES)
 
 
 class BrokerState(enum.Enum):
@@ -98,7 +109,8 @@ TRANSITIONS: Mapping[BrokerState, Collection[BrokerState]] = {
 class BrokerService:
     """See the module. `locate_coordinator` says where the coordinator is now.
 
-    `host` is bound; clients and members are told `advertised_host`, by default the same.
+    `host` is bound. Members reach the broker under `advertised_host`, by default the same. What clients are told, say
+    the settings; see `listeners`.
     """
 
     def __init__(
@@ -127,12 +139,17 @@ class BrokerService:
         self.connections: dict[ServerConnection, None] = {}
         self._cluster_id = cluster_id
         self._keys = keys
-        self._host = host
-        self._port = port
-        self._advertised_host = advertised_host or host
+        self._listeners = Listeners(
+            settings,
+            broker_id,
+            host,
+            port,
+            advertised_host or host,
+            self._connection,
+            lambda: self._coordinator().brokers.values(),
+        )
         self._locate_coordinator = locate_coordinator
         self._session: BrokerSession | None = None
-        self._server: asyncio.Server | None = None
         self._rpc: RpcServer | None = None
         self._tasks = Tasks()
         self._tick: asyncio.TimerHandle | None = None
@@ -141,13 +158,13 @@ class BrokerService:
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, then register, however long the coordinator takes. Raises OSError when the address is taken."""
+        """Listen, then register, however long the coordinator takes.
+
+        Raises OSError when an address is taken, SettingError when the settings' addresses make no sense here.
+        """
         self._become(BrokerState.LISTENING)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: ServerConnection(self, COMMAND_FAMILIES), self._host, self._port, backlog=1024
-        )
-        self._port = self._server.sockets[0].getsockname()[1]
+        await self._listeners.open()
         identity = Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))
         self._rpc = RpcServer(
             self.env,
@@ -162,7 +179,7 @@ class BrokerService:
             ),
             frame_size_max=RPC_FRAME_SIZE_MAX,
         )
-        await self._rpc.start(self._advertised_host, 0)
+        await self._rpc.start(self._listeners.node_host, 0)
         await self._begin_session(identity)
         if self.state is BrokerState.LISTENING:
             self._become(BrokerState.SERVING)
@@ -176,8 +193,7 @@ class BrokerService:
         if self._tick is not None:
             self._tick.cancel()
         await self._tasks.close()
-        if self._server is not None:
-            self._server.close()
+        self._listeners.close()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.topics.close()
@@ -192,8 +208,7 @@ class BrokerService:
             self._session = None
         if self._rpc is not None:
             await self._rpc.close()
-        if self._server is not None:
-            await self._server.wait_closed()
+        await self._listeners.wait_closed()
 
     def _become(self, state: BrokerState) -> None:
         check_transition(TRANSITIONS, self.broker_id, self.state, state)
@@ -206,13 +221,20 @@ class BrokerService:
     @property
     def address(self) -> tuple[str, int]:
         """Where clients connect; the port is the real one when 0 was asked for."""
-        return (self._host, self._port)
+        return self._listeners.address
 
     @property
     def service_url(self) -> str:
-        """What LOOKUP answers for topics of this broker."""
-        host = f"[{self._advertised_host}]" if ":" in self._advertised_host else self._advertised_host
-        return f"pulsar://{host}:{self._port}"
+        """What LOOKUP answers for topics of this broker to clients that name no listener."""
+        return self._listeners.told.url
+
+    @property
+    def forwards(self) -> Forwards:
+        """The clients' connections that are forwarded to other brokers."""
+        return self._listeners.forwards
+
+    def _connection(self, listener: str) -> ServerConnection:
+        return ServerConnection(self, command_families(listener))
 
     # -- the session -----------------------------------------------------------------------------------------------
 
@@ -230,8 +252,9 @@ class BrokerService:
             self._session_lost,
         )
         self._session = session
-        data: MemberData = {"url": self.service_url, "rpc": list(self._rpc.address)}
-        await session.start(self._advertised_host, self._port, data)
+        listeners = self._listeners
+        data: MemberData = {"url": listeners.told.url, "listeners": listeners.urls, "rpc": list(self._rpc.address)}
+        await session.start(listeners.node_host, listeners.address[1], data)
         if not self._names.prefix:
             number = await session.coordinator.metadata.allocate(PRODUCER_COUNTER, 1)
             self._names.prefix = f"{self.settings.cluster_name}-{number}"

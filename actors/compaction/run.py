@@ -164,9 +164,9 @@ class CompactionRun:
                 yield segment, entries
                 segment = rest
         finally:
-            if ahead is not None:
-                ahead.cancel()
-                await asyncio.wait([ahead])
+            # Without waiting: a run that is taken apart with its process has no event loop.
+            if ahead is not None and not ahead.cancel() and not ahead.cancelled():
+                ahead.exception()  # nobody wants it, and asyncio would report it
 
     def _read(self, segment: ScanRange) -> "asyncio.Task[list[LedgerEntry]]":
         return asyncio.create_task(self._compacted.piece(segment))

@@ -14,12 +14,13 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from ...protocol.errors import MagnetarError, NotAllowedError, SubscriptionNotFound
 from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topic_figures import CompactedFigures, CompactionFigures, SubscriptionFigures
 from ...runtime.environment import Environment
+from ...runtime.gone import GONE
 from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
@@ -126,6 +127,11 @@ class TopicCompaction:
         await self._host.ledger.compacted.forget()
         await self._host.ledger.delete_cursor(COMPACTION_CURSOR, CursorKind.COMPACTION)
         self._host.cursor_moved()
+
+    def let_go(self) -> None:
+        """The topic is closed."""
+        self._host = cast("CompactionHost", GONE)
+        self._threshold = GONE
 
     @property
     def _cursor(self) -> Cursor | None:

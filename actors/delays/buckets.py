@@ -50,6 +50,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
+from weakref import WeakMethod
 
 from ...protocol.errors import MagnetarError
 from ...protocol.message_id import Position
@@ -135,7 +136,8 @@ class DelayBuckets:
         self._host = host
         self._cursor = cursor
         self._side = side
-        self._store = BucketStore(host.env, cursor.name, side, self._wanted)
+        wanted = WeakMethod(self._wanted)  # no cycle: an ended index is freed with its dispatcher
+        self._store = BucketStore(host.env, cursor.name, side, lambda: (ask := wanted()) is not None and ask())
         self._index = index
         self._slots = slots
         self._changed = changed

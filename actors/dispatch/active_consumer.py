@@ -6,20 +6,29 @@ One that has left meanwhile gets none.
 
 import asyncio
 from collections.abc import Callable
+from weakref import ref
 
 from .failover import FailoverDispatcher
+
+
+def _nobody() -> None:
+    return None
 
 
 class ActiveConsumerNews:
     """See the module. `changed` is what the dispatcher calls; `wake` sets the dispatch going."""
 
     def __init__(self, delay_s: float, wake: Callable[[], None]) -> None:
-        self.dispatcher: FailoverDispatcher | None = None
+        self._dispatcher: Callable[[], FailoverDispatcher | None] = _nobody
         self._delay_s = delay_s
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._telling = False
         self._timer: asyncio.TimerHandle | None = None
+
+    def follow(self, dispatcher: FailoverDispatcher) -> None:
+        """This is the dispatcher. It calls `changed`, so a reference to it would be a cycle."""
+        self._dispatcher = ref(dispatcher)
 
     def changed(self) -> None:
         """There is something to tell, and perhaps a hand-over under way."""
@@ -29,8 +38,9 @@ class ActiveConsumerNews:
 
     def _tell(self) -> None:
         self._telling = False
-        dispatcher = self.dispatcher
-        assert dispatcher is not None
+        dispatcher = self._dispatcher()
+        if dispatcher is None:
+            return
         for consumer, active in dispatcher.take_announcements():
             if not consumer.closed:
                 consumer.tell_active(active)
@@ -42,9 +52,10 @@ class ActiveConsumerNews:
 
     def _begin(self) -> None:
         self._timer = None
-        assert self.dispatcher is not None
-        self.dispatcher.begin()
-        self._wake()
+        dispatcher = self._dispatcher()
+        if dispatcher is not None:
+            dispatcher.begin()
+            self._wake()
 
     def _cancel(self) -> None:
         if self._timer is not None:

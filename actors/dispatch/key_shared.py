@@ -79,6 +79,8 @@ class KeySharedDispatcher(SharedDispatcher):
         if self._holdings is not None:
             self._holdings.forget(consumer)
         self._reassign()
+        if not self.consumers:
+            self._waiting.let_go()
 
     def _reassign(self) -> None:
         """Slots have other owners now."""

@@ -11,6 +11,7 @@ from itertools import islice
 from sortedcontainers import SortedSet
 
 from ...protocol.message_id import Position
+from ...runtime.gone import GONE
 from .consumer import AttachedConsumer
 
 WaitingPlace = AttachedConsumer | int | None
@@ -28,6 +29,10 @@ class WaitingEntries:
         self._counts: dict[int, int] = {}
         self._homes: dict[int, SortedSet[Position]] = {}
         self._sets: dict[WaitingPlace, SortedSet[Position]] = {}
+
+    def let_go(self) -> None:
+        """The dispatcher has lost its last consumer, so it is not used again: see `runtime.gone`."""
+        self._place = self._take_back = GONE
 
     def __len__(self) -> int:
         return len(self._slots)

@@ -13,8 +13,9 @@ coordinator's order. So a client that came in between keeps the topic.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
+from ...runtime.gone import GONE
 from ..policies.effective import EffectivePolicies
 from ..policies.inactive_topics import InactiveTopicDeleteMode
 
@@ -42,10 +43,30 @@ class Inactivity:
         self._is_needed = is_needed
         self._loop = asyncio.get_running_loop()
         self._used_s = self._loop.time()
+        self.on_left: Callable[[], None] | None = None
+        """Called when a client has left, or a subscription was deleted."""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the topic will be inactive, if nobody uses it."""
+        policy = self._topic.policies.inactive_topic_policies
+        return policy.delete and policy.mode is not None and not self._is_needed(policy.mode)
+
+    def left(self) -> None:
+        """A client has left, or a subscription was deleted."""
+        self.used()
+        if self.on_left is not None:
+            self.on_left()
 
     def used(self) -> None:
         """The topic is, or was until now, in use."""
         self._used_s = self._loop.time()
+
+    def let_go(self) -> None:
+        """The topic is closed."""
+        self._topic = cast("UsedTopic", GONE)
+        self._is_needed = GONE
+        self.on_left = None
 
     def check(self) -> bool:
         """Whether the topic is inactive now."""

@@ -25,7 +25,7 @@ with its cursor, where it can expire. After a crash the time begins again, so no
 import logging
 from collections.abc import Coroutine, Mapping
 from math import floor
-from typing import Protocol
+from typing import Protocol, cast
 
 from ...protocol.entries import parse_metadata
 from ...protocol.errors import (
@@ -37,6 +37,7 @@ from ...protocol.message_id import Position
 from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
+from ...runtime.gone import GONE
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..policies.backlog_quota import BacklogQuota, QuotaPolicy, QuotaType
@@ -44,12 +45,13 @@ from ..policies.effective import EffectivePolicies
 from ..policies.inactive_topics import InactiveTopicDeleteMode
 from .backlog import measure, place_with_bytes_behind
 from .checks import Check, TopicChecks, Work
-from .inactivity import Inactivity
+from .inactivity import Inactivity, UsedTopic
 
 logger = logging.getLogger(__name__)
 
 EVICTION_SHARE = 0.9
 """Pulsar's: a backlog that is too large is reduced to this share of its quota."""
+MINUTE_MS = 60_000
 
 
 class KeptSubscription(Protocol):
@@ -74,7 +76,7 @@ class ProducersOf(Protocol):
     def in_use(self) -> bool: ...
 
 
-class KeepingHost(Protocol):
+class KeepingHost(UsedTopic, Protocol):
     """What keeping needs of its topic."""
 
     env: Environment
@@ -86,14 +88,6 @@ class KeepingHost(Protocol):
     def subscriptions(self) -> Mapping[tuple[str, bool], KeptSubscription]: ...
     @property
     def publishing(self) -> ProducersOf: ...
-    @property
-    def is_open(self) -> bool: ...
-    @property
-    def in_use(self) -> bool: ...
-    @property
-    def has_messages(self) -> bool: ...
-    @property
-    def has_producers(self) -> bool: ...
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
 
 
@@ -151,7 +145,7 @@ class TopicKeeping(TopicChecks):
             idle_since_ms, now_ms = subscription.idle_since_ms, self._host.env.clock.now_ms()
             if not (minutes and idle_since_ms and subscription.durable and self._host.is_open) or subscription.closed:
                 continue
-            if now_ms - idle_since_ms > minutes * 60_000:
+            if now_ms - idle_since_ms > minutes * MINUTE_MS:
                 logger.info("subscription %s of %s has expired", subscription.name, self._host.name.full)
                 await subscription.remove(None)
 
@@ -160,6 +154,11 @@ class TopicKeeping(TopicChecks):
         if self._host.policies.subscription_expiration_time_minutes > 0:
             for subscription in self._host.subscriptions.values():
                 subscription.cursor.idle_at_close_ms = subscription.idle_since_ms
+
+    def let_go(self) -> None:
+        """The topic is closed."""
+        self._host = cast("KeepingHost", GONE)
+        self.inactivity.let_go()
 
     # -- trimming ----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,9 @@ from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
 from .rates import (
     DispatchRate,
     PublishRate,
+    SubscribeRate,
     default_publish_rate,
+    default_subscribe_rate,
     default_subscription_dispatch_rate,
     default_topic_dispatch_rate,
 )
@@ -157,6 +159,15 @@ class EffectivePolicies:
         PolicyPath("subscriptionDispatchRate", empty_removes=True),
         "subscriptionDispatchRate",
         key="subscriptionDispatchRate",
+        by_cluster=True,
+    )
+    subscribe_rate: SubscribeRate = policy(
+        RecordOf(SubscribeRate),
+        default_subscribe_rate,
+        "how often the same consumer may subscribe in a period",
+        PolicyPath("subscribeRate", empty_removes=True),
+        PolicyPath("subscribeRate", empty_removes=True),
+        key="clusterSubscribeRate",
         by_cluster=True,
     )
     message_ttl: int = policy(

@@ -1,4 +1,4 @@
-"""The policies of how fast a topic takes messages, and how fast it and its subscriptions give them out."""
+"""The policies of how fast a topic takes messages and gives them out, and how often a consumer may subscribe."""
 
 from dataclasses import dataclass
 
@@ -35,6 +35,18 @@ class DispatchRate(FieldRecord):
         return self.messages > 0 or self.size_bytes > 0
 
 
+@dataclass(frozen=True, slots=True)
+class SubscribeRate(FieldRecord):
+    """How often the same consumer may subscribe in one period. What is not above zero is no limit."""
+
+    per_consumer: int = part("subscribeThrottlingRatePerConsumer", _INT, -1)
+    period_s: int = part("ratePeriodInSecond", _INT, 30)
+
+    @property
+    def is_limit(self) -> bool:
+        return self.per_consumer > 0 and self.period_s > 0
+
+
 def default_publish_rate(settings: Settings) -> PublishRate:
     """What the settings say of a topic."""
     return PublishRate(settings.publish_rate_messages, settings.publish_rate_bytes)
@@ -50,3 +62,8 @@ def default_subscription_dispatch_rate(settings: Settings) -> DispatchRate:
     """What the settings say of each subscription."""
     messages, size_bytes = settings.subscription_dispatch_rate_messages, settings.subscription_dispatch_rate_bytes
     return DispatchRate(messages, size_bytes, settings.dispatch_rate_relative, 1)
+
+
+def default_subscribe_rate(settings: Settings) -> SubscribeRate:
+    """What the settings say of each consumer."""
+    return SubscribeRate(settings.subscribe_rate_per_consumer, settings.subscribe_rate_period_s)

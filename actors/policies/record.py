@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from ...protocol.errors import InvalidConfiguration, MetadataError, ProtocolError
+from ...protocol.properties import Properties
 from ...runtime.rpc.messages import pack, unpack
 from ...runtime.settings.declarations import Settings
 from .effective import POLICIES
@@ -15,6 +16,7 @@ from .policy import Policy, PolicyValues
 
 _POLICIES = "policies"
 _DELETED = "deleted"
+_PROPERTIES = "properties"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ class NamespaceRecord:
     def deleted(self) -> bool:
         """Whether the namespace is being deleted, with all that is in it."""
         return self.fields.get(_DELETED) is True
+
+    @property
+    def properties(self) -> Properties:
+        """What an administrator has noted of the namespace."""
+        return cast("Properties", self.fields.get(_PROPERTIES, {}))
+
+    def with_properties(self, properties: Properties) -> "NamespaceRecord":
+        """The record with these."""
+        return NamespaceRecord({**self.fields, _PROPERTIES: properties})
 
     def as_deleted(self) -> "NamespaceRecord":
         """The record with the mark of that."""

@@ -16,10 +16,11 @@ before it refuses a newcomer, and sends it away if none comes. `check_holder` do
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Protocol
+from typing import Protocol, cast
 
 from ...protocol.errors import MagnetarError, ProducerBusy, ProducerFenced, ServiceUnitNotReady
 from ...protocol.topics import TopicName
+from ...runtime.gone import GONE
 from ..policies.effective import EffectivePolicies
 from .access_modes import NO_EPOCH, AccessMode, Decision, Grant, TopicAccess, stale_text
 from .producer import AttachedProducer, Turn
@@ -74,6 +75,11 @@ class ProducerAdmission:
     def waiting(self) -> int:
         """How many producers wait for their turn."""
         return len(self._turns)
+
+    def let_go(self) -> None:
+        """The topic is closed."""
+        self._host = cast("AdmissionHost", GONE)
+        self._check = GONE
 
     # -- coming ------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from ...protocol.entries import parse_metadata
 from ...protocol.errors import (
@@ -56,6 +56,7 @@ from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.gone import GONE
 from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
@@ -197,8 +198,8 @@ class Deduplication(PublishStage):
         self._closed = False
         self._in_doubt = False
         """Whether the ledger has to be settled before it tells what was stored."""
-        self._ready = asyncio.Event()
-        self._ready.set()
+        self._ready: asyncio.Event | None = None
+        """Set when producers may attach; None while none of them has to wait."""
 
     @property
     def in_place(self) -> bool:
@@ -225,7 +226,8 @@ class Deduplication(PublishStage):
 
     async def ready(self) -> None:
         """Wait until entries are judged, or deduplication is switched off."""
-        await self._ready.wait()
+        if self._ready is not None:
+            await self._ready.wait()
 
     def last_sequence_id(self, name: str) -> int | None:
         """The highest sequence id that a producer of that name has pushed, −1 for none. None: it is not known now, for
@@ -294,7 +296,11 @@ class Deduplication(PublishStage):
         """The topic closes, and writes its cursors next."""
         self.take_snapshot()
         self._closed = True
-        self._ready.set()
+        self._let_in()
+
+    def let_go(self) -> None:
+        """The topic is closed."""
+        self._host = cast("DeduplicationHost", GONE)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -306,10 +312,15 @@ class Deduplication(PublishStage):
     def _become(self, state: DeduplicationState) -> None:
         check_transition(TRANSITIONS, f"deduplication of {self._host.name.full}", self.state, state)
         self.state = state
-        if state in (_S.OPENING, _S.REPLAYING):
-            self._ready.clear()
-        else:
+        if state not in (_S.OPENING, _S.REPLAYING):
+            self._let_in()
+        elif self._ready is None:
+            self._ready = asyncio.Event()
+
+    def _let_in(self) -> None:
+        if self._ready is not None:
             self._ready.set()
+            self._ready = None
 
     def _work(self) -> None:
         if not self._works and self._next_step() is not None:

@@ -63,7 +63,7 @@ def new_dispatcher(
         shared.gate = Delays(host, cursor, wake)
         return shared
     news = ActiveConsumerNews(settings.active_consumer_failover_delay_ms / 1000, wake)
-    news.dispatcher = FailoverDispatcher(
+    failover = FailoverDispatcher(
         cursor,
         limits,
         count_of,
@@ -72,7 +72,8 @@ def new_dispatcher(
         held_topics=host.held_topics,
         changed=news.changed,
     )
-    return news.dispatcher
+    news.follow(failover)
+    return failover
 
 
 def fits(dispatcher: Dispatcher, consumer: AttachedConsumer, subscription_type: int) -> bool:

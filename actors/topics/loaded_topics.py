@@ -29,10 +29,10 @@ from ..compaction.topic_compaction import open_compaction_cursor
 from ..keeping.rounds import KeepingRounds, Retire
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
-from .common_state import CommonState
+from .idle_topics import IdleTopics
 from .non_persistent import NonPersistentTopic
 from .persistent import PersistentTopic
-from .topic import Topic, TopicState
+from .topic import CommonState, Topic, TopicState
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,8 @@ class Topics:
         self._open_ledger = open_ledger
         self._delete_ledger = delete_ledger
         self._claim = claim
-        self._common = CommonState()
+        self._idle = IdleTopics(settings, self.loaded, self._close)
+        self.common = CommonState(left=self._idle.client_left)
         self._tasks = Tasks()
         self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
         self._loading: dict[str, asyncio.Future[Topic]] = {}
@@ -113,6 +114,7 @@ class Topics:
         """The topic is no longer this broker's."""
         self.owned.pop(full_name, None)
         self._released.pop(full_name, None)
+        self._idle.forget(TopicName.parse(full_name))
         waiting = self._queue.pop(full_name, None)
         if waiting is not None and not waiting.done():
             waiting.set_exception(_not_ours(full_name))
@@ -147,6 +149,7 @@ class Topics:
         epoch = self.owned[full_name]
         topic = self.loaded.get(full_name)
         if topic is not None and topic.epoch == epoch and topic.state not in (TopicState.CLOSING, TopicState.CLOSED):
+            self._idle.asked_for(topic)
             return topic
         return await asyncio.shield(self._request(full_name, urgent=True))
 
@@ -221,6 +224,7 @@ class Topics:
         if self._compaction_timer is not None:
             self._compaction_timer.cancel()
         await self._rounds.close()
+        await self._idle.close()
         await self.close_all()
         await self._tasks.close()
 
@@ -265,6 +269,7 @@ class Topics:
             self._watch_compactions()
             self._rounds.start()
             self.loaded[full_name] = topic  # in the step in which its policies were read; see `PolicyWatch`
+            self._idle.is_loaded(topic)
             if not future.done():
                 future.set_result(topic)
         except Exception as error:
@@ -300,7 +305,7 @@ class Topics:
         name = TopicName.parse(full_name)
         if not name.persistent:
             policies = self.policies.of(name)
-            return NonPersistentTopic(self._env, self._settings, policies, name, epoch, self._common)
+            return NonPersistentTopic(self._env, self._settings, policies, name, epoch, self.common)
         try:
             ledger = await self._open_ledger(name, epoch)
         except StaleEpoch:
@@ -317,7 +322,7 @@ class Topics:
             await ledger.close()
             raise _not_ours(full_name)
         policies = self.policies.of(name)
-        return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self._common, self._terminated)
+        return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self.common, self._terminated)
 
     def _policies_changed(self, changed: Mapping[str, EffectivePolicies]) -> None:
         topics_too = any("://" in scope for scope in changed)
@@ -325,20 +330,32 @@ class Topics:
             name = topic.name
             if name.namespace in changed or (topics_too and name.partitioned_name in changed):
                 topic.use_policies(self.policies.of(name))
+        for full_name in self._idle.with_new_duties(changed, self.policies.of):
+            self._request(full_name, urgent=False)
+
+    # -- closing -------------------------------------------------------------------------------------------------
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
         logger.warning("this broker closes %s: %s", topic.name.full, error)
         self._close(topic)
 
-    def _close(self, topic: Topic) -> None:
+    def _close(self, topic: Topic, *, trim: bool = False) -> asyncio.Task[None] | None:
         full_name = topic.name.full
-        if self.loaded.get(full_name) is topic:
-            del self.loaded[full_name]
-            self._closing[full_name] = self._tasks.spawn(self._close_topic(topic), f"close {full_name}")
+        self._idle.closes(topic)
+        if self.loaded.get(full_name) is not topic:
+            return None
+        del self.loaded[full_name]
+        closing = self._closing[full_name] = self._tasks.spawn(
+            self._close_topic(topic, trim=trim), f"close {full_name}"
+        )
+        return closing
 
-    async def _close_topic(self, topic: Topic) -> None:
+    async def _close_topic(self, topic: Topic, *, trim: bool) -> None:
         try:
-            await topic.close()
+            if trim and isinstance(topic, PersistentTopic):
+                await topic.close(trim=True)
+            else:
+                await topic.close()
         finally:
             del self._closing[topic.name.full]
 

@@ -30,13 +30,12 @@ from ..keeping.inactivity import Inactivity
 from ..policies.effective import EffectivePolicies
 from .batch_index_acks import PartOfBatch
 from .client_bounds import check_new_consumer
-from .common_state import CommonState
 from .dispatchers import new_dispatcher
 from .producer import AttachedProducer
 from .publishing import Publishing
 from .stages import publish_stages
 from .subscription_members import MembersHost, SubscriptionMembers
-from .topic import DRAIN_TIMEOUT_S, SubscriptionStart, TopicLife, TopicState
+from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, TopicState
 
 Completion = Callable[[Position | None, BaseException | None], None]
 

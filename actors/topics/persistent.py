@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ...protocol.entries import is_batch, parse_metadata
 from ...protocol.errors import (
@@ -39,14 +40,13 @@ from ..policies.backlog_quota import QuotaType
 from ..policies.effective import EffectivePolicies
 from ..rates.dispatch import DispatchRates
 from .client_bounds import check_new_consumer, check_new_subscription
-from .common_state import CommonState
 from .deduplication import Deduplication
 from .positions import first_published, resolve, start_position
 from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
-from .subscription import Subscription
+from .subscription import Subscription, let_go
 from .subscription_members import SubscriptionMembers
-from .topic import DRAIN_TIMEOUT_S, SubscriptionStart, TopicLife, TopicState
+from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, TopicState
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,8 @@ class PersistentTopic(TopicLife):
         self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
         self.keeping = TopicKeeping(self)
         self.publishing.obstacles.append(self.keeping.check_producer)
-        self.publishing.on_left = self.keeping.inactivity.used
+        self.publishing.on_left = self.keeping.inactivity.left
+        self.keeping.inactivity.on_left = partial(common.left, name)
         self._on_terminal = on_terminal
         self._creating = asyncio.Lock()
         self._closed: asyncio.Event | None = None
@@ -298,10 +299,10 @@ class PersistentTopic(TopicLife):
 
     def subscription_ended(self, subscription: SubscriptionMembers) -> None:
         """A subscription was deleted, or a reader has left."""
-        self.keeping.inactivity.used()
         key = (subscription.name, subscription.durable)
         if self.subscriptions.get(key) is subscription:
             del self.subscriptions[key]
+        self.keeping.inactivity.left()
 
     def cursor_moved(self) -> None:
         """A cursor left a ledger: perhaps something can be trimmed."""
@@ -404,9 +405,10 @@ class PersistentTopic(TopicLife):
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
+    async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S, trim: bool = False) -> None:
         """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, write the
-        cursors, close the ledger. Concurrent callers wait for the first one."""
+        cursors, close the ledger. With `trim` the ledgers that nothing needs are deleted. Concurrent callers wait for
+        the first one."""
         if self._closed is not None:
             await self._closed.wait()
             return
@@ -428,13 +430,14 @@ class PersistentTopic(TopicLife):
             self.keeping.note_idle()
             await self._tasks.close()
             try:
-                await self.ledger.close()
+                await (self.ledger.close(trim=True) if trim else self.ledger.close())
             except MagnetarError as error:
                 # The next owner of the topic recovers the ledger; cursors go back to their last written state.
                 logger.warning("%s did not close cleanly: %s", self.name.full, error)
         finally:
             self._become(TopicState.CLOSED)
             self._closed.set()
+            _let_go(self)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -460,3 +463,13 @@ def _dispatch_limits(settings: Settings, policies: EffectivePolicies) -> Limits:
         settings.key_shared_look_ahead_max_per_consumer,
         settings.key_shared_look_ahead_max,
     )
+
+
+def _let_go(topic: PersistentTopic) -> None:
+    """The topic is closed: nothing that belongs to it refers to it any longer (see `runtime.gone`)."""
+    topic.ledger.on_appended.clear()
+    topic.ledger.on_fenced.clear()
+    for subscription in topic.subscriptions.values():
+        let_go(subscription)
+    for part in (topic.publishing, topic.deduplication, topic.compaction, topic.keeping):
+        part.let_go()

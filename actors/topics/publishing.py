@@ -19,7 +19,7 @@ failure, and when nothing is pending), storing (managed ledger), and each stage'
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from ...protocol.commands import send_error, send_receipt
 from ...protocol.errors import (
@@ -34,6 +34,7 @@ from ...protocol.errors import (
 )
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
+from ...runtime.gone import GONE
 from ...runtime.meter import Meter
 from .access_modes import NO_EPOCH
 from .admission import AdmissionHost, EpochStore, MemoryEpoch, ProducerAdmission
@@ -155,7 +156,8 @@ class Publishing:
         self.on_left: Callable[[], None] = lambda: None
         """Called when a producer has left."""
         self._partition = host.name.partition
-        self._drained = asyncio.Event()
+        self._drained: asyncio.Event | None = None
+        """Made for the first caller that waits."""
 
     def use_stages(self, stages: tuple[PublishStage, ...]) -> None:
         """Entries that arrive from now on, and new producers, meet these stages. Entries that are on their way keep
@@ -193,6 +195,12 @@ class Publishing:
         """A producer left; what it has under way is completed without it."""
         self._admission.remove(producer)
         self.on_left()
+
+    def let_go(self) -> None:
+        """The topic is closed."""
+        self._host = cast("PublishHost", GONE)
+        self._admission.let_go()
+        self.obstacles.clear()
 
     def disconnect_all(self) -> None:
         """Send every producer away with CLOSE_PRODUCER; its client looks up again and resends what has no receipt."""
@@ -356,7 +364,8 @@ class Publishing:
             self._finish_refusal(producer)
         self.pending -= 1
         if self.pending == 0:
-            self._drained.set()
+            if self._drained is not None:
+                self._drained.set()
             if self._host.state is not OPEN:
                 self._host.nothing_pending()
 
@@ -373,5 +382,7 @@ class Publishing:
     async def drained(self) -> None:
         """Wait until no publish is under way."""
         if self.pending:
+            if self._drained is None:
+                self._drained = asyncio.Event()
             self._drained.clear()
             await self._drained.wait()

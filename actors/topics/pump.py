@@ -12,12 +12,13 @@ Left to others: what to read and who gets it (dispatcher), who is attached (subs
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
 from ...protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
 from ...protocol.message_id import Position
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.gone import GONE
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
 from ..rates.dispatch import DispatchLimit
@@ -238,6 +239,11 @@ class Pump:
         if self._recall is not None:
             self._recall.cancel()
             self._recall = None
+
+    def let_go(self) -> None:
+        """The topic is closed."""
+        self._host = cast("PumpHost", GONE)
+        self._describe = GONE
 
 
 def runs(positions: Iterable[Position]) -> list[tuple[Position, Position]]:

@@ -5,7 +5,8 @@ Its states, and who is attached: `subscription_members`.
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
+from weakref import ref
 
 from ...protocol.errors import (
     CumulativeAcknowledgementNotAllowedError,
@@ -14,6 +15,7 @@ from ...protocol.errors import (
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...protocol.topic_figures import SubscriptionFigures
+from ...runtime.gone import GONE
 from ...runtime.meter import Meter
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import SideLedgers
@@ -25,6 +27,7 @@ from ..dispatch.delay_gate import Delays
 from ..dispatch.delayed import DelayedEntries
 from ..dispatch.dispatcher import Dispatcher, Limits
 from ..dispatch.shared import SharedDispatcher
+from ..keeping.checks import TopicChecks
 from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks, PartOfBatch
 from .dispatchers import new_dispatcher
@@ -40,6 +43,8 @@ class SubscriptionHost(MembersHost, Protocol):
     dispatch_bytes_max: int
     counts: MessageCounts
 
+    @property
+    def keeping(self) -> TopicChecks: ...
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
     async def seek(
         self, subscription: "Subscription", *, position: Position | None = None, publish_time_ms: int | None = None
@@ -57,14 +62,14 @@ class Subscription(SubscriptionMembers):
         super().__init__(host, name, durable=durable, grace_s=grace_s)
         self.cursor = cursor
         self.host = host
-        self._pump = Pump(host, name, self.figures)
+        self.pump = Pump(host, name, self.figures)
         self._count_of = host.counts.of
         if host.settings.acknowledgment_at_batch_index_level_enabled:
-            self._pump.index_acks = BatchIndexAcks(cursor, host.counts)
-            self._count_of = self._pump.index_acks.open_count
+            self.pump.index_acks = BatchIndexAcks(cursor, host.counts)
+            self._count_of = self.pump.index_acks.open_count
         self._ledger_id = cursor.first_unacknowledged[0]
         self._mark_delete = cursor.mark_delete_position
-        self._last_mark_delete_ms = 0
+        self.last_mark_delete_ms = 0
         self.idle_since_ms = cursor.idle_since_ms or host.env.clock.now_ms()
         """Since when it has had no consumer, as far as is known; 0 while it has one."""
         self.expired = Meter(self._loop.time())
@@ -76,14 +81,17 @@ class Subscription(SubscriptionMembers):
     def use_dispatcher(self, dispatcher: Dispatcher | None) -> None:
         super().use_dispatcher(dispatcher)
         self.idle_since_ms = 0 if dispatcher is not None else self.host.env.clock.now_ms()
-        self._pump.dispatcher = dispatcher
+        self.pump.dispatcher = dispatcher
+        if dispatcher is None:
+            self.host.keeping.inactivity.left()
 
     def new_dispatcher(self, subscription_type: int, consumer: AttachedConsumer) -> Dispatcher:
         view = CompactedCursor(self.cursor, self.host.ledger.compacted)
         single = subscription_type in (CommandSubscribe.Exclusive, CommandSubscribe.Failover)
         cursor = view if single else self.cursor
         made = new_dispatcher(self.host, self.name, cursor, subscription_type, consumer, self._count_of, self.wake)
-        view.wanted = lambda: _reads_compacted(made)
+        dispatcher = ref(made)  # it has the view, so a reference would be a cycle
+        view.wanted = lambda: (one := dispatcher()) is not None and _reads_compacted(one)
         if isinstance(made, SharedDispatcher) and isinstance(made.gate, Delays) and self.cursor.side is not None:
             made.gate.use_spill(partial(_new_buckets, self, self.cursor.side, made.slots))
         return made
@@ -94,17 +102,17 @@ class Subscription(SubscriptionMembers):
         return self.dispatcher is not None and _reads_compacted(self.dispatcher)
 
     def wake(self) -> None:
-        self._pump.wake()
+        self.pump.wake()
 
     def check(self) -> None:
-        self._pump.check()
+        self.pump.check()
 
     def use_limits(self, limits: Limits) -> None:
-        self._pump.use_limits(limits)
+        self.pump.use_limits(limits)
 
     def use_rates(self, limits: tuple[DispatchLimit, ...]) -> None:
         """Dispatch stays within these from now on."""
-        self._pump.use_rates(limits)
+        self.pump.use_rates(limits)
 
     # -- what consumers ask for ----------------------------------------------------------------------------------
 
@@ -116,7 +124,7 @@ class Subscription(SubscriptionMembers):
         `parts` are single messages of batches, ignored where the broker has that switched off. Raises NotAllowedError
         at the first of them that is beyond the bounds of what a cursor keeps.
         """
-        dispatcher = self._pump.dispatcher
+        dispatcher = self.pump.dispatcher
         if dispatcher is None or self.closed:
             return
         tail = self.host.ledger.last_confirmed
@@ -125,9 +133,9 @@ class Subscription(SubscriptionMembers):
         unblocked = dispatcher.acknowledged(consumer, positions)
         self.cursor.acknowledge(positions)
         consumer.note_acknowledged(len(positions), self._note_moved())
-        if parts and self._pump.index_acks is not None:
+        if parts and self.pump.index_acks is not None:
             written = [part for part in parts if (0, 0) <= part.position <= tail]
-            unblocked |= self._pump.index_acks.acknowledge(dispatcher, consumer, written)
+            unblocked |= self.pump.index_acks.acknowledge(dispatcher, consumer, written)
             consumer.note_acknowledged(len(written), self._note_moved())
         if unblocked or dispatcher.blocked:
             self.wake()
@@ -138,7 +146,7 @@ class Subscription(SubscriptionMembers):
         Raises CumulativeAcknowledgementNotAllowedError on Shared and Key_Shared, NotAllowedError for a position never
         written.
         """
-        dispatcher = self._pump.dispatcher
+        dispatcher = self.pump.dispatcher
         if dispatcher is None or self.closed:
             return
         if dispatcher.tracks_pending:
@@ -176,7 +184,7 @@ class Subscription(SubscriptionMembers):
         mark_delete = self.cursor.mark_delete_position
         if mark_delete != self._mark_delete:
             self._mark_delete = mark_delete
-            self._last_mark_delete_ms = now_ms
+            self.last_mark_delete_ms = now_ms
         ledger_id = self.cursor.first_unacknowledged[0]
         if ledger_id != self._ledger_id:
             self._ledger_id = ledger_id
@@ -239,7 +247,7 @@ class Subscription(SubscriptionMembers):
 
     def _close(self) -> None:
         super()._close()
-        self._pump.stop()
+        self.pump.stop()
 
     @property
     def mark_delete_position(self) -> Position:
@@ -259,7 +267,7 @@ class Subscription(SubscriptionMembers):
 
     def figures(self, now_s: float) -> SubscriptionFigures:
         members = self.consumers
-        dispatcher = self._pump.dispatcher
+        dispatcher = self.pump.dispatcher
         gate = dispatcher.gate if dispatcher is not None else None
         keys = dispatcher.key_figures() if dispatcher is not None else {}
         consumers = [member.figures(now_s, keys.get(member)) for member in members]
@@ -281,7 +289,7 @@ class Subscription(SubscriptionMembers):
             backlog_bytes=self.cursor.backlog_bytes,
             acknowledged_ranges=self.cursor.acknowledged_ranges,
             last_flow_ms=self.last_flow_ms,
-            last_mark_delete_ms=self._last_mark_delete_ms,
+            last_mark_delete_ms=self.last_mark_delete_ms,
             expired_entries=self.expired.messages,
             expire_rate=self.expired.message_rate(now_s),
             last_expire_ms=self.last_expire_ms,
@@ -304,3 +312,25 @@ def _new_buckets(
 
     host, cursor = subscription.host, subscription.cursor
     return DelayBuckets(host, cursor, side, index, slots=slots, changed=changed, unreadable=unreadable)
+
+
+def counts_of(subscription: Subscription) -> list[list[int]]:
+    """What statistics count since the topic was loaded, for `resume`."""
+    meters = [meter.counts for meter in (*subscription.meters, subscription.expired)]
+    times = [subscription.last_flow_ms, subscription.last_expire_ms, subscription.idle_since_ms]
+    return [*meters, [*times, subscription.last_mark_delete_ms]]
+
+
+def resume(subscription: Subscription, counts: Sequence[Sequence[int]]) -> None:
+    """Go on with the counts of the instance that went to rest."""
+    *meters, times = counts
+    for meter, kept in zip((*subscription.meters, subscription.expired), meters, strict=True):
+        meter.resume(kept)
+    subscription.last_flow_ms, subscription.last_expire_ms, subscription.idle_since_ms = times[:3]
+    subscription.last_mark_delete_ms = times[3]
+
+
+def let_go(subscription: Subscription) -> None:
+    """The topic is closed: see `runtime.gone`."""
+    subscription.topic = subscription.host = cast("SubscriptionHost", GONE)
+    subscription.pump.let_go()

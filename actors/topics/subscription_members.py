@@ -121,6 +121,8 @@ class SubscriptionMembers(SubscriptionActs):
         self._out = Meter(now_s)
         self._acknowledged = Meter(now_s)
         self._redelivered = Meter(now_s)
+        self.meters = (self._out, self._acknowledged, self._redelivered)
+        """What its consumers that have left got, acknowledged, and got again."""
 
     # -- what implementations say --------------------------------------------------------------------------------
 

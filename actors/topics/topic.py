@@ -16,8 +16,10 @@ States of a topic:
   belongs.
 """
 
+import asyncio
 import enum
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from ...protocol.errors import ServiceUnitNotReady
@@ -26,8 +28,12 @@ from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
+from ..compaction.topic_compaction import RUNNING_MAX
+from ..dispatch.failover import HeldTopics
 from ..keeping.checks import TopicChecks
 from ..policies.effective import EffectivePolicies
+from ..rates.subscribe import SubscribeRates
+from .message_counts import MessageCounts
 from .producer import PublishTarget
 from .subscription_members import SubscriptionMembers
 
@@ -161,6 +167,20 @@ class Topic(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class CommonState:
+    """What the topics of one broker have in common."""
+
+    counts: MessageCounts = field(default_factory=MessageCounts)
+    held_topics: HeldTopics = field(default_factory=HeldTopics)
+    subscribes: SubscribeRates = field(default_factory=SubscribeRates)
+    """How often consumers subscribe."""
+    left: Callable[[TopicName], None] = lambda name: None
+    """Called when a client has left a topic."""
+    compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RUNNING_MAX))
+    """Held by each compaction that runs."""
+
+
 class TopicLife:
     """The states of a topic, and the tasks that end with it: what all implementations share."""
 
@@ -173,6 +193,11 @@ class TopicLife:
     def is_open(self) -> bool:
         """Whether the topic takes clients."""
         return self.state is TopicState.OPEN
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether something is under way for the topic."""
+        return len(self._tasks) > 0
 
     def check_open(self) -> None:
         """Raise ServiceUnitNotReady unless the topic takes clients."""

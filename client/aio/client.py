@@ -7,6 +7,7 @@ from dataclasses import asdict
 from ...protocol.errors import AlreadyClosed, OperationNotSupported
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
+from ..consuming.message import Message
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -63,7 +64,7 @@ class AsyncClient:
         tls_validate_hostname: bool = False,
         logger: object = None,
         connection_timeout_ms: int = 10_000,
-        listener_name: object = None,
+        listener_name: str | None = None,
         tls_private_key_file_path: object = None,
         tls_certificate_file_path: object = None,
         **options: object,
@@ -73,7 +74,8 @@ class AsyncClient:
         Logs go to the standard `logging`.
 
         Args:
-            service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. None finds the cluster through Ray.
+            service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers
+                forward to the others, which the client does not reach. None finds the cluster through Ray.
             authentication: Not supported. Leave it out.
             operation_timeout_seconds: Seconds that creating a producer, subscribing and seeking may take.
             io_threads: Accepted without effect.
@@ -89,7 +91,7 @@ class AsyncClient:
             tls_validate_hostname: Not supported. Leave it out.
             logger: Not supported. Leave it out.
             connection_timeout_ms: Milliseconds that opening a connection may take.
-            listener_name: Not supported. Leave it out.
+            listener_name: The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.
             tls_private_key_file_path: Not supported. Leave it out.
             tls_certificate_file_path: Not supported. Leave it out.
             options: Other fields of `ClientConfiguration`.
@@ -232,9 +234,13 @@ class AsyncClient:
         dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         is_pattern_topic: bool = False,
+        message_listener: Callable[[AsyncConsumer, Message], object] | None = None,
+        pattern_auto_discovery_period: int = 60,
         **options: object,
     ) -> AsyncConsumer:
         """Create a consumer. The broker creates the topic and the subscription if they do not exist.
+
+        The client calls a `message_listener` on the event loop, and awaits what it returns before the next message.
 
         Args:
             topic: A topic's name in any form, a list of names, or a compiled pattern.
@@ -266,6 +272,10 @@ class AsyncClient:
             dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
             crypto_failure_action: What happens to a message that cannot be decrypted.
             is_pattern_topic: Whether `topic` is the text of a pattern.
+            message_listener: Called as `listener(consumer, message)`, for one message at a time. A coroutine function
+                is awaited. A plain function must not block.
+            pattern_auto_discovery_period: Seconds between two looks for topics that match the pattern, or that a list
+                names.
             options: Other fields of `ConsumerConfiguration`.
 
         Returns:
@@ -298,9 +308,12 @@ class AsyncClient:
         crypto_key_reader: CryptoKeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        reader_listener: Callable[[AsyncReader, Message], object] | None = None,
         **options: object,
     ) -> AsyncReader:
         """Create a reader that begins behind a message.
+
+        The client calls a `reader_listener` on the event loop, and awaits what it returns before the next message.
 
         Args:
             topic: A topic's name in any form, or a list of names.
@@ -313,6 +326,8 @@ class AsyncClient:
             crypto_key_reader: Where the private keys come from.
             start_message_id_inclusive: Start at the start message, not behind it.
             crypto_failure_action: What happens to a message that cannot be decrypted.
+            reader_listener: Called as `listener(reader, message)`, for one message at a time. A coroutine function is
+                awaited. A plain function must not block.
             options: Other fields of `ReaderConfiguration`.
 
         Returns:

@@ -18,11 +18,14 @@ from ..core.message_id import MessageId, TopicMessageId
 from ..core.threading_bridge import LoopSignal
 from ..letters.handling import retry_is_off
 from .facts import ConsumerFacts
+from .listeners import consumer_has_listener
+from .listening import LoopListener
+from .pausing import Pausing
 
 T = TypeVar("T")
 
 
-class AsyncConsumer(ConsumerFacts):
+class AsyncConsumer(ConsumerFacts, Pausing):
     """Consumes topics under a subscription. Made by `AsyncClient.subscribe`."""
 
     def __init__(self, core: Core, consumer: TopicConsumer) -> None:
@@ -36,6 +39,15 @@ class AsyncConsumer(ConsumerFacts):
         listener, events = consumer.configuration.consumer_event_listener, consumer.receive_queue.events
         if listener is not None and events is not None:
             events.deliver_to(partial(tell, listener, self))
+        self._listener = None
+        heard = consumer.configuration.message_listener
+        if heard is not None:
+            self._listener = self._listen(self._receive_queue.take, partial(heard, self))
+
+    def _listen(self, take: Callable[[], Message | None], handle: Callable[[Message], object]) -> LoopListener:
+        """Hand all messages to come to `handle`, in a task that ends with the consumer."""
+        started = self._consumer.listening = LoopListener(self._consumer, self._arrival, take, handle)
+        return started
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Receive the next message, waiting for it.
@@ -51,7 +63,10 @@ class AsyncConsumer(ConsumerFacts):
             AlreadyClosed: If the consumer is closed.
             MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
                 say which message. It stays unacknowledged, and the next call goes on.
+            InvalidConfiguration: If the messages go to a listener.
         """
+        if self._listener is not None:
+            raise consumer_has_listener()
         return await self._take(self._receive_queue.take, timeout_millis)
 
     async def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> Messages:
@@ -71,7 +86,10 @@ class AsyncConsumer(ConsumerFacts):
             AlreadyClosed: If the consumer is closed.
             MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
                 say which message. It stays unacknowledged, and the next call goes on.
+            InvalidConfiguration: If the messages go to a listener.
         """
+        if self._listener is not None:
+            raise consumer_has_listener()
         return await self._take(lambda: self._receive_queue.take_many(messages_max) or None, timeout_millis)
 
     async def _take(self, take: Callable[[], T | None], timeout_millis: int | None) -> T:
@@ -99,7 +117,10 @@ class AsyncConsumer(ConsumerFacts):
             AlreadyClosed: If the consumer is closed.
             MagnetarError: Why the subscription ended, or why the next message cannot be opened. In that case `details`
                 say which message. It stays unacknowledged, and the next call goes on.
+            InvalidConfiguration: If the messages go to a listener.
         """
+        if self._listener is not None:
+            raise consumer_has_listener()
         policy = self._consumer.configuration.batch_receive_policy or ConsumerBatchReceivePolicy()
         messages: list[Message] = []
         size = 0
@@ -250,7 +271,8 @@ class AsyncConsumer(ConsumerFacts):
     async def close(self) -> None:
         """Send waiting acknowledgements and close the consumer.
 
-        A second call does nothing.
+        A listener gets no further message. The call waits up to 5 s for the one that it handles, then cancels it; a
+        listener that calls this itself goes on. A second call does nothing.
         """
         await self._consumer.close()
 

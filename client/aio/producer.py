@@ -13,7 +13,7 @@ from ..core.threading_bridge import LoopSignal
 from ..producing.outbox import Outbox, SendCallback, ignore
 from ..producing.partition_producer import Failing
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms, payload_of
+from ..producing.topic_producer import TopicProducer, check_attributes, delivery_time_ms, payload_of, payloads_of
 from .facts import ProducerFacts
 
 
@@ -148,7 +148,7 @@ class AsyncProducer(ProducerFacts):
         """
         if self._closed:
             raise AlreadyClosed("the producer is closed: create a new one")
-        contents = [as_bytes(payload) for payload in payloads]
+        contents = payloads_of(payloads)
         if not contents:
             return []
         outcome, future = self._outcome(len(contents))

@@ -6,11 +6,11 @@ taken, so that the broker keeps no backlog.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 from ...protocol.errors import MagnetarError, OperationNotSupported
 from ...protocol.message_id import Position
-from ..consuming.hash_ranges import key_hash
 from ..consuming.message import Message
 from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.start_filter import StartFilter
@@ -19,6 +19,8 @@ from ..core.configuration import ConsumerConfiguration, InitialPosition, ReaderC
 from ..core.context import Core
 from ..core.message_id import MessageId
 from .consumer import AsyncConsumer
+from .hash_ranges import key_hash
+from .listeners import reader_has_listener
 
 
 class TopicReader:
@@ -197,6 +199,20 @@ class AsyncReader(ReaderFacts):
     def __init__(self, core: Core, reader: TopicReader) -> None:
         self._reader = reader
         self._consumer = AsyncConsumer(core, reader.consumer)
+        heard = reader.configuration.reader_listener
+        self._has_listener = heard is not None
+        if heard is not None:
+            self._consumer._listen(self._take, partial(heard, self))  # pyright: ignore[reportPrivateUsage] (the other face of the same)
+
+    def _take(self) -> Message | None:
+        try:
+            message = self._reader.consumer.receive_queue.take()
+        except MagnetarError as error:
+            self._reader.missed(error)
+            raise
+        if message is not None:
+            self._reader.took(message)
+        return message
 
     def is_open(self) -> bool:
         """Return whether messages may still come.
@@ -219,7 +235,10 @@ class AsyncReader(ReaderFacts):
             Timeout: If no message comes in time.
             AlreadyClosed: If the reader is closed.
             MagnetarError: Why the reader ended, or why the next message cannot be opened.
+            InvalidConfiguration: If the messages go to a listener.
         """
+        if self._has_listener:
+            raise reader_has_listener()
         try:
             message = await self._consumer.receive(timeout_millis)
         except MagnetarError as error:
@@ -257,6 +276,7 @@ class AsyncReader(ReaderFacts):
     async def close(self) -> None:
         """Close the reader.
 
-        A second call does nothing.
+        A listener gets no further message. The call waits up to 5 s for the one that it handles, then cancels it; a
+        listener that calls this itself goes on. A second call does nothing.
         """
         await self._consumer.close()

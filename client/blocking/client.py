@@ -9,6 +9,7 @@ from typing import Any
 from ...protocol.errors import AlreadyClosed
 from ...protocol.topics import TopicName
 from ..aio.client import topic_partitions
+from ..aio.listeners import check_called_on_thread
 from ..aio.reader import TopicReader
 from ..consuming.message import Message
 from ..consuming.topic_consumer import TopicConsumer
@@ -71,7 +72,7 @@ class Client:
         tls_validate_hostname: bool = False,
         logger: object = None,
         connection_timeout_ms: int = 10_000,
-        listener_name: object = None,
+        listener_name: str | None = None,
         tls_private_key_file_path: object = None,
         tls_certificate_file_path: object = None,
         **options: object,
@@ -81,7 +82,8 @@ class Client:
         Logs go to the standard `logging`.
 
         Args:
-            service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. None finds the cluster through Ray.
+            service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers
+                forward to the others, which the client does not reach. None finds the cluster through Ray.
             authentication: Not supported. Leave it out.
             operation_timeout_seconds: Seconds that creating a producer, subscribing and seeking may take.
             io_threads: Accepted without effect.
@@ -97,7 +99,7 @@ class Client:
             tls_validate_hostname: Not supported. Leave it out.
             logger: Not supported. Leave it out.
             connection_timeout_ms: Milliseconds that opening a connection may take.
-            listener_name: Not supported. Leave it out.
+            listener_name: The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.
             tls_private_key_file_path: Not supported. Leave it out.
             tls_certificate_file_path: Not supported. Leave it out.
             options: Other fields of `ClientConfiguration`.
@@ -228,6 +230,7 @@ class Client:
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        is_pattern_topic: bool = False,
         **options: object,
     ) -> Consumer:
         """Create a consumer. The broker creates the topic and the subscription if they do not exist.
@@ -266,6 +269,7 @@ class Client:
             regex_subscription_mode: Which topics a pattern takes.
             dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
             crypto_failure_action: What happens to a message that cannot be decrypted.
+            is_pattern_topic: Whether `topic` is the text of a pattern.
             options: Other fields of `ConsumerConfiguration`.
 
         Returns:
@@ -419,6 +423,7 @@ class Client:
 
     def open_consumer(self, configuration: ConsumerConfiguration) -> TopicConsumer:
         """What a consumer of this configuration is the face of."""
+        check_called_on_thread("message_listener", configuration.message_listener)
         self._check_open()
         consumer = self.running.run(open_consumer(self.running.core, configuration))
         self._made[consumer] = None
@@ -426,6 +431,7 @@ class Client:
 
     def open_reader(self, configuration: ReaderConfiguration) -> TopicReader:
         """What a reader of this configuration is the face of."""
+        check_called_on_thread("reader_listener", configuration.reader_listener)
         self._check_open()
         reader = TopicReader(self.running.core, configuration)
         self.running.run(reader.open())

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
-from ...protocol.errors import InvalidConfiguration, Timeout
+from ...protocol.errors import Timeout
 from ..aio.consumer import is_enough
 from ..aio.facts import ConsumerFacts
+from ..aio.listeners import consumer_has_listener
+from ..aio.pausing import Pausing
 from ..consuming.intercepted import InterceptedConsumer
 from ..consuming.message import Message
 from ..consuming.messages import Messages
@@ -19,7 +21,7 @@ from .pickling import Opener, OpensLater
 from .receiving import Listener, Receiver
 
 
-class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
+class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
     """Consumes topics under a subscription, from any thread. Made by `Client.subscribe`.
 
     Pickles as its client and configuration: the copy subscribes again when it is first used.
@@ -37,7 +39,7 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
             consumer.show_as(self)
         self._messages = consumer.receive_queue.messages
         self._receiver = Receiver(client.running, consumer)
-        self._listener: Listener | None = None
+        self._listener = None
         listener = consumer.configuration.message_listener
         if listener is not None:
             self._listener = Listener(
@@ -79,9 +81,7 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
                 return self._messages.popleft()
             except IndexError:
                 return self._receiver.receive(timeout_millis)
-        raise InvalidConfiguration(
-            "this consumer has a listener, which gets its messages: subscribe without one to call receive"
-        )
+        raise consumer_has_listener()
 
     def receive_many(self, messages_max: int, timeout_millis: int | None = None) -> Messages:
         """Receive what is here, or the first message to come.
@@ -103,9 +103,7 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
             InvalidConfiguration: If the messages go to a listener.
         """
         if self._listener is not None:
-            raise InvalidConfiguration(
-                "this consumer has a listener, which gets its messages: subscribe without one to call receive"
-            )
+            raise consumer_has_listener()
         return self._receive_queue.take_many(messages_max) or self._receiver.receive_many(messages_max, timeout_millis)
 
     def batch_receive(self) -> list[Message]:
@@ -214,27 +212,6 @@ class Consumer(ConsumerFacts, OpensLater[ConsumerConfiguration]):
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages delivered again."""
         self._running.run(_later(self._consumer.redeliver_unacknowledged_messages))
-
-    def pause_message_listener(self) -> None:
-        """Pause the listener after the message that it handles now.
-
-        Raises:
-            InvalidConfiguration: If there is no listener.
-        """
-        self._the_listener().pause()
-
-    def resume_message_listener(self) -> None:
-        """Resume the listener.
-
-        Raises:
-            InvalidConfiguration: If there is no listener.
-        """
-        self._the_listener().resume()
-
-    def _the_listener(self) -> "Listener":
-        if self._listener is None:
-            raise InvalidConfiguration("this consumer has no listener: pass message_listener to subscribe")
-        return self._listener
 
     def seek(self, messageid: SeekTarget) -> None:
         """Move the subscription to a message or to a publish time.

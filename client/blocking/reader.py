@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from ...protocol.errors import InvalidConfiguration, MagnetarError
+from ...protocol.errors import MagnetarError
+from ..aio.listeners import reader_has_listener
 from ..aio.reader import ReaderFacts, TopicReader
 from ..consuming.message import Message
 from ..consuming.topic_consumer import SeekTarget
@@ -65,11 +66,10 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
             Timeout: If no message comes in time.
             AlreadyClosed: If the reader is closed.
             MagnetarError: Why the reader ended, or why the next message cannot be opened.
+            InvalidConfiguration: If the messages go to a listener.
         """
         if self._listener is not None:
-            raise InvalidConfiguration(
-                "this reader has a listener, which gets its messages: create it without one to call read_next"
-            )
+            raise reader_has_listener()
         return self._next(timeout_millis)
 
     def has_message_available(self) -> bool:

@@ -1,23 +1,19 @@
 """How blocking faces take messages from a receive queue: by a call that waits, or by a thread that calls a listener."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from ...protocol.errors import MagnetarError, OperationNotSupported, Timeout
+from ..aio.listeners import LISTENER_STOP_TIMEOUT_S, log_failure, log_missing
 from ..consuming.message import Message
 from ..consuming.messages import Messages
 from ..consuming.receive_queue import ReceiveQueue
 from ..consuming.topic_consumer import TopicConsumer
 from .loop import Running
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
-LISTENER_STOP_TIMEOUT_S = 5.0
 
 
 class Receiver:
@@ -116,12 +112,12 @@ class Listener:
                 message = self._receive()
                 self._going.wait()
             except MagnetarError as error:
-                if self._receive_queue.failure is None:
-                    logger.error("the listener on %s gets no message: %s", self._topic, error)
-                    continue
-                logger.info("the listener on %s ends: %s", self._topic, error)
-                return
+                ended = self._receive_queue.failure is not None
+                log_missing(self._topic, error, ended=ended)
+                if ended:
+                    return
+                continue
             try:
                 self._handle(message)
             except Exception:  # the application's; no caller waits for it
-                logger.exception("a listener on %s failed", self._topic)
+                log_failure(message)

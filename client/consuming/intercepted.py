@@ -44,6 +44,8 @@ class InterceptedConsumer(TopicConsumer):
         self._told([message], lambda: TopicConsumer.acknowledge_cumulative(self, message), cumulative=True)
 
     async def close(self) -> None:
+        if self.listening is not None:
+            await self.listening.stop()
         if not self.topics.closed:
             await super().close()
             self._each(lambda one: one.close())

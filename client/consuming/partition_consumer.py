@@ -13,8 +13,7 @@ Chunks become messages before they are queued (`chunk_receiver`).
 An entry that cannot be opened (`undelivered`) frees its permits like any other and is never acknowledged; `receive`
 fails with the reason. A durable subscription keeps it: cumulative acknowledgement leaves it out (`acknowledgements`).
 
-Invariant: permits at the broker + messages in unopened entries + `_credit` = `queue_size` (a batch may exceed it by
-its own size, because brokers send whole batches).
+`permits` has the flow permits, and their invariant.
 """
 
 import asyncio
@@ -25,7 +24,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ...protocol.ack_sets import open_messages
-from ...protocol.commands import flow
 from ...protocol.entries import parse_entry, parse_metadata
 from ...protocol.errors import (
     AlreadyClosed,
@@ -56,6 +54,7 @@ from .chunk_receiver import ChunkReceiver
 from .chunks import is_chunk
 from .entry_kinds import entry_kind
 from .message import Message, ReceivedEntry
+from .permits import Permits
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
@@ -95,7 +94,7 @@ class PartitionConsumer:
         self._core = core
         self._configuration = configuration
         self._receive_queue = queue
-        self._queue_size = queue_size
+        self.permits = Permits(self.registration, queue, queue_size, core.handover)
         self._entry_of = entry_kind(core, configuration)
         self._durable = start is None
         self.active_changed: Callable[[bool], None] | None = None
@@ -112,10 +111,6 @@ class PartitionConsumer:
         """Where to go on if a seek fails."""
         self._target: tuple[MessageId | int, bool] = (MessageId.earliest, True)
         """Of the last seek."""
-        self._credit = 0
-        self._subscriptions = 0
-        self._granted = 0
-        """Permits at the broker, without a queue; below zero after a batch of several messages."""
         self._last_arrived: tuple[int, int] | None = None
         self._resumed_at: tuple[int, int] | None = None
         """Of a non-durable subscription: the entry that the last SUBSCRIBE named, until something behind it comes."""
@@ -190,8 +185,6 @@ class PartitionConsumer:
         await self.registration.attempt(self._command, CommandSuccess)
         connection = self.registration.connection
         assert connection is not None
-        self._subscriptions += 1
-        self._granted = 0
         if self._durable:
             self._void_queue()
             if not self._sought:
@@ -200,15 +193,13 @@ class PartitionConsumer:
             self._sought = False
         else:
             self._resumed_at = self._last_arrived
-        with self._receive_queue.lock:
-            queued = self._receive_queue.queued(self)  # at once with the credit: what is opened in between counts once
-            self._credit = 0
+        granted = self.permits.begin(self)
         # First what is acknowledged, so that it is not delivered again.
         self.acks.subscribed()
-        if self._queue_size > queued:
-            connection.write(flow(self.registration.id, self._queue_size - queued))
+        if granted:
+            self.permits.send(granted)
         if self._receive_queue.waiting:
-            self.ask_for_one()
+            self.permits.ask_for_one()
         self._wake_waiters()
 
     def _command(self, consumer_id: int, request_id: int) -> CommandSubscribe:
@@ -296,7 +287,7 @@ class PartitionConsumer:
         else:
             if self._chunks.awaited:
                 self._chunks.came(position)
-        self._granted -= received.permits
+        self.permits.outstanding -= received.permits
         if self._resumed_at is not None and not self._seeking:
             if position <= self._resumed_at:  # it is queued, or with the application: not acknowledged for it here
                 self.leave_out(received.permits)
@@ -339,18 +330,18 @@ class PartitionConsumer:
     def _pass_over(self, entry: bytes, command: CommandMessage) -> None:
         """An entry came that goes no further."""
         count = _permits_perhaps(entry, command)
-        self._granted -= count
+        self.permits.outstanding -= count
         self.leave_out(count)
 
     def leave_out(self, messages: int) -> None:
         """What came is not for the application: have the broker send something else instead."""
         with self._receive_queue.lock:
-            self._credit_messages(messages)
-        self.ask_for_one()
+            self.permits.free(messages)
+        self.permits.ask_for_one()
 
     def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
         """See `receive_queue.Source`; called under the receive queue's lock."""
-        self._credit_messages(entry.permits)
+        self.permits.free(entry.permits)
         try:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
         except Discarded as error:
@@ -370,32 +361,6 @@ class PartitionConsumer:
             self.acks.given(entry)
         return messages
 
-    # ---- Permits ----
-
-    def _credit_messages(self, count: int) -> None:
-        """So many messages left the queue; tell the broker when it is half empty. Called under the receive queue's
-        lock.
-        """
-        if not self._queue_size:
-            return
-        self._credit += count
-        if self._credit >= (self._queue_size // 2 or 1):
-            self._core.handover.wake(self._grant, self._credit, self._subscriptions)
-            self._credit = 0
-
-    def _grant(self, permits: int, subscription: int) -> None:
-        connection = self.registration.connection
-        if connection is not None and subscription == self._subscriptions:
-            connection.write(flow(self.registration.id, permits))
-
-    def ask_for_one(self) -> None:
-        """Without a queue: a caller waits for a message, so ask for one unless that is in progress."""
-        connection = self.registration.connection
-        if self._queue_size or self._granted > 0 or connection is None:
-            return
-        connection.write(flow(self.registration.id, 1 - self._granted))
-        self._granted = 1
-
     # ---- Moving ----
 
     def redeliver_all(self) -> None:
@@ -407,7 +372,7 @@ class PartitionConsumer:
             self._epoch += 1
         self.acks.send_redelivery((), self._epoch or None)
         if dropped:
-            self._grant(dropped, self._subscriptions)
+            self.permits.free_at_once(dropped)
 
     def begin_seek(self, target: MessageId | int, inclusive: bool) -> None:
         """A seek is about to be sent: from here on nothing that is queued or still comes is wanted."""
@@ -446,7 +411,7 @@ class PartitionConsumer:
         self._last_arrived = self._resumed_at = None
         self.acks.reset()
         with self._receive_queue.lock:
-            self._credit_messages(dropped)
+            self.permits.free(dropped)
 
     def end_seek(self, done: bool) -> None:
         """The broker has answered. What arrived in between is from before."""

@@ -62,6 +62,8 @@ class ReceiveQueue:
         self.lock, self.arrival = handover.lock_and_signal()
         self.waiting = 0
         """Callers that wait for a message; changed under the lock."""
+        self.paused = False
+        """Whether the application has paused the consumer: no permits go out. Changed under the lock."""
         self.messages: deque[Message] = deque()
         self.events: FailoverEvents | None = None
         """Where news of active consumers go, if the application wants them."""

@@ -60,6 +60,14 @@ class LetterHandling(Protocol):
         ...
 
 
+class Listening(Protocol):
+    """A listener that runs on the client's loop; see `client/aio/listening.py`."""
+
+    async def stop(self) -> None:
+        """Hand no further message over, and wait for the one that is being handled."""
+        ...
+
+
 class TopicConsumer:
     """See the module. Acknowledging may be done from any thread, the rest is for the loop's."""
 
@@ -88,6 +96,8 @@ class TopicConsumer:
         self._discovery = TopicDiscovery(core, configuration, self.topics, also)
         self.letters: LetterHandling | None = None
         """What is done with messages that the application cannot handle; set before it is opened."""
+        self.listening: Listening | None = None
+        """The listener, if it runs on the loop."""
         self._ours = self.topics.ours
         self.statistics = ConsumerStatistics(
             core, self.receive_queue, self.topics, lambda: f"{self.consumer_name} on {self.topic_text}"
@@ -124,7 +134,9 @@ class TopicConsumer:
         return all(consumer.is_connected for consumer in self.consumers)
 
     async def close(self) -> None:
-        """Send waiting acknowledgements and leave. May be called twice."""
+        """Let a listener end, send waiting acknowledgements and leave. May be called twice."""
+        if self.listening is not None:
+            await self.listening.stop()
         if not self._closed:
             self._closed = True
             self.core.opened.pop(self, None)
@@ -154,7 +166,7 @@ class TopicConsumer:
     def ask_for_one(self) -> None:
         """A caller waits on an empty receive queue; matters only without a receiver queue."""
         for consumer in self.consumers[:1]:  # a pattern may match nothing yet
-            consumer.ask_for_one()
+            consumer.permits.ask_for_one()
 
     # ---- Acknowledgement, any thread ----
 

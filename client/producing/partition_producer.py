@@ -3,10 +3,11 @@
 `Registration` has the states. While it is CONNECTING, what is published waits. When it becomes READY, everything
 without a receipt is sent again, in order. When it ends, everything pending fails, and so does everything new.
 
-Invariants: `_inflight` holds, in order of sending, every entry whose outcome the application does not know. A receipt
+Invariants: `inflight` holds, in order of sending, every entry whose outcome the application does not know. A receipt
 for its head completes the head. An earlier receipt is stale. A later one means that something was lost, and ends the
 connection. An entry fails by time-out only after all before it have ended. A message in chunks (`chunking`) ends with
-its last chunk, or fails as a whole.
+its last chunk, or fails as a whole. With `stop_on_failure` the first failure of an entry ends the producer: what lies
+behind it fails, too, and the topic then has no gap in the messages of this producer.
 """
 
 import asyncio
@@ -119,7 +120,8 @@ class PartitionProducer:
         self._topic_epoch: int | None = None
         """Of the access that this producer has, or had: with it the broker knows whether another one had it since."""
         self._registered = False
-        self._inflight: deque[Batch] = deque()
+        self.inflight: deque[Batch] = deque()
+        """See the module; `Liveness` looks at it, too."""
         self._flushes: list[Flush] = []
         self._refusals: Backoff | None = None
         """The pauses before registering again; None since the last receipt."""
@@ -144,11 +146,11 @@ class PartitionProducer:
         self.outbox.seal()
         self.pump()
         self._registration.check()
-        if not self._inflight:
+        if not self.inflight:
             return
         flush = Flush(self._core.loop.create_future())
         self._flushes.append(flush)
-        last = self._inflight[-1]
+        last = self.inflight[-1]
         last.flushes = [*(last.flushes or ()), flush]
         await flush.future
 
@@ -190,8 +192,8 @@ class PartitionProducer:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        while self._inflight:
-            self._end(take_back(self._inflight), error)
+        while self.inflight:
+            self._end(take_back(self.inflight), error)
         self.outbox.seal()
         self.pump()
 
@@ -244,12 +246,12 @@ class PartitionProducer:
             self._registered = True
             initial = self._configuration.initial_sequence_id
             self.last_sequence_id = answer.last_sequence_id if initial is None else initial
-            if not self._inflight:  # else it was begun with them
+            if not self.inflight:  # else it was begun with them
                 self.outbox.next_sequence_id = self.last_sequence_id + 1
-            early, self._inflight = self._inflight, deque()
+            early, self.inflight = self.inflight, deque()
             self._send(early)
         else:
-            for part in in_portions((self._header(batch), batch.entry) for batch in self._inflight):
+            for part in in_portions((self._header(batch), batch.entry) for batch in self.inflight):
                 connection.writelines(part)
         self.pump()
 
@@ -282,18 +284,21 @@ class PartitionProducer:
             self._send(batches)
         else:  # the first messages of a partition that is begun with them
             self.started = True
-            self._inflight.extend(batches)
+            self.inflight.extend(batches)
             self._registration.reconnect()
-        if self._expiry is None and self._timeout_s > 0 and self._inflight:
-            self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
+        if self._expiry is None and self._timeout_s > 0 and self.inflight:
+            self._expiry = self._core.loop.call_at(self.inflight[0].deadline, self._expire)
 
     def _send(self, batches: Iterable[Batch]) -> None:
         """Encode batches, and send them if there is a connection."""
         connection = self._registration.connection
         parts: list[bytes] = []
         now_ms = self._core.environment.clock.now_ms()
+        stopped: MagnetarError | None = None
         for batch in batches:
             try:
+                if stopped is not None:
+                    raise stopped
                 entries = self._encoder.encode(batch, now_ms)
             except (MagnetarError, TypeError, ValueError) as error:
                 unfit = isinstance(error, TypeError | ValueError)
@@ -302,21 +307,25 @@ class PartitionProducer:
                 for flush in batch.flushes or ():
                     flush.error = flush.error or refusal
                 self._end_flushes(batch)
+                if self._configuration.stop_on_failure:
+                    stopped = refusal
                 continue
             batch.payloads = []
             self.counts.sent(len(batch.callbacks), batch.size_bytes)
             if len(entries) == 1:
                 batch.entry = entries[0]
-                self._inflight.append(batch)
+                self.inflight.append(batch)
                 if connection is not None:
                     parts += (self._header(batch), batch.entry)
                 continue
             for part in in_order(batch, entries):
                 part.deadline = batch.deadline
-                self._inflight.append(part)
+                self.inflight.append(part)
                 if connection is not None:
                     parts += (self._header(part), part.entry)
-        if parts and connection is not None:
+        if stopped is not None:
+            self._fail(stopped)
+        elif parts and connection is not None:
             connection.writelines(parts)
 
     def _header(self, batch: Batch) -> bytes:
@@ -339,15 +348,15 @@ class PartitionProducer:
 
     def receipt(self, command: CommandSendReceipt) -> None:
         """An entry is stored."""
-        if not self._inflight or command.sequence_id < self._inflight[0].first_sequence_id:
+        if not self.inflight or command.sequence_id < self.inflight[0].first_sequence_id:
             return  # timed out in the meantime
-        batch = self._inflight[0]
+        batch = self.inflight[0]
         if command.sequence_id != batch.first_sequence_id:
             connection = self._registration.connection
             if connection is not None:
                 connection.close(ProtocolError("the broker sent a receipt before the receipt of an earlier message"))
             return
-        self._inflight.popleft()
+        self.inflight.popleft()
         self._refusals = self._last_refusal = None
         self.counts.receipt(self._core.loop.time() - batch.deadline + self._timeout_s)
         where = command.message_id
@@ -371,7 +380,7 @@ class PartitionProducer:
 
     def send_error(self, command: CommandSendError) -> None:
         """The broker refused an entry."""
-        if not self._inflight or command.sequence_id != self._inflight[0].first_sequence_id:
+        if not self.inflight or command.sequence_id != self.inflight[0].first_sequence_id:
             return
         error = exception_for_server_error(command.error, command.message)
         if is_retriable(error) and self._registration.connection is not None:
@@ -382,10 +391,10 @@ class PartitionProducer:
             self._last_refusal = error
             connection = self._registration.let_go()
             self._registration.reconnect(lambda: self._start_over(connection))
-        elif isinstance(error, TopicTerminated) or error.server_error == 25:
+        elif isinstance(error, TopicTerminated) or error.server_error == 25 or self._configuration.stop_on_failure:
             self._fail(error)
         else:
-            self._end(take_back(self._inflight), error)
+            self._end(take_back(self.inflight), error)
 
     async def _start_over(self, connection: ClientConnection | None) -> None:
         if connection is not None:
@@ -401,16 +410,19 @@ class PartitionProducer:
     def _expire(self) -> None:
         self._expiry = None
         now = self._core.loop.time()
-        while self._inflight and self._inflight[0].deadline <= now:
+        while self.inflight and self.inflight[0].deadline <= now:
             text = (
                 f"the broker sent no receipt for a message to {self.topic.full} within {self._timeout_s:g} s; the "
                 "message may have been stored"
             )
             if self._last_refusal is not None:
                 text += f". The broker's last error: {self._last_refusal}"
-            self._end(take_back(self._inflight), Timeout(text))
-        if self._inflight:
-            self._expiry = self._core.loop.call_at(self._inflight[0].deadline, self._expire)
+            if self._configuration.stop_on_failure:
+                self._fail(Timeout(text))
+            else:
+                self._end(take_back(self.inflight), Timeout(text))
+        if self.inflight:
+            self._expiry = self._core.loop.call_at(self.inflight[0].deadline, self._expire)
 
     def _end(self, batch: Batch, error: MagnetarError) -> None:
         """The batch at the head fails as a whole; callers that wait for it or for a later batch get the error."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import cast
 
 from ...protocol.errors import AlreadyClosed, InvalidConfiguration, InvalidMessage, MagnetarError
 from ...protocol.topics import PERSISTENT, TopicName
@@ -278,6 +279,13 @@ def as_bytes(content: object) -> bytes:
     if isinstance(content, memoryview):
         return content.tobytes()
     raise InvalidMessage(f"a payload must be bytes, not {type(content).__name__}")
+
+
+def payloads_of(contents: Sequence[object]) -> list[bytes]:
+    """Payloads as bytes, in a list of their own. Raises InvalidMessage."""
+    if {*map(type, contents)} == {bytes}:
+        return [*cast("Sequence[bytes]", contents)]
+    return [as_bytes(content) for content in contents]
 
 
 def payload_of(content: object) -> bytes | None:

@@ -29,4 +29,4 @@ def encoded_without_key(schema: Schema | None, values: Sequence[object]) -> Sequ
         return values
     if schema.separates_key:
         raise InvalidMessage("the schema gives each message a key: use send or send_async")
-    return [schema.encode(value) for value in values]
+    return schema.encode_many(values if isinstance(values, list | tuple) else [*values])

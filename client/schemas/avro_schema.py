@@ -3,11 +3,13 @@
 import functools
 import io
 import json
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import cast
 
 from ...protocol.errors import InvalidConfiguration, OperationNotSupported, SchemaSerializationError
 from ...protocol.schema_types import SchemaType
+from .avro_compiled import decoder_of, writer_of
 from .json_schema import definition_text
 from .models import shape_of
 from .schema import Schema, SchemaInfo
@@ -40,8 +42,10 @@ class AvroSchema(Schema):
         self._shape = None if record_cls is None else shape_of(record_cls)
         self._name = "the definition" if record_cls is None else record_cls.__name__
         definition = schema_definition if self._shape is None else self._shape.definition(set())
-        self.info = SchemaInfo("AVRO", SchemaType.AVRO, definition_text(definition))
-        self._parsed = parse(self.info.definition)
+        self._definition = definition_text(definition)
+        self.info = SchemaInfo("AVRO", SchemaType.AVRO, self._definition)
+        self._parsed = parse(self._definition)
+        self._usual: tuple[Callable[[object], bytes | None], Callable[[bytes], object]] | None = None
         self._writers: dict[bytes, object] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -50,7 +54,23 @@ class AvroSchema(Schema):
     def __repr__(self) -> str:
         return f"AvroSchema({self._name})"
 
+    def _usual_ways(self) -> tuple[Callable[[object], bytes | None], Callable[[bytes], object]]:
+        """Made when the first value comes."""
+        found = self._usual
+        if found is None:
+            write, decode = (None, None) if self._shape is None else (writer_of(self._shape), decoder_of(self._shape))
+            found = self._usual = (write or _no_way, decode or _no_way)
+        return found
+
     def _encode(self, value: object) -> bytes:
+        data = (self._usual or self._usual_ways())[0](value)
+        return self._slowly_encode(value) if data is None else data
+
+    def _encode_many(self, values: Sequence[object]) -> list[bytes]:
+        payloads = [*map((self._usual or self._usual_ways())[0], values)]
+        return self._one_by_one(values) if None in payloads else cast("list[bytes]", payloads)
+
+    def _slowly_encode(self, value: object) -> bytes:
         try:
             plain = value if self._shape is None else self._shape.to_plain(value, False)
         except Unfit as error:
@@ -58,6 +78,13 @@ class AvroSchema(Schema):
         return encode_plain(self._parsed, plain, self._name)
 
     def _decode(self, data: bytes, writer: SchemaInfo | None = None) -> object:
+        if writer is None or writer.definition == self._definition:
+            value = (self._usual or self._usual_ways())[1](data)
+            if value is not None:
+                return value
+        return self._slowly_decode(data, writer)
+
+    def _slowly_decode(self, data: bytes, writer: SchemaInfo | None) -> object:
         plain = decode_plain(data, *self._resolution(writer))
         if self._shape is None:
             return plain
@@ -68,8 +95,7 @@ class AvroSchema(Schema):
 
     def _resolution(self, writer: SchemaInfo | None) -> tuple[object, object | None]:
         """The parsed definitions of writer and reader; None for a reader that has the writer's."""
-        assert self.info is not None
-        if writer is None or writer.definition == self.info.definition:
+        if writer is None or writer.definition == self._definition:
             return self._parsed, None
         if writer.type is not SchemaType.AVRO:
             raise SchemaSerializationError(
@@ -81,6 +107,10 @@ class AvroSchema(Schema):
                 self._writers.pop(next(iter(self._writers)), None)
             found = self._writers[writer.definition] = parse(writer.definition, named_as=self._parsed)
         return found, self._parsed
+
+
+def _no_way(value: object) -> None:
+    """Every value takes the slow way."""
 
 
 @functools.cache

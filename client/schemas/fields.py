@@ -23,7 +23,7 @@ class FieldsShape(ValueShape):
         self.kind = kind
         self.fields: list[RecordField] = []
         self._make: Maker = (lambda values: kind(**values)) if make is None else make
-        self._makes_itself = make is None
+        self.maker = make
         self._plain_makers: dict[bool, UsualWay] = {}
         self._value_maker: UsualWay | None = None
 
@@ -34,13 +34,15 @@ class FieldsShape(ValueShape):
         if full in named:
             return full
         named.add(full)
-        fields = self.fields
-        if getattr(self.kind, "_sorted_fields", False):
-            fields = sorted(fields, key=lambda one: one.name)
         head: dict[str, object] = {"type": "record", "name": name}
         if namespace is not None:
             head["namespace"] = namespace
-        return {**head, "fields": [one.definition(named) for one in fields]}
+        return {**head, "fields": [one.definition(named) for one in self.fields_in_order()]}
+
+    def fields_in_order(self) -> list[RecordField]:
+        """As the definition has them."""
+        is_sorted = getattr(self.kind, "_sorted_fields", False)
+        return sorted(self.fields, key=lambda one: one.name) if is_sorted else self.fields
 
     def to_plain(self, value: object, text: bool) -> object:
         usual = self._plain_makers.get(text)
@@ -52,8 +54,7 @@ class FieldsShape(ValueShape):
     def of_plain(self, plain: object) -> object:
         usual = self._value_maker
         if usual is None:
-            make = None if self._makes_itself else self._make
-            usual = self._value_maker = value_maker(self.kind, self.fields, make)
+            usual = self._value_maker = value_maker(self.kind, self.fields, self.maker)
         found = usual(plain)
         return self._slowly_of_plain(plain) if found is None else found
 

@@ -6,8 +6,9 @@ microseconds; a finer part of a value that somebody else wrote is cut off.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from typing import cast
 
 from ...protocol.errors import SchemaSerializationError
 from ...protocol.schema_types import SchemaType
@@ -27,6 +28,11 @@ class BytesSchema(Schema):
             return bytes(value)
         raise _unfit("BytesSchema", "bytes", value)
 
+    def _encode_many(self, values: Sequence[object]) -> list[bytes]:
+        if {*map(type, values)} <= {bytes}:
+            return [*cast("Sequence[bytes]", values)]
+        return self._one_by_one(values)
+
     def _decode(self, data: bytes, writer: SchemaInfo | None = None) -> object:
         return data
 
@@ -44,6 +50,12 @@ class StringSchema(Schema):
         except UnicodeEncodeError as error:
             raise SchemaSerializationError(f"a value of StringSchema is not valid Unicode: {error}") from None
 
+    def _encode_many(self, values: Sequence[object]) -> list[bytes]:
+        try:
+            return [*map(str.encode, cast("Sequence[str]", values))]  # it takes nothing but str
+        except (TypeError, UnicodeEncodeError):
+            return self._one_by_one(values)
+
     def _decode(self, data: bytes, writer: SchemaInfo | None = None) -> object:
         try:
             return data.decode()
@@ -57,8 +69,18 @@ class PackedSchema(Schema):
     info: SchemaInfo  # pyright: ignore[reportIncompatibleVariableOverride] (never None here)
     form: struct.Struct
     expected: str
+    plain: type | None = None
+    """Values of exactly this type are packed as they are."""
     _to_numbers: Callable[..., tuple[object, ...]]
     _of_numbers: Callable[..., object]
+
+    def _encode_many(self, values: Sequence[object]) -> list[bytes]:
+        if {*map(type, values)} == {self.plain}:
+            try:
+                return [*map(self.form.pack, values)]
+            except (struct.error, OverflowError):
+                pass
+        return self._one_by_one(values)
 
     def _encode(self, value: object) -> bytes:
         try:
@@ -165,6 +187,7 @@ def _packed(
         "info": SchemaInfo(name, kind),
         "form": struct.Struct(form),
         "expected": expected,
+        "plain": _PLAIN.get(_to_numbers),
         "_to_numbers": staticmethod(_to_numbers),
         "_of_numbers": staticmethod(_of_numbers),
     }
@@ -211,6 +234,7 @@ def _moment_of_local(day: int, nanoseconds: int) -> object:
     return datetime.combine(day_at(day), time_at(nanoseconds // 1000))
 
 
+_PLAIN: dict[Callable[..., tuple[object, ...]], type] = {_whole: int, _real: float, _truth: bool}
 _CLASS_NAMES = {
     SchemaType.LOCAL_DATE: "LocalDateSchema",
     SchemaType.LOCAL_TIME: "LocalTimeSchema",

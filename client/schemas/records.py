@@ -51,7 +51,13 @@ class RecordShape(ValueShape):
             raise Unfit(f"{self._kind.__name__} ({error})", given) from None
 
 
+_AS_IT_IS = frozenset({str, int, float, bool, type(None)})
+"""Values of these types are plain."""
+
+
 def _plain(value: object, text: bool) -> object:
+    if value.__class__ in _AS_IT_IS:
+        return value
     if is_record(type(value)):
         return _plain_record(value, text)
     if isinstance(value, Enum):

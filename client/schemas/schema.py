@@ -1,6 +1,6 @@
 """What all schemas have in common: a definition for the broker, and a way from values to payloads and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -72,6 +72,22 @@ class Schema:
         """
         return self._encode(value)
 
+    def encode_many(self, values: Sequence[object]) -> list[bytes]:
+        """Return the payloads that stand for values, in their order.
+
+        Args:
+            values: The values.
+
+        Returns:
+            The payloads.
+
+        Raises:
+            SchemaSerializationError: If a value does not fit the schema. It names the first one by its index.
+        """
+        if type(self).encode is not Schema.encode:
+            return self._one_by_one(values)  # an application's schema says there how values are encoded
+        return self._encode_many(values)
+
     def decode(self, data: bytes, writer: SchemaInfo | None = None) -> DecodedValue:
         """Return the value that a payload stands for.
 
@@ -119,6 +135,19 @@ class Schema:
 
     def _encode(self, value: object) -> bytes:
         raise NotImplementedError
+
+    def _encode_many(self, values: Sequence[object]) -> list[bytes]:
+        """A schema may have a faster way. It leaves to this one what is unusual, and what does not fit."""
+        return self._one_by_one(values)
+
+    def _one_by_one(self, values: Sequence[object]) -> list[bytes]:
+        payloads: list[bytes] = []
+        try:
+            for value in values:
+                payloads.append(self.encode(value))
+        except SchemaSerializationError as error:
+            raise SchemaSerializationError(f"value {len(payloads)} of {len(values)}: {error}") from None
+        return payloads
 
     def _decode(self, data: bytes, writer: SchemaInfo | None) -> object:
         raise NotImplementedError

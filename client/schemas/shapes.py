@@ -111,10 +111,11 @@ class Logical(ValueShape):
         to_number: Callable[[object], int],
         of_number: Callable[[int], object],
     ) -> None:
+        self.name = name
         self._definition = {"type": name, "logicalType": logical}
         self._kind = kind
         self._to_number = to_number
-        self._of_number = of_number
+        self.of_number = of_number
 
     def definition(self, named: set[str]) -> object:
         return dict(self._definition)
@@ -130,7 +131,7 @@ class Logical(ValueShape):
             return plain
         if isinstance(plain, int) and not isinstance(plain, bool):
             try:
-                return self._of_number(plain)
+                return self.of_number(plain)
             except (OverflowError, ValueError):
                 pass
         raise Unfit(f"a number that stands for a {self._kind.__name__}", plain)
@@ -190,26 +191,26 @@ class Members(ValueShape):
     """One member of an enumeration."""
 
     def __init__(self, kind: type[Enum]) -> None:
-        self._kind = kind
+        self.kind = kind
         self._expected = f"a member of {kind.__name__}"
 
     def definition(self, named: set[str]) -> object:
-        name = self._kind.__name__
+        name = self.kind.__name__
         if name in named:
             return name
         named.add(name)
-        return {"type": "enum", "name": name, "symbols": [member.name for member in self._kind]}
+        return {"type": "enum", "name": name, "symbols": [member.name for member in self.kind]}
 
     def to_plain(self, value: object, text: bool) -> object:
-        if not isinstance(value, self._kind):
+        if not isinstance(value, self.kind):
             raise Unfit(self._expected, value)
         return plain_member(value, text)
 
     def of_plain(self, plain: object) -> object:
-        if isinstance(plain, str) and plain in self._kind.__members__:
-            return self._kind[plain]
+        if isinstance(plain, str) and plain in self.kind.__members__:
+            return self.kind[plain]
         try:
-            return self._kind(plain)
+            return self.kind(plain)
         except ValueError:
             raise Unfit(self._expected, plain) from None
 
@@ -224,20 +225,20 @@ class Items(ValueShape):
     """A list."""
 
     def __init__(self, item: ValueShape) -> None:
-        self._item = item
+        self.item = item
 
     def definition(self, named: set[str]) -> object:
-        return {"type": "array", "items": self._item.definition(named)}
+        return {"type": "array", "items": self.item.definition(named)}
 
     def to_plain(self, value: object, text: bool) -> object:
         if not isinstance(value, list | tuple):
             raise Unfit("list", value)
-        return self._each(cast("Sequence[object]", value), lambda one: self._item.to_plain(one, text))
+        return self._each(cast("Sequence[object]", value), lambda one: self.item.to_plain(one, text))
 
     def of_plain(self, plain: object) -> object:
         if not isinstance(plain, list):
             raise Unfit("list", plain)
-        return self._each(cast("list[object]", plain), self._item.of_plain)
+        return self._each(cast("list[object]", plain), self.item.of_plain)
 
     def _each(self, values: Sequence[object], convert: Callable[[object], object]) -> list[object]:
         converted: list[object] = []
@@ -254,16 +255,16 @@ class Mapped(ValueShape):
     """A dict with text as keys."""
 
     def __init__(self, item: ValueShape) -> None:
-        self._item = item
+        self.item = item
 
     def definition(self, named: set[str]) -> object:
-        return {"type": "map", "values": self._item.definition(named)}
+        return {"type": "map", "values": self.item.definition(named)}
 
     def to_plain(self, value: object, text: bool) -> object:
-        return self._each(value, lambda one: self._item.to_plain(one, text))
+        return self._each(value, lambda one: self.item.to_plain(one, text))
 
     def of_plain(self, plain: object) -> object:
-        return self._each(plain, self._item.of_plain)
+        return self._each(plain, self.item.of_plain)
 
     def _each(self, value: object, convert: Callable[[object], object]) -> dict[str, object]:
         if not isinstance(value, dict):

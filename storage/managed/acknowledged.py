@@ -129,13 +129,17 @@ class EntryRanges:
             self._firsts[0] = entry_id + 1
 
 
+_NO_SETS: SortedDict[Position, OpenMessages] = SortedDict()
+"""Stays empty. Most cursors never have others, and a SortedDict of their own takes 700 bytes."""
+
+
 class BatchIndexes:
     """See the module. `Batches` is a copy of what is in it."""
 
     __slots__ = ("sets", "size_bytes")
 
     def __init__(self) -> None:
-        self.sets: SortedDict[Position, OpenMessages] = SortedDict()
+        self.sets: SortedDict[Position, OpenMessages] = _NO_SETS
         """To look at: the truth test of a dict costs less than a call, and every acknowledgement makes one."""
         self.size_bytes = 0
 
@@ -201,6 +205,8 @@ class BatchIndexes:
     def put(self, position: Position, batch: OpenMessages) -> None:
         """Set a batch, as it was stored."""
         self.discard(position)
+        if self.sets is _NO_SETS:
+            self.sets = SortedDict()
         self.sets[position] = batch
         self.size_bytes += _size_bytes(batch[0])
 
@@ -223,7 +229,7 @@ class BatchIndexes:
 
     def clear(self) -> None:
         """Forget all."""
-        self.sets.clear()
+        self.sets = _NO_SETS
         self.size_bytes = 0
 
 

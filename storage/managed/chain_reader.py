@@ -10,7 +10,6 @@ Entries are kept in the cache alone, and so within its bound. What is remembered
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,9 +59,9 @@ class ChainReads:
         self._chain = chain
         self._cache = cache
         self._current = current
-        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._readers: dict[int, LedgerReader] = {}  # used last at the end
         self._under_way: dict[tuple[int, int], _Piece] = {}
-        self._latest: OrderedDict[int, _Place] = OrderedDict()
+        self._latest: dict[int, _Place] = {}  # fetched last at the end
         self._tasks = Tasks()
         self._ahead = cache.size_max_bytes >= 4 * PIECE_SIZE_BYTES
 
@@ -161,10 +160,10 @@ class ChainReads:
         except MagnetarError as error:
             return error
         if self._ahead and self._chain.get(ledger_id) is not None:
+            self._latest.pop(ledger_id, None)
             self._latest[ledger_id] = _Place(first, first + len(entries) - 1)
-            self._latest.move_to_end(ledger_id)
             while len(self._latest) > PLACES_MAX:
-                self._latest.popitem(last=False)
+                del self._latest[next(iter(self._latest))]
         return entries
 
     async def _get(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[LedgerEntry]:
@@ -190,14 +189,14 @@ class ChainReads:
         reader = self._readers.get(ledger_id)
         if current is not None and current.ledger_id == ledger_id:
             if reader is None:
-                reader = self._readers[ledger_id] = self._ledgers.reader(current)
+                reader = self._ledgers.reader(current)
             reader.update(current)
         elif reader is None:
             reader = await self._ledgers.open(ledger_id)
-            self._readers[ledger_id] = reader
-        self._readers.move_to_end(ledger_id)
+        self._readers.pop(ledger_id, None)
+        self._readers[ledger_id] = reader
         while len(self._readers) > READERS_MAX:
-            self._readers.popitem(last=False)
+            del self._readers[next(iter(self._readers))]
         return reader
 
     def _read_ahead(self, consumed: Position) -> None:

@@ -16,7 +16,6 @@ The first ledger is created with the first append, so that opening an idle topic
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -80,20 +79,18 @@ class ChainWriter:
         self.on_rolled: Callable[[], None] | None = None
         self.on_bookies_changed: Callable[[], None] | None = None
         self._env = env
-        self._loop = asyncio.get_running_loop()
         self._ledgers = ledgers
         self._chain = chain
         self._owned = owned
         self._record_lock = record_lock
         self.copies = Copies.of(settings)  # of the next ledger
         self._rule = RolloverRule.of(settings)
-        self._body_size_max = settings.bookie_frame_size_max_bytes - ENTRY_OVERHEAD_MAX_BYTES
         self._writer: LedgerWriter | None = None
         self._info: LedgerInfo | None = None
         self._direct: LedgerWriter | None = None
         """Where `append` sends entries at once; None when they have to wait or are refused."""
-        self._waiting: deque[tuple[bytes, AddCallback]] = deque()
-        self._starting: asyncio.Task[None]
+        self._waiting: list[tuple[bytes, AddCallback]] = []
+        self._starting: asyncio.Task[None] | None = None
         self._ended: MagnetarError | None = None
         self._tasks = Tasks()
         self._backoff = Backoff(env.random, START_DELAY_INITIAL_S, START_DELAY_MAX_S)
@@ -101,7 +98,7 @@ class ChainWriter:
         self._started_at = 0.0
         self._rolling = False
         self._considered: tuple[bool, bool] | None = None  # (full, degraded) as `_confirmed` last acted on it
-        self._drained = asyncio.Event()
+        self._drained: asyncio.Event | None = None  # made for the first rollover that waits
         self._settling = asyncio.Lock()
         """Held by whatever closes ledgers of the chain: two at once would take each other for another owner."""
         self._rollover_timer: asyncio.TimerHandle | None = None
@@ -145,7 +142,7 @@ class ChainWriter:
             raise self._ended.with_traceback(None)
         if self.state is ChainWriterState.TERMINATED:
             raise TopicTerminated(f"{self._owned.name} was terminated: publish to another topic")
-        if len(body) > self._body_size_max:
+        if len(body) > self._ledgers.settings.bookie_frame_size_max_bytes - ENTRY_OVERHEAD_MAX_BYTES:
             size = len(body)
             raise MessageTooBig(f"an entry of {size} bytes is too large: raise nettyMaxFrameSizeBytes", size_bytes=size)
         self._waiting.append((body, callback))
@@ -213,7 +210,7 @@ class ChainWriter:
 
     async def _start(self, *, recover: bool) -> None:
         try:
-            await asyncio.sleep(max(0.0, self._start_not_before - self._loop.time()))
+            await asyncio.sleep(max(0.0, self._start_not_before - asyncio.get_running_loop().time()))
             if self.state is not ChainWriterState.STARTING:  # fenced meanwhile, and the waiting appends have failed
                 return
             if recover:
@@ -239,9 +236,12 @@ class ChainWriter:
             self._use(writer, info)
             if recover and self.on_rolled is not None:
                 self.on_rolled()
+        finally:
+            if self._starting is asyncio.current_task():  # none began when the waiting appends failed
+                self._starting = None
 
     def _delay_next_start(self) -> None:
-        self._start_not_before = self._loop.time() + self._backoff.next_delay_s()
+        self._start_not_before = asyncio.get_running_loop().time() + self._backoff.next_delay_s()
 
     async def recover_chain(self) -> None:
         """Close every ledger of the stored chain that is not closed, and learn where it ends."""
@@ -297,11 +297,11 @@ class ChainWriter:
         self._writer, self._info = writer, info
         writer.on_confirmed = lambda entries: self._confirmed(writer, info, entries)
         writer.on_ended = lambda error: self._writer_ended(writer, error)
-        self._started_at = self._loop.time()
+        self._started_at = asyncio.get_running_loop().time()
         self._become(ChainWriterState.WRITING)
         self._direct = writer
         self._considered = None
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, []
         for body, callback in waiting:
             writer.add(body, callback)
         self._consider_rollover()
@@ -315,7 +315,7 @@ class ChainWriter:
         self._chain.grow(info, entries[-1].entry_id, size_bytes)
         if self.on_confirmed is not None:
             self.on_confirmed(info.ledger_id, entries)
-        if not writer.pending_entries:
+        if self._drained is not None and not writer.pending_entries:
             self._drained.set()
         reasons = self._rule.full(info.entries, size_bytes), writer.degraded
         if reasons != self._considered:
@@ -327,7 +327,8 @@ class ChainWriter:
         if writer is not self._writer:
             return
         self._direct = None
-        self._drained.set()
+        if self._drained is not None:
+            self._drained.set()
         if isinstance(error, LedgerFenced):
             self.fence(error)
             return
@@ -335,8 +336,8 @@ class ChainWriter:
             logger.warning("%s: ledger %d failed: %s", self._owned.name, writer.ledger_id, error)
             self._become(ChainWriterState.FAILED)
             self._delay_next_start()
-            waiting, self._waiting = self._waiting, deque()
-            self._loop.call_soon(_fail_all, waiting, error)
+            waiting, self._waiting = self._waiting, []
+            asyncio.get_running_loop().call_soon(_fail_all, waiting, error)
 
     def fence(self, error: MagnetarError) -> None:
         """The topic has another owner."""
@@ -345,16 +346,17 @@ class ChainWriter:
         self._ended = error
         self._become(ChainWriterState.FENCED)
         self._direct = None
-        self._drained.set()
+        if self._drained is not None:
+            self._drained.set()
         if self._writer is not None and self._writer.ended is None:
             self._tasks.spawn(self._writer.abandon(), f"abandon {self._owned.name}")
-        waiting, self._waiting = self._waiting, deque()
-        self._loop.call_soon(_fail_all, waiting, error)
+        waiting, self._waiting = self._waiting, []
+        asyncio.get_running_loop().call_soon(_fail_all, waiting, error)
         if self.on_terminal is not None:
             self.on_terminal(error)
 
     def _fail_waiting(self, error: MagnetarError) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, []
         _fail_all(waiting, error)
 
     def _bookies_changed(self) -> None:
@@ -363,7 +365,7 @@ class ChainWriter:
             self.on_bookies_changed()
         if self._writer is not None and self._writer.degraded and self._return_timer is None:
             delay_s = self._env.random.uniform(0, RETURN_SPREAD_MAX_S)
-            self._return_timer = self._loop.call_later(delay_s, self._bookies_returned)
+            self._return_timer = asyncio.get_running_loop().call_later(delay_s, self._bookies_returned)
 
     def _bookies_returned(self) -> None:
         self._return_timer = None
@@ -379,7 +381,7 @@ class ChainWriter:
         if due_in_s is None:
             return
         if due_in_s > 0:
-            self._rollover_timer = self._loop.call_later(due_in_s + 0.001, self._consider_rollover)
+            self._rollover_timer = asyncio.get_running_loop().call_later(due_in_s + 0.001, self._consider_rollover)
             return
         self._rolling = True
         self._tasks.spawn(self._roll_over(), f"rollover {self._owned.name}")
@@ -391,7 +393,7 @@ class ChainWriter:
         return self._rule.due_in_s(
             info.entries,
             info.size_bytes,
-            self._loop.time() - self._started_at,
+            asyncio.get_running_loop().time() - self._started_at,
             should_move=writer.should_move,
         )
 
@@ -409,8 +411,9 @@ class ChainWriter:
             self.state = ChainWriterState.SWITCHING
             self._direct = None
             while old.pending_entries and old.ended is None:
-                self._drained.clear()
+                self._drained = asyncio.Event()
                 await self._drained.wait()
+            self._drained = None
             if self.state is not ChainWriterState.SWITCHING or old.ended is not None:
                 await writer.abandon()
                 return
@@ -474,7 +477,7 @@ class ChainWriter:
         info.closed_ms = self._env.clock.now_ms()
 
 
-def _fail_all(waiting: deque[tuple[bytes, AddCallback]], error: MagnetarError) -> None:
+def _fail_all(waiting: list[tuple[bytes, AddCallback]], error: MagnetarError) -> None:
     for _, callback in waiting:
         try:
             callback(None, error)

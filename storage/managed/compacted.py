@@ -27,7 +27,6 @@ A ledger that a bulk read has pinned is not deleted before the pin ends (see `tr
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -156,8 +155,8 @@ class CompactedStorage:
         self._cache = cache
         self._finish_deleting = finish_deleting
         self._log = log
-        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
-        self._places: OrderedDict[tuple[int, Position], int] = OrderedDict()
+        self._readers: dict[int, LedgerReader] = {}
+        self._places: dict[tuple[int, Position], int] = {}
         """Where a read of a compacted ledger ended: (ledger, next position) → the entry to go on with."""
 
     @property
@@ -263,7 +262,7 @@ class CompactedStorage:
             last_ledger, last_entry = found[-1][0]
             self._places[ledger_id, (last_ledger, last_entry + 1)] = index
             while len(self._places) > PLACES_MAX:
-                self._places.popitem(last=False)
+                del self._places[next(iter(self._places))]
         return found
 
     async def _entry(self, ledger_id: int, index: int) -> tuple[Position, bytes]:
@@ -319,7 +318,7 @@ class CompactedStorage:
         if reader is None:
             reader = self._readers[segment.ledger_id] = await self._home.ledgers.open(segment.ledger_id)
             while len(self._readers) > 2:
-                self._readers.popitem(last=False)
+                del self._readers[next(iter(self._readers))]
         return reader
 
     # -- the next compacted ledger -----------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ class Cursor:
         self.name = "" if storage is None else storage.name
         self.kind = CursorKind.SUBSCRIPTION if storage is None else storage.kind
         self.durable = storage is not None
-        self.on_fenced: Callable[[MagnetarError], None] | None = None
         self.batches: BatchIndexes = state.batches
         """What is acknowledged of single batches; to look at."""
         self.properties: Mapping[str, str] = state.properties
@@ -41,8 +40,8 @@ class Cursor:
         """Since when its subscription had no consumer when the topic was closed; 0 if that is not known."""
         self.idle_at_close_ms = 0
         """What `close` is to store for the next owner. It is not stored if the state does not fit into the record."""
-        self._writer = CursorWriter(home, self.name, state, storage, self._fenced)
-        self.side = None if storage is None else SideLedgers(home, storage, self._fenced)
+        self._writer = CursorWriter(home, self.name, state, storage)
+        self.side = None if storage is None else SideLedgers(home, storage, self._writer.fenced)
         """What its owner stores beside the state; None for a cursor in memory. `reset` removes it."""
 
     # -- where it is -----------------------------------------------------------------------------------------------
@@ -188,7 +187,6 @@ class Cursor:
         """The topic has another owner: nothing is written from now on."""
         self._writer.fence(error)
 
-    def _fenced(self, error: MagnetarError) -> None:
-        self._writer.fence(error)
-        if self.on_fenced is not None:
-            self.on_fenced(error)
+    def when_fenced(self, listener: Callable[[MagnetarError], None]) -> None:
+        """`listener` is called once a write has found out that the topic has another owner."""
+        self._writer.on_fenced = listener

@@ -370,7 +370,7 @@ class SideLedgers:
         self._home = home
         self._storage = storage
         self._on_stale = on_stale
-        self._changes: set[asyncio.Task[bool]] = set()
+        self._changes: dict[asyncio.Task[bool], None] = {}
 
     @property
     def names(self) -> tuple[int, ...]:
@@ -447,13 +447,16 @@ class SideLedgers:
         writer: LedgerWriter | None = None,
     ) -> bool:
         task = asyncio.get_running_loop().create_task(self._change_names(change, wanted, writer))
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        try:
-            return await asyncio.shield(task)
-        except StaleEpoch as error:
+        self._changes[task] = None
+        task.add_done_callback(self._change_ended)
+        return await asyncio.shield(task)
+
+    def _change_ended(self, task: asyncio.Task[bool]) -> None:
+        """Also of a change whose caller was cancelled: nobody else then sees its error."""
+        del self._changes[task]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StaleEpoch):
             self._on_stale(error)
-            raise
 
     async def _change_names(
         self,

@@ -59,7 +59,6 @@ class CursorWriter:
         name: str,
         cursor_state: CursorState,
         storage: CursorStorage | None,
-        on_fenced: Callable[[MagnetarError], None],
     ) -> None:
         self.state = CursorWriterState.IDLE
         self.durable_mark_delete: Position = cursor_state.mark_delete
@@ -69,7 +68,7 @@ class CursorWriter:
         self.error: MagnetarError | None = None
         self._home = home
         self._name = name
-        self._on_fenced = on_fenced
+        self.on_fenced: Callable[[MagnetarError], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._rounds: asyncio.Task[None] | None = None
@@ -108,6 +107,12 @@ class CursorWriter:
                 self._become(CursorWriterState.FENCED)
             self._cancel_timer()
             self._fail_waiters(error)
+
+    def fenced(self, error: MagnetarError) -> None:
+        """A write has found out that the topic has another owner."""
+        self.fence(error)
+        if self.on_fenced is not None:
+            self.on_fenced(error)
 
     async def close(self, idle_since_ms: int = 0) -> None:
         """Write what is not written, in the cheapest form to open again, and stop. Raises like `flush`."""
@@ -219,8 +224,7 @@ class CursorWriter:
 
     def _write_failed(self, error: MagnetarError) -> None:
         if isinstance(error, StaleEpoch | LedgerFenced):
-            self.fence(error)
-            self._on_fenced(error)
+            self.fenced(error)
         else:
             logger.warning("cursor %s of %s is written again later: %s", self._name, self._home.topic_path, error)
 

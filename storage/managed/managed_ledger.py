@@ -38,7 +38,7 @@ from ..ledger.ledgers import Ledgers
 from ..ledger.writer import AddCallback
 from ..ledger.writer_state import PendingEntry
 from ..metadata import keys as metadata_keys
-from ..metadata.store import MetadataStore, list_all
+from ..metadata.store import Guard, MetadataStore, list_all
 from . import publish_times
 from .chain import LedgerChain, LedgerInfo
 from .chain_reader import ChainReads
@@ -88,7 +88,8 @@ class ManagedLedger:
         self._writer.on_rolled = self._rolled
         self._writer.on_bookies_changed = self._bookies_changed
         self.topic_epoch = TopicEpoch(owned, self._record_lock, chain, self._writer.fence)
-        self._reads = ChainReads(ledgers, chain, cache, lambda: self._writer.current_metadata)
+        writer = self._writer
+        self._reads = ChainReads(ledgers, chain, cache, lambda: writer.current_metadata)
         self._pins = Pins(env, metadata, owned.name)
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
         self._life = Life(owned.name)
@@ -110,18 +111,20 @@ class ManagedLedger:
         epoch: int,
         settings: Settings,
         *,
-        assignment_key: str | None = None,
+        assignment_key: str | Guard | None = None,
         cache: EntryCache | None = None,
     ) -> "ManagedLedger":
         """Open the topic with this path as its owner under `epoch`. A broker's topics share one `cache`; without one
         the topic gets its own, of the size in the settings.
 
-        With the key of its assignment it is opened only while that record has this epoch. Nothing is trimmed
-        then before `trimmer.use_retention`: the topic has policies, which say what is kept.
+        With the key of its assignment it is opened only while that record has this epoch. With a guard on the topic's
+        own record it is opened only while that is as the coordinator named it. Nothing is trimmed then before
+        `trimmer.use_retention`: the topic has policies, which say what is kept.
 
-        Raises StaleEpoch, NoSuchLedger, RecoveryFailed, MetadataUnavailable and what reading cursors raises.
+        Raises StaleEpoch, ConditionFailed (the topic's record has changed), NoSuchLedger, RecoveryFailed,
+        MetadataUnavailable and what reading cursors raises.
         """
-        owned = OwnedRecord(env, metadata, name, epoch, assignment_key=assignment_key)
+        owned = OwnedRecord(env, metadata, name, epoch, assignment=assignment_key)
         is_new = False
         for _ in range(OPEN_ATTEMPTS_MAX):
             record = await owned.load()
@@ -156,7 +159,7 @@ class ManagedLedger:
             for key, (value, version) in found
         )
         for cursor in cursors:
-            cursor.on_fenced = self._writer.fence
+            cursor.when_fenced(self._writer.fence)
             self.cursors[cursor.name] = cursor
             if cursor.kind is CursorKind.COMPACTION:
                 await self.compacted.take_over(cursor)
@@ -286,7 +289,7 @@ class ManagedLedger:
             state.reset(start if start <= self.compacted.horizon else max(start, self._chain.first_position))
             creation = Cursor.create(self._home, name, state, kind, self._owned.guard)
             cursor = await self._created_beside(creation)
-            cursor.on_fenced = self._writer.fence
+            cursor.when_fenced(self._writer.fence)
             self.cursors[name] = cursor
         return cursor
 
@@ -396,8 +399,9 @@ class ManagedLedger:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Write the cursors, close the current ledger, stop. Pending appends get an error.
+    async def close(self, *, trim: bool = False) -> None:
+        """Write the cursors, close the current ledger, stop. Pending appends get an error. With `trim` the ledgers that
+        nothing needs are deleted: those of a topic that perhaps nobody opens for long.
 
         Everything is tried; raises the first error of what could not be done (the next owner recovers it).
         """
@@ -405,11 +409,15 @@ class ManagedLedger:
             self._life.become(ManagedLedgerState.CLOSED, AlreadyClosed(f"{self.name} is closed"))
         await self.trimmer.close()
         await self._reads.close()
-        outcomes = await asyncio.gather(
-            self._writer.close(),
-            *(cursor.close() for cursor in self.cursors.values()),
-            return_exceptions=True,
-        )
+        steps = [self._writer.close(), *(cursor.close() for cursor in self.cursors.values())]
+        outcomes: list[BaseException | None] = []
+        if trim:
+            outcomes += await asyncio.gather(steps.pop(0), return_exceptions=True)
+            outcomes += await asyncio.gather(self.trimmer.trim_last(), return_exceptions=True)
+        outcomes += await asyncio.gather(*steps, return_exceptions=True)
+        writer = self._writer  # no cycle is left: what is closed is freed without the garbage collector
+        writer.on_confirmed = writer.on_terminal = writer.on_rolled = writer.on_bookies_changed = None
+        self.trimmer.let_go()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

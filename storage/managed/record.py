@@ -8,6 +8,10 @@ A record that does not exist refuses no writer. So a topic is taken over only wh
 epoch. A broker that was paused while the topic moved on and was deleted does not bring its record back. And what the
 owner creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
 
+Where brokers own slots, the topic's own record (`topics/…`) takes the place of the assignment. The coordinator names
+its version together with the epoch. A deletion marks that record, and one that is created again never has the same
+version. So a broker that was paused since finds another version, or none, and creates nothing.
+
 A write whose outcome stays unknown leaves a doubt: it may have landed, may still land, or never will. `settle` ends it
 by a compare-and-set on the version from before. When that succeeds, the doubtful write can no longer land. When it
 finds the doubtful value stored, one version on, that was our write, and it is adopted (`on_adopted` is told). Nothing
@@ -153,9 +157,16 @@ class OwnedRecord:
     """The record as its owner last wrote or read it. The caller lets only one change be under way at a time."""
 
     def __init__(
-        self, env: Environment, store: MetadataStore, name: str, epoch: int, *, assignment_key: str | None = None
+        self,
+        env: Environment,
+        store: MetadataStore,
+        name: str,
+        epoch: int,
+        *,
+        assignment: str | Guard | None = None,
     ) -> None:
-        """`assignment_key`: the record of the topic's assignment, None where topics are not assigned."""
+        """`assignment`: the key of the topic's assignment, or its own record as the coordinator named it. None where
+        topics are not assigned."""
         self.name = name
         self.epoch = epoch
         self.record = ManagedLedgerRecord(epoch)
@@ -165,8 +176,8 @@ class OwnedRecord:
         self._env = env
         self._store = store
         self._version: int | None = None
-        self._assignment_key = assignment_key
-        self._assignment: Guard | None = None
+        self._assignment_key = assignment if isinstance(assignment, str) else None
+        self._assignment = assignment if isinstance(assignment, Guard) else None
 
     @property
     def guard(self) -> Guard:
@@ -183,15 +194,21 @@ class OwnedRecord:
         """Read it; a topic without one has an empty chain.
 
         Raises StaleEpoch when a later owner was here, or the topic is assigned under another epoch, or not at all.
+        ConditionFailed: its own record has changed since the coordinator named it, which is to be asked again.
         """
         self._doubtful = []
-        if self._assignment_key is None:
-            found = await self._store.get(self._key)
-        else:
-            found, assignment = await self._store.get_many([self._key, self._assignment_key])
+        key, guard = self._assignment_key, self._assignment
+        if key is not None:
+            found, assignment = await self._store.get_many([self._key, key])
             if assignment is None or _epoch_of(assignment.value) != self.epoch:
                 raise StaleEpoch(f"{self.name} is no longer assigned under epoch {self.epoch}", epoch=self.epoch)
-            self._assignment = Guard(self._assignment_key, assignment.version)
+            self._assignment = Guard(key, assignment.version)
+        elif guard is not None:
+            found, topic = await self._store.get_many([self._key, guard.key])
+            if topic is None or topic.version != guard.version:
+                raise ConditionFailed(f"{self.name} is not opened: the record of the topic has changed", key=self._key)
+        else:
+            found = await self._store.get(self._key)
         if found is None:
             self.record = ManagedLedgerRecord(self.epoch, created_ms=self._env.clock.now_ms())
             self._version = None

@@ -71,6 +71,10 @@ class Retention(NamedTuple):
 NO_RETENTION = Retention()
 
 
+def _nothing() -> None:
+    pass
+
+
 def _closed_ms(info: LedgerInfo) -> int:
     return max(info.closed_ms, info.created_ms)
 
@@ -124,7 +128,7 @@ class TrimTimer:
 
     def __init__(self, env: Environment, trim: Callable[[], None]) -> None:
         self._env = env
-        self._trim = trim
+        self._trim: Callable[[], None] | None = trim
         self._backoff: Backoff | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -138,6 +142,10 @@ class TrimTimer:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(due, self._fire)
+
+    @property
+    def is_set(self) -> bool:
+        return self._timer is not None
 
     def after_open(self) -> None:
         """The topic was opened, and something can go."""
@@ -159,13 +167,15 @@ class TrimTimer:
 
     def close(self) -> None:
         self._closed = True
+        self._trim = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _fire(self) -> None:
         self._timer = None
-        self._trim()
+        if self._trim is not None:
+            self._trim()
 
 
 class Trimmer:
@@ -224,6 +234,16 @@ class Trimmer:
         self._timer.close()
         await self._tasks.close()
 
+    async def trim_last(self) -> None:
+        """The ledger that was written is closed, and the cursors are not: trim what may go now. Raises what trimming
+        raises; the next owner then trims."""
+        if self._retention is not None:
+            await self._trim()
+
+    def let_go(self) -> None:
+        """The managed ledger is closed: it is freed without the garbage collector."""
+        self._owned.on_adopted = _nothing
+
     async def trim(self) -> list[int]:
         """See `ManagedLedger.trim`."""
         self._life.check()
@@ -235,6 +255,13 @@ class Trimmer:
         if not self._owned.record.deleting:
             self._timer.succeeded()
         return gone
+
+    @property
+    def has_duties(self) -> bool:
+        """Whether something is to be trimmed or deleted later, also if the topic stays as it is."""
+        if self._retention is None or self._owned.record.deleting or self._timer.is_set or len(self._tasks):
+            return True
+        return self._retention.time_ms > 0 and any(info.entries for info in self._chain.infos)
 
     async def is_pinned(self) -> bool:
         """Whether a planned read keeps ledgers. Raises StaleEpoch, MetadataUnavailable."""

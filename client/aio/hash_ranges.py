@@ -8,8 +8,8 @@ import base64
 import binascii
 
 from ...protocol.hashing import murmur3_32
+from ..consuming.message import Message
 from ..core.key_ranges import HASHES
-from .message import Message
 
 
 def key_hash(message: Message) -> int:
