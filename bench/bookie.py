@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from magnetar.actors.bookie.collecting import BookieCalls
 from magnetar.actors.bookie.service import BookieService
 from magnetar.protocol.bookie_wire import (
     BookieOp,
@@ -59,8 +60,9 @@ class StandIn:
     async def register(self, host: str, port: int, data: Callable[[], MemberData]) -> None:
         print(port, flush=True)
 
-    async def renew_ledger(self, ledger_id: int, version: int) -> None:
-        raise RuntimeError(f"the benchmark collects no garbage, but ledger {ledger_id} is to be renewed")
+    @property
+    def ask(self) -> BookieCalls:
+        raise RuntimeError("the benchmark collects no garbage")
 
     async def close(self) -> None:
         return None

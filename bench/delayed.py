@@ -15,7 +15,6 @@ It takes minutes, and therefore runs only when it is asked for: `python bench/ru
 
 import asyncio
 import json
-import os
 import sys
 import time
 import urllib.request
@@ -23,7 +22,7 @@ from struct import Struct
 from typing import Any
 
 from measurement import Latency, measurement, payload
-from processes import service_processes
+from processes import Memory, service_processes
 from rows import Report, Row
 
 import magnetar
@@ -74,7 +73,7 @@ def run(cluster: Any, report: Report, count: int = MESSAGES) -> None:
 
 async def measure(service_url: str, admin_url: str, count: int, processes: list[int]) -> dict[str, Any]:
     """Publish, and receive what is due in the window."""
-    errors, watch = Latency(), _Memory(processes)
+    errors, watch = Latency(), Memory(processes)
     async with magnetar.AsyncClient(service_url) as client:
         options: dict[str, Any] = {"batching_enabled": False, "max_pending_messages": PENDING_MAX}
         await _warm_up(client, options)
@@ -118,7 +117,7 @@ async def measure(service_url: str, admin_url: str, count: int, processes: list[
 class _Publishing:
     """Publishes messages, and looks at the broker's memory meanwhile."""
 
-    def __init__(self, producer: magnetar.AsyncProducer, watch: "_Memory") -> None:
+    def __init__(self, producer: magnetar.AsyncProducer, watch: Memory) -> None:
         self._producer = producer
         self._watch = watch
         self._room = asyncio.Semaphore(PENDING_MAX)
@@ -142,40 +141,14 @@ class _Publishing:
             self._failed.append(result)
 
 
-class _Memory:
-    """How much the resident set of a process has grown, of that process in which it has grown most."""
-
-    def __init__(self, processes: list[int]) -> None:
-        self._before = dict.fromkeys(processes, 0)
-        self._most = dict.fromkeys(processes, 0)
-
-    def begin(self) -> None:
-        """Count from now on."""
-        self._before = {process: _resident_bytes(process) for process in self._before}
-        self._most = dict(self._before)
-
-    def look(self) -> None:
-        """See how much it is now."""
-        self._most = {process: max(most, _resident_bytes(process)) for process, most in self._most.items()}
-
-    @property
-    def grown_mb(self) -> float:
-        return max(most - self._before[process] for process, most in self._most.items()) / 1e6
-
-
 async def _warm_up(client: magnetar.AsyncClient, options: dict[str, Any]) -> None:
     consumer = await client.subscribe(TOPIC, "warm-up", magnetar.ConsumerType.Shared, receiver_queue_size=10_000)
     producer = await client.create_producer(TOPIC, **options)
-    await _Publishing(producer, _Memory([])).send([0] * WARM_UP_MESSAGES)
+    await _Publishing(producer, Memory([])).send([0] * WARM_UP_MESSAGES)
     for _ in range(WARM_UP_MESSAGES):
         await consumer.acknowledge(await consumer.receive(60_000))
     await consumer.unsubscribe()
     await producer.close()
-
-
-def _resident_bytes(process: int) -> int:
-    with open(f"/proc/{process}/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _statistics(admin_url: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The cluster's processes: which they are, and the processor time that they have used."""
+"""The cluster's processes: which they are, and the processor time and memory that they use."""
 
+import os
 import time
 
 import ray
@@ -21,3 +22,29 @@ def service_processes(status: ClusterStatus) -> dict[str, int]:
 def cpu_seconds(process: int) -> float:
     """Processor time that a process has used with all its threads, user and system, to the nanosecond."""
     return time.clock_gettime((~process << 3) | 2)  # Linux's clock id of another process
+
+
+class Memory:
+    """How much the resident set of a process has grown, of that process in which it has grown most."""
+
+    def __init__(self, processes: list[int]) -> None:
+        self._before = dict.fromkeys(processes, 0)
+        self._most = dict.fromkeys(processes, 0)
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._before = {process: _resident_bytes(process) for process in self._before}
+        self._most = dict(self._before)
+
+    def look(self) -> None:
+        """See how much it is now."""
+        self._most = {process: max(most, _resident_bytes(process)) for process, most in self._most.items()}
+
+    @property
+    def grown_mb(self) -> float:
+        return max(most - self._before[process] for process, most in self._most.items()) / 1e6
+
+
+def _resident_bytes(process: int) -> int:
+    with open(f"/proc/{process}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -5,8 +5,9 @@
 The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--directory`. The default is a temporary directory
 in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
 used the cluster yet; the kills go late. Behind them go 11,000 topics that stay, and starting and stopping other
-clusters. A benchmark that fails is reported and does not keep the others from running. What takes minutes (`delayed`)
-runs only with `--only`. The logs of Ray, Spark and Java go to bench/results/libraries.log.
+clusters. A benchmark that fails is reported and does not keep the others from running. `delayed` and `repair`,
+which take minutes, and `forwarding` run only with `--only`. The logs of Ray, Spark and Java go to
+bench/results/libraries.log.
 """
 
 import argparse
@@ -24,12 +25,15 @@ import consume_rate
 import delayed
 import entry_cost
 import failover
+import forwarding
 import idle
 import keeping
+import lagging
 import lifecycle
 import non_persistent
 import plot
 import publish
+import repair
 import spark_read
 import steady
 import subscription_types
@@ -44,7 +48,7 @@ from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
 LOG = RESULTS / "libraries.log"
-ON_REQUEST = {"delayed"}
+ON_REQUEST = {"delayed", "forwarding", "repair"}
 """Only with `--only`."""
 
 
@@ -59,13 +63,16 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "consume": lambda: consume_rate.run(cluster, report),
         "types": lambda: subscription_types.run(cluster, report),
         "compaction": lambda: compaction.run(cluster, report),
+        "lagging": lambda: lagging.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, report),
         "delayed": lambda: delayed.run(cluster, report),
         "non-persistent": lambda: non_persistent.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),
         "failover": lambda: failover.run(cluster, report),
         "keeping": lambda: keeping.run(cluster, report),
+        "forwarding": lambda: forwarding.run(cluster, report),
         "lifecycle": lambda: lifecycle.run(directory, report),
+        "repair": lambda: repair.run(directory, report),
     }
 
 
@@ -73,8 +80,8 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume types compaction spark delayed non-persistent topics failover keeping "
-        "lifecycle"
+        "idle publish cpu steady client consume types compaction lagging spark delayed non-persistent topics failover "
+        "keeping forwarding lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")

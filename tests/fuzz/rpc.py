@@ -277,8 +277,9 @@ def make_requests(random: Random) -> bytes:
             calls: dict[str, dict[str, Any]] = {
                 "status": {},
                 "ledgers": {"after": number() - 1, "limit": number()},
-                "entry_ids": dict(ledger=number(), nonce=nonce(), first=number(), last=number(), intact_only=True),
-                "entry_ids ": {"ledger": 1, "nonce": 0, "first": 0, "last": 1 << 40},
+                "lacking": {"parts": [[number(), nonce(), number(), number(), number(), number(), number()]]},
+                "lacking ": {"parts": [[1, 0, 0, 1 << 40, 0, 3, 3]]},
+                "copy_entries": {"part": [number(), nonce(), number(), number(), 0, 3, 3], "sources": []},
                 "clear_limbo": {"fence_floor": number(), "reason": "the input wants it"},
                 "clear_limbo ": {"fence_floor": None, "reason": None},
                 "__init__": {},

@@ -21,7 +21,7 @@ from typing import Any
 from crc32c import crc32c
 
 from magnetar.protocol.bookie_wire import BookieStatus
-from magnetar.protocol.errors import CookieMismatch, EntryCorrupt
+from magnetar.protocol.errors import CookieMismatch, EntryCorrupt, FormatTooNew
 from magnetar.runtime.rpc.messages import unpack
 from magnetar.storage.bookie.checkpoint import CHECKPOINT_NAME, Checkpoint
 from magnetar.storage.bookie.compaction import Compactor
@@ -427,7 +427,7 @@ def make_checkpoint(random: Random) -> bytes:
 def take_cookie(data: bytes) -> None:
     files = FaultyFiles()
     files.write_atomic(f"/b/{COOKIE_NAME}", data)
-    quietly(read_cookie, files, "/b", allowed=(CookieMismatch,))
+    quietly(read_cookie, files, "/b", allowed=(CookieMismatch, FormatTooNew))
 
 
 def make_cookie(random: Random) -> bytes:

@@ -1,6 +1,5 @@
 """A cluster on Ray: started, looked at, restarted on the same directory, and what it refuses."""
 
-import json
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -99,9 +98,8 @@ def test_everything_comes_back_on_the_same_directory(start_cluster: Any, tmp_pat
 
 def test_a_start_that_fails_leaves_nothing_behind(start_cluster: Any, tmp_path: Path) -> None:
     start_cluster(tmp_path / "data").stop()
-    (tmp_path / "data" / "bookie-1" / "cookie").write_text(
-        json.dumps({**json.loads((tmp_path / "data" / "bookie-1" / "cookie").read_text()), "instance": "another"})
-    )
+    (tmp_path / "data" / "bookie-1" / "lock").unlink()
+    (tmp_path / "data" / "bookie-1" / "lock").mkdir()
     with pytest.raises(ClusterError, match="bookie-1"):
         start_cluster(tmp_path / "data")
     # Ray forgets a killed actor a moment after `ray.kill` has returned.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def test_the_example_for_many_messages_adds_them_up(cluster: RayCluster, capsys:
     [
         ("several-topics", "orders-eu b'one'"),
         ("letters", "dead letter b'bad' no answer"),
+        ("listener", "handled b'one click'"),
         ("table-view", "b'1.25'"),
         ("client-statistics", "100 messages with 500 bytes, 100 received"),
     ],
@@ -201,7 +203,10 @@ def test_the_examples_for_chunks_and_encryption(
     assert "12000000 (" in printed and "b'the eagle has landed' agency" in printed
 
 
-def test_the_example_for_spark_counts_by_producer(greetings: RayCluster, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark's
+def test_the_examples_for_spark_read_a_topic_and_write_a_result_once(
+    greetings: RayCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
     try:
         check_available()
     except SparkUnavailable as error:
@@ -210,6 +215,11 @@ def test_the_example_for_spark_counts_by_producer(greetings: RayCluster, capfd: 
     assert "__producerName" in capfd.readouterr().out
     run(SPARK, "spark-compacted")
     assert "value" in capfd.readouterr().out
+    curl(SPARK, "spark-deduplication", greetings.admin_url)
+    run(SPARK, "spark-write")
+    printed = capfd.readouterr().out
+    (rows,) = re.findall(r"^stored (\d+) known 0$", printed, re.MULTILINE)
+    assert int(rows) > 0 and f"stored 0 known {rows}\n" in printed
 
 
 def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

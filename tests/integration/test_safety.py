@@ -5,27 +5,14 @@ The publisher keeps only what its callbacks said, and the log is read through a 
 outside the system.
 """
 
-import json
-import urllib.request
-
 import magnetar
 from magnetar.protocol.names import COORDINATOR_ID
+from support.clients.partitions import create_partitioned
 from support.clients.workload import Publisher, check_history, read_log
 from support.servers import ray_nodes
 
 SESSION_TIMEOUT_S = 3.0
 PAST_THE_SESSION_S = SESSION_TIMEOUT_S + 1.5
-
-
-def create_partitioned(cluster, topic, partitions):
-    request = urllib.request.Request(
-        f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic}/partitions",
-        data=json.dumps(partitions).encode(),
-        headers={"Content-Type": "application/json"},
-        method="PUT",
-    )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        assert answer.status in (200, 204)
 
 
 def keep(cluster, topic):

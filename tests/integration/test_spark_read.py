@@ -1,4 +1,4 @@
-"""Topics into Spark on a real cluster: what clients wrote is what the DataFrame holds, whatever is away meanwhile."""
+"""Topics into Spark and back on a real cluster: rows are what clients wrote, and what Spark writes is stored once."""
 
 import gc
 import itertools
@@ -22,7 +22,7 @@ from magnetar.protocol.errors import (
     SparkUnavailable,
     TopicNotFound,
 )
-from magnetar.spark import read_topic, release, session, stop
+from magnetar.spark import read_topic, release, session, stop, write_topic
 from magnetar.spark.raydp_session import check_available
 from magnetar.spark.reading import frame as frame_module
 from support.servers import ray_nodes
@@ -44,7 +44,13 @@ def spark(ray_session):
         check_available()
     except SparkUnavailable as error:
         pytest.skip(str(error))
-    yield session("spark-read-test", 1, 1, "1g", {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"})
+    yield session(
+        "spark-read-test",
+        1,
+        1,
+        "1g",
+        {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"},
+    )
     stop()
     stop()
     gc.collect()  # Py4J's sockets, while their warnings are still ignored
@@ -282,6 +288,100 @@ def test_what_cannot_be_read_is_refused(cluster, spark):
         read_topic(spark, "non-persistent://public/default/x")
     with pytest.raises(TopicNotFound):
         read_topic(spark, "there-is-no-such-topic", progress=False)
+
+
+def deduplicate(cluster, topic):
+    request = urllib.request.Request(
+        f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic}/deduplicationEnabled",
+        data=b"true",
+        method="POST",
+        headers={"Content-Type": "application/json"},
+    )
+    urllib.request.urlopen(request).close()
+
+
+def read_by_official(cluster, topic):
+    """Key and payload of all messages of a topic."""
+    official = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    reader = official.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(20_000)
+        found.append((message.partition_key(), message.data()))
+    official.close()
+    return sorted(found)
+
+
+def test_a_failed_task_and_a_repeated_write_store_each_row_once(cluster, spark, client, topic, tmp_path):
+    """The first attempt of a task fails behind most of its rows, and then the whole result is written again."""
+    results, mark = f"{topic}-results", tmp_path / "failed-once"
+    keep(client, topic)
+    payloads = [b"%d" % number for number in range(5_000)]
+    client.create_producer(topic, batching_enabled=True).send_many(payloads)
+    create_partitioned(cluster, results, 2)
+    for index in range(2):
+        keep(client, f"{results}-partition-{index}")
+    deduplicate(cluster, results)
+    frame = read_topic(spark, topic, progress=False)
+
+    def squares(rows):
+        for number, row in enumerate(rows):
+            if number == 4_000 and not mark.exists():
+                mark.touch()
+                raise OSError("this attempt fails")
+            value = int(bytes(row["value"]))
+            yield str(value**2), f"k{value % 10}" if value % 2 else None
+
+    squared = spark.createDataFrame(frame.rdd.mapPartitions(squares), "value string, __key string")
+    first = write_topic(squared, results, "squares", compression_type=magnetar.CompressionType.LZ4)
+    assert mark.exists()
+    assert first.rows + first.known == 5_000 and first.known > 0
+    assert tuple(write_topic(squared, results, "squares")) == (0, 5_000)
+    expected = sorted((f"k{n % 10}" if n % 2 else "", b"%d" % n**2) for n in range(5_000))
+    assert read_by_official(cluster, results) == expected
+    assert sorted(values(read_topic(spark, results, progress=False))) == sorted(value for _, value in expected)
+
+
+def test_a_shuffled_result_is_stored_once_when_it_is_ordered(cluster, spark, client, topic):
+    results = f"{topic}-counts"
+    for name in (topic, results):
+        keep(client, name)
+    deduplicate(cluster, results)
+    producer = client.create_producer(topic, batching_enabled=True)
+    for number in range(300):
+        producer.send_async(b"x", lambda *_: None, partition_key=f"k{number % 20}")
+    producer.flush()
+    counts = read_topic(spark, topic, progress=False).groupBy("__key").count()
+    rows = counts.selectExpr("__key", "to_json(struct(__key, count)) AS value")
+    assert [tuple(write_topic(rows, results, "counts", order_by=["__key"], num_partitions=2)) for _ in range(2)] == [
+        (20, 0),
+        (0, 20),
+    ]
+    assert read_by_official(cluster, results) == sorted(
+        (f"k{key}", b'{"__key":"k%d","count":15}' % key) for key in range(20)
+    )
+
+
+def test_what_cannot_be_written_is_refused(spark, client, topic):
+    frame = spark.range(10)
+    keep(client, topic)
+    for wrong, text in (
+        (frame, "no column `value`"),
+        (frame.selectExpr("id AS value"), "`value` is bigint"),
+        (frame.selectExpr("'x' AS value", "id"), "`id` is no part"),
+        (frame.selectExpr("'x' AS value", "id AS __key"), "`__key` is bigint"),
+    ):
+        with pytest.raises(InvalidConfiguration, match=text):
+            write_topic(wrong, topic)
+    good = frame.selectExpr("'x' AS value")
+    with pytest.raises(InvalidConfiguration, match="order_by"):
+        write_topic(good, topic, order_by=["id"])
+    with pytest.raises(NotAllowedError):
+        write_topic(good, "non-persistent://public/default/x")
+    with pytest.raises(NotAllowedError, match="deduplication is off"):
+        write_topic(good, topic, "named")
+    assert write_topic(good, topic).rows == 10
+    assert len(values(read_topic(spark, topic, progress=False))) == 20
 
 
 def test_rows_go_from_spark_to_ray_and_through_python_workers(spark, client, topic):

@@ -212,6 +212,13 @@ DIFFERENCES: tuple[Difference, ...] = (
         "LOOKUP_RESPONSE .* response=Connect .*",
     ),
     Difference(
+        "an unknown listener is the request's fault; 500 calls for another try, which cannot succeed",
+        '"500 "',
+        '"412 "',
+        "the_admin_answers_the_address_of_a_listener",
+        "one that does not exist",
+    ),
+    Difference(
         "a lookup says already that the topic does not exist; Pulsar leaves that to the producer or consumer",
         "LOOKUP_RESPONSE .*",
         "LOOKUP_RESPONSE response=Failed error=TopicNotFound",

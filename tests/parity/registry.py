@@ -47,7 +47,13 @@ KEEPING = Group(
 )
 """Small ledgers, and a broker that looks every second at what it compacts and at backlogs."""
 
-GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY, BATCH_INDEX, KEEPING)
+LISTENERS = Group(
+    "listeners",
+    {"advertisedListeners": "inside:pulsar://127.0.0.1:{port},outside:pulsar://203.0.113.5:7002"},
+)
+"""Two addresses. Nothing answers at the second. Magnetar fills in the port; `servers` does it for Pulsar."""
+
+GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY, BATCH_INDEX, KEEPING, LISTENERS)
 
 
 class Scenario(NamedTuple):

@@ -101,6 +101,7 @@ def pulsar_server(directory: Path, settings: Mapping[str, str]) -> Iterator[Serv
     file = directory / "standalone.conf"
     directory.mkdir(parents=True, exist_ok=True)
     values = {**_CONFIGURATION, "brokerServicePort": str(port), "webServicePort": str(web_port), **settings}
+    values = {name: value.replace("{port}", str(port)) for name, value in values.items()}
     file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     command = [java(), "-Xmx1g", "-XX:MaxDirectMemorySize=1g"]
     command += [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]

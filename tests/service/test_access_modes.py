@@ -65,6 +65,71 @@ def everything(client, topic):
     return found
 
 
+@pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
+def test_shared_is_the_default_and_takes_many_producers(cluster, client, official_client, topic, module):
+    side = {magnetar: client, pulsar: official_client}[module]
+    consumer = client.subscribe(topic, "s")
+    producers = [side.create_producer(topic) for _ in range(3)]
+    producers.append(side.create_producer(topic, access_mode=module.ProducerAccessMode.Shared))
+    for _ in range(2):
+        for number, producer in enumerate(producers):
+            producer.send(b"%d" % number)
+    assert sorted(consumer.receive(WAIT_MS).data() for _ in range(8)) == sorted([b"0", b"1", b"2", b"3"] * 2)
+    loaded = cluster.brokers[cluster.owner(topic)].topics.loaded[topic]
+
+    async def figures():
+        return topic_json(loaded.describe())["publishers"]
+
+    assert [one["accessMode"] for one in cluster.run(figures())] == ["Shared"] * 4
+
+
+@pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
+@pytest.mark.parametrize("mode", ["Exclusive", "WaitForExclusive", "ExclusiveWithFencing"])
+def test_one_holder_is_the_only_writer_until_it_leaves(cluster, client, official_client, topic, module, mode):
+    """Shared and Exclusive producers of either client fail, and one that waits gets in when the holder closes."""
+    holding = {magnetar: client, pulsar: official_client}[module]
+    holder = holding.create_producer(topic, access_mode=getattr(module.ProducerAccessMode, mode))
+    for side, other in ((client, magnetar), (official_client, pulsar)):
+        with pytest.raises(other.ProducerBusy):
+            side.create_producer(topic)
+        with pytest.raises(other.ProducerFenced):
+            side.create_producer(topic, access_mode=other.ProducerAccessMode.Exclusive)
+    election = Election(holding, topic, module.ProducerAccessMode.WaitForExclusive)
+    until_sync(lambda: waiting(cluster, topic) == 1)
+    holder.send(b"alone")
+    holder.close()
+    election.elected().send(b"next")
+    assert everything(client, topic) == [b"alone", b"next"]
+
+
+@pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
+def test_a_holder_that_is_cut_off_is_evicted_for_a_newcomer(cut_off_fast, topic, module):
+    """A stopped process answers nothing, as one behind a broken network. It is fenced when it goes on."""
+    quiet = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)} if module is pulsar else {}
+    client = module.Client(cut_off_fast.service_url, operation_timeout_seconds=20, **quiet)
+    client.subscribe(topic, "keep").close()
+    with LeaderProcess(cut_off_fast.service_url, topic) as leader:
+        leader.wait_for(5)
+        with pytest.raises(module.ProducerFenced):
+            client.create_producer(topic, access_mode=module.ProducerAccessMode.Exclusive)
+        leader.stop()
+        newcomer = client.create_producer(topic, access_mode=module.ProducerAccessMode.Exclusive)
+        newcomer.send(b"newcomer")
+        leader.go_on()
+        leader.wait_for_end()
+    assert leader.fenced
+    client.close()
+    with magnetar.Client(cut_off_fast.service_url) as reading:
+        check_log(everything(reading, topic), leader.acknowledged, b"newcomer")
+
+
+@pytest.fixture(scope="module")
+def cut_off_fast(tmp_path_factory):
+    """A cluster whose broker finds out within 0.3 s that a connection is dead."""
+    with EmbeddedCluster(tmp_path_factory.mktemp("cut"), connection_liveness_timeout_ms=300) as running:
+        yield running
+
+
 def test_beside_an_exclusive_producer_all_others_fail(client, topic):
     holder = client.create_producer(topic, access_mode=EXCLUSIVE)
     with pytest.raises(ProducerFenced, match=r"holds .* alone"):
@@ -153,6 +218,16 @@ def test_our_client_and_the_official_one_elect_one_leader_after_the_other(cluste
     theirs.close()
     again.elected().send(b"ours again")
     assert everything(client, topic) == [b"ours", b"theirs", b"ours again"]
+
+
+def test_the_official_client_fences_ours(client, official_client, topic):
+    ours = client.create_producer(topic, access_mode=EXCLUSIVE)
+    ours.send(b"ours")
+    fencing = pulsar.ProducerAccessMode.ExclusiveWithFencing
+    official_client.create_producer(topic, access_mode=fencing).send(b"theirs")
+    with pytest.raises(ProducerFenced):
+        ours.send(b"late")
+    assert everything(client, topic) == [b"ours", b"theirs"]
 
 
 def test_the_official_client_is_fenced_by_ours(client, official_client, topic):

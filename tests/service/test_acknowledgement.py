@@ -14,6 +14,7 @@ from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import AlreadyClosed
 from magnetar.storage.managed.cursor import Cursor
 from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.figures import until
 
 pytestmark = pytest.mark.cluster_settings(
     acknowledgment_at_batch_index_level_enabled=True, cursor_flush_interval_s=0.05
@@ -139,6 +140,48 @@ def test_acknowledged_indexes_survive_the_broker(cluster: EmbeddedCluster, clien
         assert values(take(consumer, 4)) == [1, 3, 5, 7]
 
 
+def test_a_hundred_thousand_scattered_holes_survive_the_broker(
+    cluster: EmbeddedCluster, client: magnetar.Client, topic: str
+) -> None:
+    """Every second message is acknowledged: as whole entries here and there, and within 200 batches."""
+    holes, singles = 100_000, 500
+    with client.subscribe(topic, "s", **INDEXES, ack_receipt_enabled=True) as consumer:
+        publish(client, topic, singles, 1)
+        publish(client, topic, 2 * holes - singles, 1_000)
+        received: list[magnetar.Message] = []
+        while len(received) < 2 * holes:
+            received += consumer.receive_many(10_000, 10_000)
+        consumer.acknowledge_many(received[1::2])
+        number = cluster.owner(topic)
+        cluster.run(cluster.stop_broker(number))
+        cluster.run(cluster.start_broker(number))
+        open_ = [one.message_id() for one in received[::2]]
+        again: list[magnetar.MessageId] = []
+        while len(again) < holes:
+            again += [one.message_id() for one in consumer.receive_many(10_000, 10_000)]
+        assert again == open_
+        assert nothing_more(consumer)
+
+
+async def test_the_asyncio_face_acknowledges_by_index(cluster: EmbeddedCluster, topic: str) -> None:
+    async with magnetar.AsyncClient(cluster.service_url) as client:
+        consumer = await client.subscribe(topic, "s", **SHARED, **INDEXES)
+        producer = await client.create_producer(topic, batching_max_messages=6)
+        await producer.send_many([b"%d" % number for number in range(6)])
+        messages = [await consumer.receive(10_000) for _ in range(6)]
+        assert len({message.message_id().entry_id() for message in messages}) == 1
+        await consumer.acknowledge_many(messages[::2])
+        await consumer.close()
+        again = await client.subscribe(topic, "s", **SHARED, **INDEXES)
+        rest = [await again.receive(10_000) for _ in range(3)]
+        assert [message.data() for message in rest] == [b"1", b"3", b"5"]
+        await again.acknowledge_many(rest)
+        await again.close()
+        last = await client.subscribe(topic, "s", **SHARED)
+        with pytest.raises(magnetar.Timeout):
+            await last.receive(100)
+
+
 def test_the_official_client_acknowledges_by_index(official_client: pulsar.Client, topic: str) -> None:
     options = {"consumer_type": pulsar.ConsumerType.Shared, "negative_ack_redelivery_delay_ms": 100}
     consumer = official_client.subscribe(topic, "s", batch_index_ack_enabled=True, **options)
@@ -161,6 +204,26 @@ def test_the_official_client_acknowledges_by_index(official_client: pulsar.Clien
     consumer.close()
     with pytest.raises(pulsar.Timeout):
         official_client.subscribe(topic, "s", **options).receive(300)
+
+
+def test_indexes_that_the_official_client_acknowledged_survive_the_broker(
+    cluster: EmbeddedCluster, official_client: pulsar.Client, topic: str
+) -> None:
+    shared = pulsar.ConsumerType.Shared
+    consumer = official_client.subscribe(topic, "s", consumer_type=shared, batch_index_ack_enabled=True)
+    producer = official_client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5_000)
+    for number in range(8):
+        producer.send_async(b"%d" % number, lambda result, message_id: None)
+    producer.flush()
+    messages = [consumer.receive(10_000) for _ in range(8)]
+    for message in messages[::2]:
+        consumer.acknowledge(message)
+    place = (messages[0].message_id().ledger_id(), messages[0].message_id().entry_id())
+    until(lambda: cursor_of(cluster, topic).batches.ack_set(place) == [0b10101010])
+    number = cluster.owner(topic)
+    cluster.run(cluster.stop_broker(number))
+    cluster.run(cluster.start_broker(number))
+    assert sorted(int(consumer.receive(10_000).data()) for _ in range(4)) == [1, 3, 5, 7]
 
 
 # ---- Receipts ----
@@ -272,6 +335,22 @@ def test_a_negative_acknowledgement_leaves_the_time_out(client: magnetar.Client,
         consumer.negative_acknowledge(message)
         assert consumer.receive(10_000).redelivery_count() == 1
         assert time.monotonic() - given >= 1.0
+
+
+def test_a_back_off_makes_each_time_out_longer(client: magnetar.Client, topic: str) -> None:
+    """The table of the page, a hundred times as fast."""
+    backoff = MultiplierRedeliveryBackoff(min_delay_ms=10, max_delay_ms=60, multiplier=2)
+    with client.subscribe(
+        topic, "s", **SHARED, unacked_messages_timeout_ms=100, ack_timeout_tick_time_ms=10,
+        ack_timeout_redelivery_backoff=backoff,
+    ) as consumer:  # fmt: skip
+        publish(client, topic, 1, 1)
+        began = time.monotonic()
+        assert consumer.receive(10_000).redelivery_count() == 0
+        delays_s = [0.11, 0.12, 0.14, 0.16, 0.16]
+        for count in range(1, 6):
+            assert consumer.receive(10_000).redelivery_count() == count
+            assert sum(delays_s[:count]) <= time.monotonic() - began < sum(delays_s[:count]) + 5 * count
 
 
 def test_a_back_off_delays_each_redelivery_longer(client: magnetar.Client, topic: str) -> None:

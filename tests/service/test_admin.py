@@ -12,10 +12,8 @@ from magnetar.protocol.cluster_status import ClusterView
 from magnetar.protocol.errors import InvalidConfiguration, NotEnoughBookies
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
-from support.servers.admin_http import AdminBrokerRpc, Http
-from support.servers.coordination import (
-    eventually,
-)
+from support.servers.admin_http import AdminBrokerRpc, Http, admin_of
+from support.servers.coordination import coordination, eventually
 
 PERSISTENT = "/admin/v2/persistent/public/default"
 JSON = "Content-Type: application/json"
@@ -139,15 +137,39 @@ async def test_lookup_names_the_owner(http: Http) -> None:
         urls.append(answer["brokerUrl"])
     assert sorted(urls) == ["pulsar://broker-1:6650", "pulsar://broker-2:6650"]
     assert (await http("GET", "/lookup/v2/topic/persistent/no/where/t"))[0] == 404
-    listener = "/lookup/v2/topic/persistent/public/default/t-partition-0?listenerName=outside"
-    status, answer = await http("GET", listener)
-    assert status == 412 and "no listener named outside" in answer["reason"]
     assert (await http("GET", "/lookup/v2/topic/non-persistent/public/default/t"))[0] == 200
     assert (await http("PUT", f"{PERSISTENT}/t/unload"))[0] == 204
     assert sorted(name for member in http.cluster.members for name in member.rpc.released) == [
         _name("t", 0),
         _name("t", 1),
     ]
+
+
+async def test_a_lookup_answers_the_address_of_a_listener_by_query_or_header() -> None:
+    listeners = {"outside": "pulsar://b1.example.com:31001", "web": "pulsar+proxy://example.com:80"}
+    async with coordination() as cluster:
+        await cluster.join("broker", "broker-1", rpc_service=AdminBrokerRpc(), listeners=listeners)
+        async with admin_of(cluster) as http:
+            await http("PUT", f"{PERSISTENT}/t")
+            path = "/lookup/v2/topic/persistent/public/default/t"
+            assert (await http("GET", path))[1]["brokerUrl"] == "pulsar://broker-1:6650"
+            for query, headers in [
+                ("?listenerName=outside", {}),
+                ("", {"X-Pulsar-ListenerName": "outside"}),
+                ("?listenerName=", {"X-Pulsar-ListenerName": "outside"}),
+                ("?listenerName=outside", {"X-Pulsar-ListenerName": "inside"}),
+            ]:
+                status, answer = await http("GET", path + query, headers=headers)
+                assert status == 200 and answer["httpUrl"].startswith("http://"), (query, headers)
+                assert answer["brokerUrl"] == answer["nativeUrl"] == listeners["outside"]
+            for name, reason in [
+                ("inside", "no listener named inside"),
+                ("web", "forward the connections of the listener web"),
+                ("%F0%9F%90%B0" * 200, "no listener named"),
+                ("%00", "no listener named"),
+            ]:
+                status, answer = await http("GET", f"{path}?listenerName={name}")
+                assert status == 412 and reason in answer["reason"] and len(answer["reason"]) < 300
 
 
 async def test_tenants_namespaces_clusters(http: Http) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.actors.auditor import repair as ledger_repair
 from magnetar.actors.auditor import service as auditor_module
+from magnetar.actors.bookie import copying
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import CookieMismatch, LedgerFenced
@@ -89,10 +89,13 @@ class Bookies:
         return await held_ranges(self.running[number].store, ledger_id, nonce, 0, last, intact_only=True)
 
     async def whole(self, timeout_s: float = 15.0) -> None:
-        """Wait for a finished round that found nothing amiss; a moment first, so that it is about the present."""
-        await asyncio.sleep(0.05)
-        self.cluster.coordinator.office.auditor.wake()
-        await eventually(lambda: self.cluster.coordinator.office.auditor.status()["whole"], timeout_s)
+        """Wait for a round that began from now on and found nothing amiss; one may be under way."""
+        auditor = self.cluster.coordinator.office.auditor
+        for _ in range(2):
+            rounds = auditor.status()["rounds"]
+            auditor.wake()
+            await eventually(lambda: auditor.status()["rounds"] > rounds, timeout_s)  # noqa: B023
+        await eventually(lambda: auditor.status()["whole"], timeout_s)
 
     async def closed_and_whole(self) -> None:
         """Wake the auditor until it has found no open ledger, and nothing amiss."""
@@ -347,7 +350,7 @@ async def test_a_ledger_that_takes_longer_to_verify_than_a_question_ends_limbo(
     monkeypatch.setattr(SegmentReader, "read_range", slowly)
     monkeypatch.setattr(entry_reads, "VERIFY_BYTES", 1)  # one entry for each read
     monkeypatch.setattr(entry_reads, "VERIFY_S", 0.1)
-    monkeypatch.setattr(ledger_repair, "LIST_TIMEOUT_S", 0.8)
+    monkeypatch.setattr(copying, "COPY_S", 0.1)
     async with bookies_in(tmp_path) as bookies:
         await bookies.start(1, 2, 3)
         writer = await bookies.ledgers.create()

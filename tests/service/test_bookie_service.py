@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from magnetar.actors.bookie.service import BookieService, BookieState
+from magnetar.actors.members.contracts_coordinator import LedgerChanges
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     BookieStatus,
@@ -20,7 +21,7 @@ from magnetar.protocol.bookie_wire import (
     encode_ledger,
     encode_read,
 )
-from magnetar.protocol.errors import CookieMismatch, DirectoryLocked, HandshakeRefused, ProtocolError
+from magnetar.protocol.errors import CookieMismatch, DirectoryLocked, EntryUnknown, HandshakeRefused, ProtocolError
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import STATUS_DISCONNECTED, Identity, rpc_connect
 from magnetar.runtime.rpc.keys import RootKeys
@@ -43,6 +44,7 @@ class LocalCoordinator:
 
     def __init__(self, metadata):
         self.metadata = metadata
+        self.ask = self
         self.report = {}
         self.on_session_lost = []
         self.registered = None
@@ -54,8 +56,11 @@ class LocalCoordinator:
     async def register(self, host, port, data):
         self.registered = (host, port, data())
 
-    async def renew_ledger(self, ledger_id, version):
-        await renew(self.metadata, ledger_id, version)
+    async def renew_ledger(self, *, ledger, version):
+        return await renew(self.metadata, ledger, version)
+
+    async def ledger_changes(self, *, epoch, since):
+        return LedgerChanges(1, 0, 0, [], complete=False)
 
     async def close(self):
         self.closed = True
@@ -170,15 +175,12 @@ async def test_adds_reads_and_fences_over_the_wire_and_again_after_a_restart(clu
     assert await client.read_all(2, 0, 29) == bodies(2, range(30), 60_000)
     assert (await client.ask(BookieOp.ADD, add_payload(2, 30)))[0] == BookieStatus.FENCED
     await client.add_many(1, [2000])
-    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=5, last=9999) == {
-        "ranges": [[5, 2000]],
-        "next": 10000,
-    }
-    assert await client.connection.call("entry_ids", ledger=1, nonce=0, first=0, last=9, intact_only=True) == {
-        "ranges": [[0, 9]],
-        "next": 10,
-    }
-    assert await client.connection.call("entry_ids", ledger=99, nonce=0, first=0, last=9) == {"ranges": [], "next": 10}
+    parts = [[1, 0, 5, 2000, 0, 3, 3], [1, 0, 5, 2001, 0, 3, 3], [1, 7, 5, 9, 0, 3, 3], [99, 0, 0, 9, 0, 3, 3]]
+    assert await client.connection.call("lacking", parts=parts) == {"found": [1, 2, 3], "examined": 4}
+    with pytest.raises(ProtocolError, match="no part of a ledger"):
+        await client.connection.call("lacking", parts=[[1, 0, 5, 4, 0, 3, 3]])
+    with pytest.raises(EntryUnknown, match="no bookie that should hold it is alive"):
+        await client.connection.call("copy_entries", part=[99, 0, 0, 9, 0, 3, 3], sources=[])
     assert await client.connection.call("ledgers") == [1, 2]
     status = await client.connection.call("status")
     assert (status["ledgers"], status["limbo"], status["read_only"]) == (2, False, False)

@@ -8,10 +8,10 @@ import pulsar
 import pytest
 
 import magnetar
-from magnetar.actors.admin.topic_figures import topic_json
 from magnetar.client.aio.client import AsyncClient
-from magnetar.protocol.topic_figures import TopicFigures
+from support.clients.sides import FACES, connect
 from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.figures import figures
 
 SIZE_MAX = 20_000
 LARGE = [os.urandom(3 * SIZE_MAX + number) for number in range(4)]
@@ -116,28 +116,21 @@ async def test_a_leaving_consumer_hands_whole_messages_over(ours: AsyncClient) -
     assert sorted([(await staying.receive(5000)).data() for _ in LARGE]) == sorted(LARGE)
 
 
-def figures(cluster: EmbeddedCluster, topic: str) -> dict[str, Any]:
-    name = f"persistent://public/default/{topic}"
-
-    async def ask() -> TopicFigures:
-        return cluster.brokers[cluster.owner(name)].topics.loaded[name].describe()
-
-    return topic_json(cluster.run(ask()))
-
-
-async def test_figures_count_chunks(cluster: EmbeddedCluster, ours: AsyncClient) -> None:
-    producer = await our_producer(ours, "figures")
-    consumer = await ours.subscribe("figures", "s", ack_group_time_ms=0)
-    await producer.send(b"x")
-    shown = figures(cluster, "figures")
-    assert not shown["msgChunkPublished"] and shown["publishers"][0]["chunkedMessageRate"] == 0
-    await producer.send(LARGE[0])
-    for _ in range(2):
-        await consumer.acknowledge(await consumer.receive(5000))
-    shown = figures(cluster, "figures")
-    assert shown["msgChunkPublished"] and shown["publishers"][0]["chunkedMessageRate"] > 0
-    subscription = shown["subscriptions"]["s"]
-    assert subscription["chunkedMessageRate"] == subscription["consumers"][0]["chunkedMessageRate"] > 0
+@pytest.mark.parametrize("face", FACES)
+def test_figures_count_chunks(cluster: EmbeddedCluster, face: str) -> None:
+    topic = f"persistent://public/default/figures-{face}"
+    with connect(cluster.service_url, face) as side:
+        producer = side.client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+        consumer = side.client.subscribe(topic, "s")
+        producer.send(b"x")
+        shown = figures(cluster, topic)
+        assert not shown["msgChunkPublished"] and shown["publishers"][0]["chunkedMessageRate"] == 0
+        producer.send(LARGE[0])
+        assert side.values(consumer, 2) == [b"x", LARGE[0]]
+        shown = figures(cluster, topic)
+        assert shown["msgChunkPublished"] and shown["publishers"][0]["chunkedMessageRate"] > 0
+        subscription = shown["subscriptions"]["s"]
+        assert subscription["chunkedMessageRate"] == subscription["consumers"][0]["chunkedMessageRate"] > 0
 
 
 @pytest.mark.parametrize("inclusive", [True, False])

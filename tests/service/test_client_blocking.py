@@ -73,6 +73,17 @@ def test_there_and_back(client: Client) -> None:
     assert client.get_topic_partitions("t") == [TOPIC]
 
 
+def test_a_sync_send_sends_the_open_batch_at_once(client: Client, broker: FakeBroker) -> None:
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    results: list[Result] = []
+    for data in numbers(3):
+        producer.send_async(data, lambda result, _: results.append(result))
+    assert results == [] and broker.topic(TOPIC).entries == []
+    assert producer.send(b"3") == MessageId(-1, 1, 0, 3)
+    assert results == [Result.Ok] * 3 and len(broker.topic(TOPIC).entries) == 1
+    assert producer.send(b"alone") == MessageId(-1, 1, 1, 0)
+
+
 @pytest.mark.parametrize("batching", [True, False])
 def test_async_sends_call_back_in_order(client: Client, batching: bool) -> None:
     producer = client.create_producer(

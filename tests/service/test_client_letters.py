@@ -6,12 +6,18 @@ import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
+import pulsar
 import pytest
 
 import magnetar
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
-from magnetar.client.core.configuration import ConsumerDeadLetterPolicy, ConsumerType, InitialPosition
+from magnetar.client.core.configuration import (
+    ConsumerDeadLetterPolicy,
+    ConsumerType,
+    DeadLetterProducerContext,
+    InitialPosition,
+)
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import InvalidMessage, OperationNotSupported, Timeout
 from magnetar.protocol.pulsar_pb2 import ServerError
@@ -169,7 +175,9 @@ async def test_a_retry_letter_that_is_not_handled_becomes_a_dead_letter(on_clust
         negative_ack_redelivery_delay_ms=1, retry_letter_topic=f"{topic}-again",
     )  # fmt: skip
     await publish(on_cluster, [b"bad"], topic=topic)
+    copies = await on_cluster.create_reader(f"{topic}-again", MessageId.earliest)
     await consumer.reconsume_later(await consumer.receive(10_000))
+    assert (await copies.read_next(10_000)).properties()["RECONSUMETIMES"] == "1"
     dead = await on_cluster.create_reader(f"{topic}-dead", MessageId.earliest)
     assert await deliveries_until_dead(consumer, b"bad") == 2
     assert (await dead.read_next(10_000)).properties()["RECONSUMETIMES"] == "1"
@@ -225,7 +233,72 @@ def test_the_blocking_client_has_letters_too(cluster: EmbeddedCluster, topic: st
         assert dead.read_next(10_000).data() == b"x"
 
 
+def test_the_official_client_reads_retry_and_dead_letters_of_ours(
+    cluster: EmbeddedCluster, official_client: pulsar.Client, topic: str
+) -> None:
+    """It has no `reconsume_later` itself. What it published comes back to it with the properties that Pulsar sets."""
+    shared = {"consumer_type": pulsar.ConsumerType.Shared}
+    copies, dead = [official_client.subscribe(f"{topic}-s-{end}", "watch", **shared) for end in ("RETRY", "DLQ")]
+    with magnetar.Client(cluster.service_url) as client:
+        policy = ConsumerDeadLetterPolicy(1)
+        consumer = client.subscribe(topic, "s", SHARED, dead_letter_policy=policy, enable_retry=True)
+        sent = official_client.create_producer(topic).send(b"x", {"mine": "1"}, partition_key="k")
+        origin = f"{sent.ledger_id()}:{sent.entry_id()}:-1"
+        consumer.reconsume_later(consumer.receive(10_000), 150, {"more": "2"})
+        consumer.reconsume_later(consumer.receive(10_000))
+    expected = {
+        "ORIGIN_MESSAGE_ID": origin, "ORIGIN_MESSAGE_IDY_TIME": origin, "REAL_SUBSCRIPTION": "s",
+        "REAL_TOPIC": full(topic), "mine": "1", "more": "2",
+    }  # fmt: skip
+    for side, times, delay in ((copies, "1", "150"), (dead, "2", "0")):
+        message = side.receive(10_000)
+        assert (message.data(), message.partition_key()) == (b"x", "k")
+        assert message.properties() == {**expected, "RECONSUMETIMES": times, "DELAY_TIME": delay}
+        side.acknowledge(message)
+        with pytest.raises(pulsar.Timeout):
+            side.receive(50)
+
+
+async def test_customizers_change_the_producers_of_letters(on_cluster: AsyncClient, topic: str) -> None:
+    contexts: list[DeadLetterProducerContext] = []
+
+    def customize(context: DeadLetterProducerContext, options: dict[str, object]) -> None:
+        contexts.append(context)
+        options.update(producer_name=f"{context.default_topic_name}-customized", properties={"team": "a"})
+
+    consumer = await on_cluster.subscribe(
+        topic, "s", SHARED, enable_retry=True, dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        retry_letter_producer_customizer=customize, dead_letter_producer_customizer=customize,
+    )  # fmt: skip
+    await publish(on_cluster, [b"bad"], topic=topic)
+    dead = await on_cluster.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
+    await consumer.reconsume_later(await consumer.receive(10_000))
+    again = await consumer.receive(10_000)
+    assert again.producer_name() == f"{full(topic)}-s-RETRY-customized"
+    await consumer.reconsume_later(again)
+    assert (await dead.read_next(10_000)).producer_name() == f"{full(topic)}-s-DLQ-customized"
+    assert [one.default_topic_name for one in contexts] == [f"{full(topic)}-s-RETRY", f"{full(topic)}-s-DLQ"]
+
+
 # ---- Order of steps, on a scripted broker ----
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 40])
+async def test_a_dead_letter_policy_sets_no_time_out_of_its_own(
+    broker: FakeBroker, client: AsyncClient, timeout_ms: int | None
+) -> None:
+    consumer = await client.subscribe(
+        "t", "s", SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(5), enable_retry=True,
+        unacked_messages_timeout_ms=timeout_ms, ack_timeout_tick_time_ms=10,
+    )  # fmt: skip
+    await publish(client, [b"x"])
+    assert (await consumer.receive(2000)).data() == b"x"
+    if timeout_ms is None:
+        assert [one.acks.timeouts for one in consumer._consumer.consumers] == [None, None]
+        await asyncio.sleep(0.1)
+        assert not broker.count("REDELIVER_UNACKNOWLEDGED_MESSAGES")
+    else:
+        assert (await consumer.receive(2000)).data() == b"x"
 
 
 async def test_the_original_is_acknowledged_only_when_the_copy_is_stored(

@@ -78,6 +78,25 @@ async def test_flush_waits_for_everything_and_shows_the_first_failure(broker: Fa
         await producer.flush()
 
 
+async def test_a_producer_that_stops_on_failure_ends_with_the_first_one(
+    broker: FakeBroker, client: AsyncClient
+) -> None:
+    producer = await client.create_producer("t", stop_on_failure=True, batching_max_publish_delay_ms=60_000)
+    await producer.send(b"stored")
+    broker.send_errors = [22]
+    results: list[Result] = []
+    for data in numbers(3):
+        producer.send_async(data, lambda result, _: results.append(result))
+    with pytest.raises(NotAllowedError):
+        await producer.flush()
+    for send in (producer.send(b"later"), producer.flush()):
+        with pytest.raises(NotAllowedError):
+            await send
+    assert results == [Result.NotAllowedError] * 3 and stored(broker) == [b"stored"]
+    await producer.close()
+    assert broker.count("CLOSE_PRODUCER") == 1
+
+
 @pytest.mark.parametrize("batching", [True, False])
 async def test_many_messages_with_one_call(broker: FakeBroker, client: AsyncClient, batching: bool) -> None:
     producer = await client.create_producer("t", batching_enabled=batching, max_pending_messages=70)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -166,6 +167,24 @@ async def test_partitions_that_are_added_are_read_from_their_first_message(clust
         await publish(client, numbers(3), topic=f"{name}-partition-2")
         assert await contents(consumer, 3) == {full(f"{name}-partition-2"): numbers(3)}
         assert [one.partition for one in consumer._consumer.consumers] == [0, 1, 2]
+
+
+def test_the_blocking_client_publishes_to_and_reads_added_partitions(cluster: EmbeddedCluster, name: str) -> None:
+    cluster.run(cluster.coordinator_call("create_topic", topic=full(name), partitions=1))
+    with magnetar.Client(cluster.service_url, partitions_update_interval_s=1) as client:
+        consumer, producer = client.subscribe(name, "s"), client.create_producer(name)
+        assert producer.send(b"before").partition() == 0
+        cluster.run(cluster.coordinator_call("grow_topic", topic=full(name), partitions=3))
+        used: set[int] = set()
+        sent = [b"before"]
+        while used != {0, 1, 2}:
+            assert len(sent) < 1_000
+            sent.append(b"%d" % len(sent))
+            used.add(producer.send(sent[-1]).partition())
+            time.sleep(0.02)
+        received = [consumer.receive(10_000) for _ in sent]
+        assert sorted(one.data() for one in received) == sorted(sent)
+        assert {one.message_id().partition() for one in received} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(

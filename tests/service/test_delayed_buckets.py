@@ -14,7 +14,7 @@ from magnetar.actors.delays import buckets as buckets_module
 
 TICK_MS = 100
 MESSAGES = 100
-DELAY_S = 2.0
+DELAY_S = 2.5
 pytestmark = pytest.mark.cluster_settings(
     delayed_delivery_tick_ms=TICK_MS,
     delayed_delivery_min_index_count_per_bucket=20,
@@ -60,12 +60,18 @@ async def test_spilled_messages_come_in_their_time_behind_a_restart_unless_cance
     consumer = side.client.subscribe(topic, "s", consumer_type=getattr(side.module.ConsumerType, kind))
     producer = side.client.create_producer(topic, batching_enabled=False)
     began = time.time()
-    ids = []
+    ids: dict = {}
+
+    def sent(number: int):
+        return lambda _, message_id: ids.__setitem__(number, message_id)
+
     for number in range(MESSAGES):
         due: dict = {"deliver_at": int((began + DELAY_S) * 1000)}
         if number % 2:
             due = {"deliver_after": timedelta(seconds=began + DELAY_S - time.time())}
-        ids.append(producer.send(b"%d" % number, partition_key=f"k{number % 5}", **due))
+        producer.send_async(b"%d" % number, sent(number), partition_key=f"k{number % 5}", **due)
+    producer.flush()
+    await until(lambda: len(ids) == MESSAGES)
     await until(lambda: (buckets := buckets_of(cluster, topic)) is not None and buckets.count >= 80)
     cancelled = {number for number in range(MESSAGES) if number % 10 == 3}
     for number in cancelled:

@@ -15,19 +15,24 @@ from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.configuration import ConsumerType
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import NotAllowedError, Timeout
+from support.servers.embedded_cluster import EmbeddedCluster
 
 TICK_MS = 100
 SLACK_S = 1.0
 """How much later than its time a message may come on a machine that is busy."""
-pytestmark = pytest.mark.cluster_settings(delayed_delivery_tick_ms=TICK_MS, cursor_flush_interval_s=0.05)
+pytestmark = pytest.mark.cluster_settings(
+    delayed_delivery_tick_ms=TICK_MS,
+    cursor_flush_interval_s=0.05,
+    ledger_entries_max=10,
+    ledger_rollover_min_minutes=0,
+)
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(params=[magnetar, pulsar], ids=["ours", "official"])
 def side(request, cluster):
-    options = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)} if request.param is pulsar else {}
-    client = request.param.Client(cluster.service_url, operation_timeout_seconds=10, **options)
+    client = connect(request.param, cluster.service_url)
     yield SimpleNamespace(module=request.param, client=client, cluster=cluster)
     client.close()
 
@@ -41,6 +46,18 @@ async def on_cluster(cluster):
 @pytest.fixture
 def topic() -> str:
     return f"persistent://public/default/delayed-{next(_numbers)}"
+
+
+def connect(module, url: str):
+    options = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)} if module is pulsar else {}
+    return module.Client(url, operation_timeout_seconds=10, **options)
+
+
+def until(condition, timeout_s: float = 20.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 async def figures(cluster, topic: str, subscription: str) -> dict:
@@ -160,3 +177,53 @@ async def test_a_policy_bounds_the_delay_and_frees_what_is_held(on_cluster: Asyn
     with pytest.raises(NotAllowedError, match="more than 60000 ms away"):
         await producer.send(b"too far", deliver_after=timedelta(hours=1))
     await use({})
+
+
+def test_a_long_delay_keeps_its_ledger_and_all_behind_it(side, cluster, topic) -> None:
+    consumer = side.client.subscribe(topic, "s", consumer_type=side.module.ConsumerType.Shared)
+    producer = side.client.create_producer(topic, batching_enabled=False)
+    far = producer.send(b"far", deliver_after=timedelta(hours=1))
+    for number in range(30):
+        producer.send(b"%d" % number)
+    for _ in range(30):
+        consumer.acknowledge(consumer.receive(5000))
+
+    def ledger():
+        return next(one.topics.loaded[topic].ledger for one in cluster.brokers.values() if topic in one.topics.loaded)
+
+    until(lambda: ledger().cursors["s"].backlog_entries == 1)
+    cluster.run(ledger().cursors["s"].flush())
+    assert cluster.run(ledger().trim()) == []
+    assert len(ledger().ledger_infos) >= 3
+    consumer.acknowledge(far)
+    until(lambda: len(ledger().ledger_infos) == 1)
+
+
+@pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
+def test_a_strict_broker_delivers_nothing_early(module, tmp_path) -> None:
+    """The tick is longer than the delay, so a broker that is not strict would deliver at once."""
+    with EmbeddedCluster(tmp_path, delayed_delivery_strict=True, delayed_delivery_tick_ms=1000) as cluster:
+        client = connect(module, cluster.service_url)
+        consumer = client.subscribe("strict", "s", consumer_type=module.ConsumerType.Shared)
+        producer = client.create_producer("strict", batching_enabled=False)
+        due_ms = int(time.time() * 1000) + 600
+        producer.send(b"late", deliver_at=due_ms)
+        producer.send(b"now")
+        assert [consumer.receive(5000).data() for _ in range(2)] == [b"now", b"late"]
+        assert 0 <= time.time() * 1000 - due_ms < 1000 + 1000 * SLACK_S
+        client.close()
+
+
+@pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
+def test_without_delayed_delivery_messages_come_at_once_and_nothing_is_held(module, tmp_path) -> None:
+    with EmbeddedCluster(tmp_path, delayed_delivery_enabled=False) as cluster:
+        client = connect(module, cluster.service_url)
+        name = "persistent://public/default/off"
+        consumer = client.subscribe(name, "s", consumer_type=module.ConsumerType.Shared)
+        producer = client.create_producer(name, batching_enabled=False)
+        for number in range(10):
+            producer.send(b"%d" % number, deliver_after=timedelta(hours=1))
+        assert [consumer.receive(5000).data() for _ in range(10)] == [b"%d" % number for number in range(10)]
+        shown = cluster.run(figures(cluster, name, "s"))
+        assert (shown["msgDelayed"], shown["delayedMessageIndexSizeInBytes"]) == (0, 0)
+        client.close()

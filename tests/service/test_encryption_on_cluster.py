@@ -12,8 +12,10 @@ import pytest
 import magnetar
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.crypto import ciphers
+from support.clients.sides import FACES, connect
 from support.files.key_files import write_key_files
 from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.figures import figures, until
 
 SIZE_MAX = 20_000
 Paths = tuple[str, str]
@@ -174,3 +176,71 @@ def test_the_blocking_face(cluster: EmbeddedCluster, keys: dict[str, Paths]) -> 
         client.create_producer("blocking", encryption_key="k", crypto_key_reader=reader).send(b"secret")
         message = consumer.receive(5000)
         assert message.data() == b"secret" and message.encryption_context() is not None
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_each_face_opens_a_message_for_several_keys_with_one_of_them(
+    cluster: EmbeddedCluster, keys: dict[str, Paths], face: str
+) -> None:
+    topic = f"one-of-several-{face}"
+    with connect(cluster.service_url, face) as side, connect(cluster.service_url, "ours") as ours:
+        consumer = side.client.subscribe(topic, "s", crypto_key_reader=side.module.CryptoKeyReader(*keys["other"]))
+        producer = ours.client.create_producer(
+            topic, encryption_key=["one", "other"], crypto_key_reader=Reader(keys), batching_enabled=False
+        )
+        producer.send(b"secret")
+        assert side.values(consumer, 1) == [b"secret"]
+
+
+@pytest.mark.parametrize("publisher", ["from_ours", "from_official"])
+@pytest.mark.parametrize("face", FACES)
+def test_the_three_actions_of_a_consumer_with_another_key(
+    cluster: EmbeddedCluster, keys: dict[str, Paths], face: str, publisher: str
+) -> None:
+    """An encrypted message and a plain one, to one subscription for each action."""
+    topic = f"three-{face}-{publisher}"
+    with connect(cluster.service_url, face) as side, connect(cluster.service_url, publisher[5:]) as other:
+        wrong, actions = side.module.CryptoKeyReader(*keys["other"]), side.module.ConsumerCryptoFailureAction
+        failing, discarding, consuming = (
+            side.client.subscribe(
+                topic, action, crypto_key_reader=wrong, crypto_failure_action=getattr(actions, action)
+            )
+            for action in ("FAIL", "DISCARD", "CONSUME")
+        )
+        right = other.module.CryptoKeyReader(*keys["one"])
+        options = {"batching_enabled": False}
+        encrypting = other.client.create_producer(topic, encryption_key="k", crypto_key_reader=right, **options)
+        encrypting.send(b"secret")
+        other.client.create_producer(topic, **options).send(b"plain")
+        opaque = consuming.receive(5000)
+        assert opaque.encryption_context().is_decryption_failed() and b"secret" not in opaque.data()
+        assert side.values(consuming, 1) == [b"plain"]
+        assert side.values(discarding, 1, acknowledge=True) == [b"plain"]
+        if side.module is magnetar:  # the official client logs the error only
+            with pytest.raises(magnetar.CryptoError):
+                failing.receive(5000)
+        assert side.values(failing, 1, acknowledge=True) == [b"plain"]
+        name = f"persistent://public/default/{topic}"
+        left = {"FAIL": 1, "DISCARD": 0, "CONSUME": 2}
+
+        def backlogs() -> dict[str, int]:
+            return {one: found["msgBacklog"] for one, found in figures(cluster, name)["subscriptions"].items()}
+
+        until(lambda: backlogs() == left)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_the_actions_of_a_producer_without_its_key(cluster: EmbeddedCluster, tmp_path: Path, face: str) -> None:
+    with connect(cluster.service_url, face) as side:
+        missing = side.module.CryptoKeyReader(str(tmp_path / "none"), str(tmp_path / "none"))
+        with pytest.raises(side.module.CryptoError):  # ours when it is created, the official one when it sends
+            side.client.create_producer(f"nokey-{face}", encryption_key="k", crypto_key_reader=missing).send(b"x")
+        if side.module is pulsar:
+            return  # it has no option for the action
+        send = magnetar.ProducerCryptoFailureAction.SEND
+        consumer = side.client.subscribe(f"nokey-{face}", "s")
+        producer = side.client.create_producer(
+            f"nokey-{face}", encryption_key="k", crypto_key_reader=missing, crypto_failure_action=send
+        )
+        producer.send(b"x")
+        assert side.values(consumer, 1) == [b"x"]

@@ -1,7 +1,4 @@
-"""A broker with `encryptionRequireOnProducer`: which producers and messages it takes, from both clients and raw frames.
-
-Our client cannot encrypt yet, so the official one and raw frames show what passes.
-"""
+"""A broker with `encryptionRequireOnProducer`: which producers and messages it takes, from clients and raw frames."""
 
 import shutil
 import subprocess

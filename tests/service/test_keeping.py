@@ -1,5 +1,6 @@
 """What a topic keeps, and what it gives up: retention, time to live and backlog quotas, with both clients."""
 
+import itertools
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.cluster_settings(
 
 WAIT_MS = 10_000
 FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+_numbers = itertools.count()
 
 
 @pytest.fixture(params=[magnetar, pulsar], ids=["ours", "official"])
@@ -54,6 +56,14 @@ def set_policy(cluster: EmbeddedCluster, topic: str, policy: str, value: object)
             and owner.topics.policies._held[topic].values.get(policy) == wanted
         )
     )
+
+
+def namespace(cluster: EmbeddedCluster, policy: str, value: object) -> str:
+    """A new namespace with a policy, which topics of it have when they are loaded."""
+    name = f"public/kept-{next(_numbers)}"
+    cluster.run(cluster.coordinator_call("create_namespace", namespace=name))
+    cluster.run(cluster.coordinator_call("set_policy", namespace=name, policy=policy, value=value))
+    return name
 
 
 def ledgers(cluster: EmbeddedCluster, topic: str) -> Any:
@@ -101,6 +111,15 @@ def test_retained_messages_stay_readable_and_go_when_the_policy_goes(
     until(lambda: kept(cluster, topic) < 10)
 
 
+def test_a_namespace_retains_the_messages_of_its_topics(side: Any, cluster: EmbeddedCluster) -> None:
+    topic = f"persistent://{namespace(cluster, 'retention', FOR_EVER)}/t"
+    bodies = publish_and_acknowledge(side, topic, 25)
+    assert cluster.run(ledgers(cluster, topic).trim()) == []
+    reader = side.client.create_reader(topic, side.module.MessageId.earliest)
+    assert [reader.read_next(WAIT_MS).data() for _ in bodies] == bodies
+    reader.close()
+
+
 def figures(cluster: EmbeddedCluster, topic: str) -> Any:
     loaded: Any = cluster.brokers[cluster.owner(topic)].topics.loaded[topic]
 
@@ -132,6 +151,14 @@ def test_messages_expire_at_every_subscription_and_those_that_are_younger_come(
         producer.send(b"new %d" % number)
     consumer = side.client.subscribe(topic, "s")
     assert [consumer.receive(WAIT_MS).data() for _ in range(15)] == [b"new %d" % number for number in range(15)]
+
+
+def test_a_namespace_lets_the_messages_of_its_topics_expire(side: Any, cluster: EmbeddedCluster) -> None:
+    topic = f"persistent://{namespace(cluster, 'message_ttl', 1)}/t"
+    side.client.subscribe(topic, "s", initial_position=side.earliest).close()
+    side.client.create_producer(topic).send(b"old")
+    until(lambda: of_subscription(cluster, topic)["totalMsgExpired"] == 1)
+    assert of_subscription(cluster, topic)["msgBacklog"] == 0
 
 
 def test_a_delayed_message_expires_before_its_time_and_never_comes(
@@ -185,6 +212,20 @@ def test_a_full_quota_refuses_producers_with_an_exception(side: Any, cluster: Em
         side.client.create_producer(topic)
     with pytest.raises(side.module.ProducerBlockedQuotaExceededException):
         producer.send(b"too much")
+
+
+def test_delayed_messages_fill_a_quota_and_sends_are_refused(side: Any, cluster: EmbeddedCluster, topic: str) -> None:
+    shared = {"consumer_type": side.module.ConsumerType.Shared, "initial_position": side.earliest}
+    consumer = side.client.subscribe(topic, "s", **shared)
+    producer = side.client.create_producer(topic, send_timeout_millis=20_000)
+    set_policy(cluster, topic, "backlog_quota_map", quota("producer_exception"))
+    for _ in range(10):
+        producer.send_async(bytes(1000), lambda *_: None, deliver_after=timedelta(hours=1))
+    until(lambda: figures(cluster, topic)["backlogSize"] >= 10_000 and not figures(cluster, topic)["publishers"])
+    assert of_subscription(cluster, topic)["msgDelayed"] == 10
+    with pytest.raises(side.module.ProducerBlockedQuotaExceededException):
+        side.client.create_producer(topic)
+    consumer.close()
 
 
 def test_a_held_producer_goes_on_once_the_backlog_has_fallen(side: Any, cluster: EmbeddedCluster, topic: str) -> None:

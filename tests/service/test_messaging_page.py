@@ -1,11 +1,13 @@
 """Promises of Pulsar's “Messaging” page from end to end, each with our client and with the official one.
 
-Both clients have the same names, so one test serves both: `side` is a module (`magnetar` or `pulsar`) with a connected
-client. Rows that other files show already are not repeated here; `docs/FEATURES.md` says which test shows which row.
+The names are the same, so one test serves both faces of our client and the official one: `side` is a module
+(`magnetar` or `pulsar`) with a connected client. Rows that other files show already are not repeated here;
+`docs/FEATURES.md` says which test shows which row.
 """
 
 import threading
 import time
+from collections import Counter
 from datetime import datetime
 from types import SimpleNamespace
 
@@ -13,10 +15,12 @@ import pulsar
 import pytest
 
 import magnetar
-from magnetar.actors.admin.topic_figures import topic_json
 from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.core.configuration import ConsumerConfiguration, ProducerConfiguration
+from support.clients import sides
 from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.figures import figures as shown
+from support.servers.figures import loaded, until
 
 pytestmark = pytest.mark.cluster_settings(
     brokers=2, ledger_entries_max=10, ledger_rollover_min_minutes=0, cursor_flush_interval_s=0.05
@@ -28,17 +32,21 @@ WAIT_MS = 10_000
 def connect(cluster, module, timeout_s=10):
     """`side` for one of the two client modules."""
     options = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)} if module is pulsar else {}
-    client = module.Client(cluster.service_url, operation_timeout_seconds=timeout_s, **options)
+    return of_client(
+        cluster, module, module.Client(cluster.service_url, operation_timeout_seconds=timeout_s, **options)
+    )
+
+
+def of_client(cluster, module, client):
     earliest = module.InitialPosition.Earliest
     shared = {"consumer_type": module.ConsumerType.Shared, "initial_position": earliest}
     return SimpleNamespace(module=module, client=client, earliest=earliest, shared=shared, cluster=cluster)
 
 
-@pytest.fixture(params=[magnetar, pulsar], ids=["ours", "official"])
+@pytest.fixture(params=sides.FACES)
 def side(request, cluster):
-    connected = connect(cluster, request.param)
-    yield connected
-    connected.client.close()
+    with sides.connect(cluster.service_url, request.param, operation_timeout_seconds=10) as connected:
+        yield of_client(cluster, connected.module, connected.client)
 
 
 @pytest.fixture
@@ -70,21 +78,9 @@ def nothing_comes(side, consumer, within_ms=200):
         consumer.receive(within_ms)
 
 
-def loaded(cluster, topic):
-    """The topic on its owner broker."""
-    return cluster.brokers[cluster.owner(topic)].topics.loaded[topic]
-
-
 def kept(cluster, topic):
     """How many entries the topic's ledgers hold."""
     return sum(info.entries for info in loaded(cluster, topic).ledger.ledger_infos)
-
-
-def until(condition, timeout_s=30.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # ---- What is kept, and for how long ----
@@ -281,13 +277,16 @@ def test_a_batch_is_acknowledged_when_all_its_messages_are(side, cluster, topic)
     publish_a_batch(side, topic, 5)
     messages = take(consumer, 5, acknowledge=False)
     assert len({(one.message_id().ledger_id(), one.message_id().entry_id()) for one in messages}) == 1
-    cursor = loaded(cluster, topic).ledger.cursors["s"]
+
+    def backlog():
+        return shown(cluster, topic)["subscriptions"]["s"]["msgBacklog"]
+
     for message in messages[:4]:
         consumer.acknowledge(message)
     time.sleep(0.3)  # clients group their acknowledgements
-    assert cursor.backlog_entries == 1, "and the backlog counts entries"
+    assert backlog() == 1, "and the backlog counts entries"
     consumer.acknowledge(messages[4])
-    until(lambda: cursor.backlog_entries == 0)
+    until(lambda: backlog() == 0)
 
 
 def test_one_negative_acknowledgement_brings_back_the_whole_batch(side, topic):
@@ -336,8 +335,9 @@ def partitioned(cluster, topic):
     return topic
 
 
-def test_subscription_types_on_a_partitioned_topic(side, partitioned):
+def test_subscription_types_on_a_partitioned_topic(side, cluster, partitioned):
     exclusive = side.client.subscribe(partitioned, "one")
+    assert {cluster.owner(f"{partitioned}-partition-{index}") for index in range(4)} == set(cluster.brokers)
     with pytest.raises(side.module.ConsumerBusy):
         side.client.subscribe(partitioned, "one")
     sharing = [side.client.subscribe(partitioned, "many", receiver_queue_size=5, **side.shared) for _ in range(2)]
@@ -356,17 +356,19 @@ def test_subscription_types_on_a_partitioned_topic(side, partitioned):
     assert sorted(got[0] + got[1]) == sorted(numbers(100)) and all(got)
 
 
-def test_a_key_stays_with_its_partition_in_order(side, partitioned):
+@pytest.mark.parametrize("mode", ["RoundRobinDistribution", "UseSinglePartition"])
+def test_a_key_stays_with_its_partition_in_order(side, partitioned, mode):
     consumer = side.client.subscribe(partitioned, "s")
-    producer = side.client.create_producer(partitioned)
+    mode = getattr(side.module.PartitionsRoutingMode, mode)
+    producer = side.client.create_producer(partitioned, message_routing_mode=mode)
     partitions = {}
-    for data in numbers(100):
+    for data in numbers(60):
         key = f"Order-{int(data) % 20}"
         partitions.setdefault(key, set()).add(producer.send(data, partition_key=key).partition())
     assert {len(chosen) for chosen in partitions.values()} == {1}
     assert set.union(*partitions.values()) == {0, 1, 2, 3}
     received = {}
-    for message in take(consumer, 100):
+    for message in take(consumer, 60):
         received.setdefault(message.partition_key(), []).append(int(message.data()))
     assert all(own == sorted(own) for own in received.values())
 
@@ -379,28 +381,44 @@ def test_a_producer_with_a_single_partition_keeps_its_order(side, partitioned):
     assert values(take(consumer, 50)) == numbers(50)
 
 
-# ---- What only the official client can do so far: the broker does its part ----
+def test_an_application_routes_its_messages_itself(side, partitioned):
+    mode = side.module.PartitionsRoutingMode.CustomPartition
+    producer = side.client.create_producer(
+        partitioned,
+        message_routing_mode=mode,
+        message_router=lambda message, partitions: int(message.data()) % partitions,
+    )
+    assert [producer.send(data).partition() for data in numbers(6)] == [0, 1, 2, 3, 0, 1]
 
 
-def test_the_broker_keeps_the_chunks_of_a_message_together(cluster, topic):
-    one = connect(cluster, pulsar)
-    consumer = one.client.subscribe(topic, "s")
-    producer = one.client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+@pytest.mark.parametrize("side", ["ours", "asyncio"], indirect=True)  # the official Python client has one hash only
+@pytest.mark.parametrize(("scheme", "partition"), [("JavaStringHash", 2), ("Murmur3_32Hash", 964695987 % 4)])
+def test_the_hashing_scheme_chooses_the_partition_of_a_key(side, partitioned, scheme, partition):
+    producer = side.client.create_producer(partitioned, hashing_scheme=getattr(side.module.HashingScheme, scheme))
+    assert producer.send(b"x", partition_key="Order-3459134").partition() == partition
+
+
+def test_five_partitions_on_three_brokers_are_two_two_and_one(tmp_path, topic):
+    with EmbeddedCluster(tmp_path, brokers=3) as cluster:
+        cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=5))
+        for face in sides.FACES:
+            with sides.connect(cluster.service_url, face) as one:
+                one.client.subscribe(topic, face)
+                owners = Counter(cluster.owner(f"{topic}-partition-{index}") for index in range(5))
+                assert sorted(owners.values()) == [1, 2, 2]
+
+
+# ---- Chunks ----
+
+
+def test_the_broker_stores_the_chunks_of_a_message_like_any_others(side, cluster, topic):
+    consumer = side.client.subscribe(topic, "s")
+    producer = side.client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
     large = b"0123456789" * 1_200_000
     producer.send(large)
     producer.send(b"small")
+    assert kept(cluster, topic) == 4, "three chunks of up to 5 MB"
     assert values(take(consumer, 2)) == [large, b"small"]
-    one.client.close()
-
-
-def test_several_topics_by_name(cluster, topic):
-    one = connect(cluster, pulsar)
-    names = [f"{topic}-{letter}" for letter in "abc"]
-    consumer = one.client.subscribe(names, "s")
-    for name in names:
-        one.client.create_producer(name).send(name.encode())
-    assert sorted(values(take(consumer, 3))) == [name.encode() for name in names]
-    one.client.close()
 
 
 # ---- Figures and defaults ----
@@ -410,27 +428,47 @@ def test_figures_of_a_consumer(side, cluster, topic):
     before_ms = int(time.time() * 1000)
     options = {"consumer_name": "c1", "properties": {"team": "a"}, "receiver_queue_size": 10}
     consumer = side.client.subscribe(topic, "s", **options, **side.shared)
-    producer = side.client.create_producer(topic)
+
+    def figures():
+        return shown(cluster, topic)["subscriptions"]["s"]["consumers"][0]
+
+    stats = figures()
+    assert stats["lastAckedTimestamp"] == stats["lastConsumedTimestamp"] == 0, "never"
+    assert stats["lastAckedTime"] == stats["lastConsumedTime"] == ""
+    rates = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver", "chunkedMessageRate")
+    assert [stats[name] for name in rates] == [0] * 5
+    producer = side.client.create_producer(topic, batching_enabled=False)
     for data in numbers(6):
         producer.send(data)
     take(consumer, 2)
     take(consumer, 2, acknowledge=False)
-    found = loaded(cluster, topic)
-
-    async def figures():
-        return topic_json(found.describe())["subscriptions"]["s"]["consumers"][0]
-
-    until(lambda: cluster.run(figures())["unackedMessages"] == 4)
-    stats = cluster.run(figures())
+    until(lambda: figures()["unackedMessages"] == 4)
+    stats = figures()
     assert (stats["consumerName"], stats["metadata"]) == ("c1", {"team": "a"})
     assert (stats["msgOutCounter"], stats["availablePermits"], stats["avgMessagesPerEntry"]) == (6, 4, 1)
     assert stats["bytesOutCounter"] > 0 and stats["blockedConsumerOnUnackedMsgs"] is False
     assert stats["address"].startswith("/127.0.0.1:") and stats["clientVersion"]
-    assert {"msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate"} <= stats.keys()
+    out, throughput, acknowledged, redelivered, chunked = (stats[name] for name in rates)
+    assert out == pytest.approx(3 * acknowledged, rel=0.1) and throughput > out > 0 and redelivered == chunked == 0
     for name in ("lastAckedTimestamp", "lastConsumedTimestamp", "lastConsumedFlowTimestamp"):
         assert before_ms <= stats[name] <= int(time.time() * 1000), name
     for name in ("connectedSince", "lastAckedTime", "lastConsumedTime"):
         assert datetime.fromisoformat(stats[name]).utcoffset() is not None, name
+    consumer.redeliver_unacknowledged_messages()
+    take(consumer, 4)
+    assert figures()["msgRateRedeliver"] > 0 and figures()["msgOutCounter"] == 10
+
+
+def test_a_consumer_that_asked_for_nothing_has_no_time_of_asking(cluster, topic):
+    """The official client asks for a message as soon as a consumer without a queue has joined."""
+    with magnetar.Client(cluster.service_url) as client:
+        consumer = client.subscribe(topic, "s", receiver_queue_size=0)
+        (stats,) = shown(cluster, topic)["subscriptions"]["s"]["consumers"]
+        assert stats["lastConsumedFlowTimestamp"] == 0
+        with pytest.raises(magnetar.Timeout):
+            consumer.receive(20)
+        (stats,) = shown(cluster, topic)["subscriptions"]["s"]["consumers"]
+        assert stats["lastConsumedFlowTimestamp"] > 0
 
 
 def test_defaults_of_the_client():
@@ -438,5 +476,6 @@ def test_defaults_of_the_client():
     assert (consumer.receiver_queue_size, consumer.negative_ack_redelivery_delay_ms) == (1000, 60_000)
     assert not consumer.unacked_messages_timeout_ms and not consumer.batch_index_ack_enabled
     assert consumer.consumer_type is magnetar.ConsumerType.Exclusive
+    assert consumer.expire_time_of_incomplete_chunked_message_ms == 60_000 and not producer.chunking_enabled
     assert producer.message_routing_mode is magnetar.PartitionsRoutingMode.RoundRobinDistribution
     assert producer.hashing_scheme is magnetar.HashingScheme.JavaStringHash

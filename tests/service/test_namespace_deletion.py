@@ -163,6 +163,22 @@ async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
             assert len(await left(cluster)) == 7, "nothing was changed"
 
 
+async def test_a_tenant_goes_with_its_namespaces_by_force_if_the_settings_allow_it() -> None:
+    for allowed in (False, True):
+        settings = replace(FAST, force_delete_tenant_allowed=allowed)
+        async with coordination(settings) as cluster:
+            one = await cluster.broker(1)
+            await filled(cluster, one)
+            await one.client.call("create_namespace", namespace="public/gone2")
+            async with admin_of(cluster, settings) as http:
+                path = "/admin/v2/tenants/public"
+                assert (await http("DELETE", path))[0] == 409
+                assert (await http("DELETE", path + "?force=true"))[0] == (204 if allowed else 405)
+                assert (await http("GET", path))[0] == (404 if allowed else 200)
+                assert (await http("DELETE", "/admin/v2/tenants/none?force=true"))[0] == (404 if allowed else 405)
+            assert bool(await left(cluster)) is not allowed
+
+
 async def test_the_admin_forces_only_where_the_settings_allow_it() -> None:
     for allowed in (False, True):
         settings = replace(FAST, force_delete_namespace_allowed=allowed)

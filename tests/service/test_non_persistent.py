@@ -1,14 +1,13 @@
-"""Non-persistent topics on a cluster with two brokers, with our client and with the official one."""
+"""Non-persistent topics on a cluster with two brokers, with each face of our client and with the official one."""
 
+import statistics
 import time
-from types import SimpleNamespace
 
-import pulsar
 import pytest
 
 import magnetar
-from magnetar.protocol.errors import NotAllowedError
 from magnetar.storage.metadata.store import list_all
+from support.clients.sides import FACES, connect
 from support.servers.embedded_cluster import EmbeddedCluster
 
 pytestmark = pytest.mark.cluster_settings(brokers=2, bookies=2, session_timeout_s=1.0, heartbeat_interval_s=0.1)
@@ -16,13 +15,10 @@ pytestmark = pytest.mark.cluster_settings(brokers=2, bookies=2, session_timeout_
 WAIT_MS = 10_000
 
 
-@pytest.fixture(params=[magnetar, pulsar], ids=["ours", "official"])
+@pytest.fixture(params=FACES)
 def side(request, cluster):
-    module = request.param
-    options = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)} if module is pulsar else {}
-    client = module.Client(cluster.service_url, operation_timeout_seconds=20, **options)
-    yield SimpleNamespace(module=module, client=client)
-    client.close()
+    with connect(cluster.service_url, request.param) as connected:
+        yield connected
 
 
 @pytest.fixture
@@ -130,6 +126,38 @@ def test_two_consumers_of_one_subscription_get_each_message_once(side, cluster, 
         assert not {number % 8 for number in numbers[0]} & {number % 8 for number in numbers[1]}
 
 
+def test_a_receipt_comes_at_once_and_names_no_place(side, cluster, name):
+    """In turns with a persistent topic, whose receipts wait for the disks of two bookies."""
+    plain = name.removeprefix("non-")
+    producers = {one: side.client.create_producer(one, batching_enabled=False) for one in (name, plain)}
+    times = {name: [], plain: []}
+    for _ in range(31):
+        for one, producer in producers.items():
+            began = time.perf_counter()
+            message_id = producer.send(b"x" * 100)
+            times[one].append(time.perf_counter() - began)
+            if one == name:
+                assert (message_id.ledger_id(), message_id.entry_id()) == (0, 0)
+    assert statistics.median(times[name]) < statistics.median(times[plain])
+
+
+def test_what_a_lost_subscriber_held_is_lost(side, cluster, name):
+    shared = {"consumer_type": side.module.ConsumerType.Shared}
+    with connect(cluster.service_url, side.face) as dying:
+        lost = dying.client.subscribe(name, "s", **shared)
+        wait_for_permits(cluster, name)
+        producer = side.client.create_producer(name, batching_enabled=False)
+        for number in range(5):
+            producer.send(b"%d" % number)
+        assert len([lost.receive(WAIT_MS) for _ in range(5)]) == 5
+        heir = side.client.subscribe(name, "s", **shared)
+        wait_for_permits(cluster, name, 2)
+    wait_for_permits(cluster, name, 1)
+    producer.send(b"after")
+    assert heir.receive(WAIT_MS).data() == b"after"
+    nothing_comes(side, heir)
+
+
 def test_a_topic_is_not_in_the_metadata_and_comes_again_after_its_broker(side, cluster, name):
     consumer = side.client.subscribe(name, "s")
     producer = side.client.create_producer(name, batching_enabled=False)
@@ -184,9 +212,11 @@ NAMESPACE = {"namespace": "public/default"}
 
 def test_the_setting_switches_them_off(tmp_path):
     with EmbeddedCluster(tmp_path, bookies=2, non_persistent_topics_enabled=False) as cluster:
-        with magnetar.Client(cluster.service_url) as client:
-            with pytest.raises(NotAllowedError, match="enableNonPersistentTopics"):
-                client.create_producer("non-persistent://public/default/t")
-            with pytest.raises(NotAllowedError, match="enableNonPersistentTopics"):
-                client.subscribe("non-persistent://public/default/t", "s")
-            client.create_producer("persistent://public/default/t").send(b"x")
+        for face in FACES:
+            with connect(cluster.service_url, face) as side:
+                match = None if face == "official" else "enableNonPersistentTopics"
+                with pytest.raises(side.module.NotAllowedError, match=match):
+                    side.client.create_producer("non-persistent://public/default/t")
+                with pytest.raises(side.module.NotAllowedError, match=match):
+                    side.client.subscribe("non-persistent://public/default/t", "s")
+                side.client.create_producer(f"persistent://public/default/{face}").send(b"x")

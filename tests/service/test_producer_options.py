@@ -75,6 +75,29 @@ async def test_a_memory_limit_holds_for_all_producers_of_the_client(broker: Fake
         assert memory is not None and memory.used_bytes == 0
 
 
+def test_a_blocking_client_has_a_memory_limit_too(broker_thread: FakeBrokerThread):
+    broker = broker_thread.broker
+    with Client(broker.url, memory_limit_bytes=5_000) as client:
+        failing = client.create_producer("a")
+        waiting = client.create_producer("b", block_if_queue_full=True)
+        broker.mute_sends = True
+        results: list[Result] = []
+        for _ in range(6):
+            failing.send_async(b"x" * 1_000, lambda result, _: results.append(result))
+        assert results == [Result.MemoryBufferIsFull]
+        with pytest.raises(MemoryBufferIsFull, match="5000 bytes"):
+            failing.send(b"x" * 1_000)
+        sending = threading.Thread(target=lambda: results.append(Result.Ok if waiting.send(b"y" * 1_000) else None))
+        sending.start()
+        sending.join(0.1)
+        assert sending.is_alive()
+        broker.mute_sends = False
+        broker_thread.call(broker.drop_connections)
+        sending.join(10)
+        failing.flush()
+        assert results == [Result.MemoryBufferIsFull, *[Result.Ok] * 6]
+
+
 @pytest.mark.parametrize("batching_type", [BatchingType.Default, BatchingType.KeyBased])
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("partitions", [0, 3])

@@ -18,6 +18,7 @@ DISPATCH: dict[str, Any] = {
     "relativeToPublishRate": False,
     "ratePeriodInSecond": 0,
 }
+SUBSCRIBE: dict[str, Any] = {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 30}
 RATES = [
     ("publishRate", "publishMaxMessageRate", PUBLISH),
     ("dispatchRate", "topicDispatchRate", DISPATCH),
@@ -25,7 +26,7 @@ RATES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "key", "empty"), RATES)
+@pytest.mark.parametrize(("path", "key", "empty"), [*RATES, ("subscribeRate", "clusterSubscribeRate", SUBSCRIBE)])
 async def test_a_rate_of_a_namespace_has_pulsars_answers(
     http: Http, path: str, key: str, empty: dict[str, Any]
 ) -> None:

@@ -1,14 +1,14 @@
-"""Failover and Key_Shared from end to end, each with our client and with the official one."""
+"""Failover and Key_Shared from end to end, with each face of our client and with the official one."""
 
 import asyncio
 import threading
 import time
-from types import SimpleNamespace
 
 import pulsar
 import pytest
 
 import magnetar
+from support.clients.sides import FACES, connect
 
 pytestmark = pytest.mark.cluster_settings(brokers=1, active_consumer_failover_delay_ms=20)
 
@@ -18,17 +18,15 @@ MODULES = pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "of
 
 @pytest.fixture(scope="module")
 def sides(cluster):
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    clients = {
-        magnetar: magnetar.Client(cluster.service_url),
-        pulsar: pulsar.Client(cluster.service_url, logger=logger),
-    }
-    yield {module: SimpleNamespace(module=module, client=client) for module, client in clients.items()}
-    for client in clients.values():
-        client.close()
+    with (
+        connect(cluster.service_url, "ours") as ours,
+        connect(cluster.service_url, "asyncio") as aio,
+        connect(cluster.service_url, "official") as official,
+    ):
+        yield {magnetar: ours, "asyncio": aio, pulsar: official}
 
 
-@pytest.fixture(params=[magnetar, pulsar], ids=["ours", "official"])
+@pytest.fixture(params=[magnetar, "asyncio", pulsar], ids=FACES)
 def side(request, sides):
     return sides[request.param]
 
@@ -67,7 +65,8 @@ def values(messages):
 
 
 def publish(side, topic, keys, *, start=0, **options):
-    """One message for each key, with numbers as values."""
+    """One message for each key, with numbers as values; each alone, unless the options say otherwise."""
+    options.setdefault("batching_enabled", False)
     producer = side.client.create_producer(topic, **options)
     for number, key in enumerate(keys, start):
         producer.send_async(b"%d" % number, None, partition_key=key)

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import pulsar
 import pytest
 
 import magnetar
@@ -74,6 +75,20 @@ def test_clients_create_no_system_topic_and_see_none_by_a_pattern(cluster: Embed
         broker = cluster.brokers[1]
         names = cluster.run(broker.lookups.topics("public/default", domain=None, size_max_bytes=1 << 20))
         assert names == ["persistent://public/default/seen"]
+
+
+def test_the_official_client_creates_no_system_topic(cluster: EmbeddedCluster, official_client: pulsar.Client) -> None:
+    cluster.run(cluster.coordinator_call("create_namespace", namespace="public/official"))
+    for name in NAMES:
+        topic = f"persistent://public/official/{name}"
+        for create in (
+            lambda topic=topic: official_client.create_producer(topic),
+            lambda topic=topic: official_client.subscribe(topic, "s"),
+        ):
+            with pytest.raises(pulsar.PulsarException):
+                create()
+        with pytest.raises(TopicNotFound):
+            cluster.run(cluster.coordinator_call("partitions", topic=topic))
 
 
 def health(cluster: EmbeddedCluster, number: int) -> float:

@@ -2,7 +2,8 @@
 
 There are two scenarios: a whole cluster (`scenarios.cluster`), and ledgers without brokers (`scenarios.ledgers`),
 which costs much less. An even seed is one of the first, an odd one of the second, unless `--scenario` says which. With
-"kept" each cluster has a workload of `scenarios.kept`, which else takes part in a share of them.
+"kept" each cluster has a workload of `scenarios.kept`, which else takes part in a share of them. With the name of a
+kind of those, each cluster has this kind.
 
 A run prints an *unseed*, drawn from all that happened: two runs of a seed that differ in it were not deterministic.
 """
@@ -22,7 +23,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from simulation.scenarios import cluster, ledgers
+from simulation.scenarios import cluster, kept, ledgers
 from simulation.world.harness import Outcome
 from simulation.world.transcript import Transcript
 
@@ -30,6 +31,7 @@ SCENARIOS = {
     "cluster": cluster.simulate,
     "ledgers": ledgers.simulate,
     "kept": functools.partial(cluster.simulate, kept_share=1.0),
+    **{kind: functools.partial(cluster.simulate, kept_kind=kind) for kind in kept.KINDS},
 }
 
 

@@ -27,13 +27,18 @@ def test_every_row_has_a_state_and_every_claim_a_test() -> None:
 
 
 def test_the_tests_that_features_names_exist() -> None:
-    named = {(file, test) for _, _, shown in ROWS for file, test in TEST.findall(shown)}
+    named = set(TEST.findall(FEATURES))
     missing = [
         f"{file}::{test}"
         for file, test in sorted(named)
         if not re.search(rf"^(async )?def {test}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE)
     ]
     assert named and not missing
+
+
+def test_the_top_level_has_what_the_first_page_promises() -> None:
+    there = {path.name for path in ROOT.iterdir()}
+    assert {"pyproject.toml", "README.md", "cluster", "actors", "storage", "tests", "bench"} <= there
 
 
 def test_the_tests_that_reliability_names_exist() -> None:

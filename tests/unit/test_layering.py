@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = {"protocol", "runtime", "runtime.rpc", "runtime.settings"}
 CLIENT = {
     "client",
+    "client.network",
     "client.core",
     "client.crypto",
     "client.schemas",
@@ -36,13 +37,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime.rpc": {"protocol", "runtime", "runtime.settings"},
     "storage": set(),
     "storage.metadata": BASE,
+    "storage.backup": BASE | {"storage.metadata"},
     "storage.bookie": BASE | {"storage.metadata"},
     "storage.ledger": BASE | {"storage.metadata"},
     "storage.managed": BASE | {"storage.ledger", "storage.metadata"},
     "client": set(),
     "client.crypto": BASE,
     "client.schemas": BASE,
-    "client.core": BASE | {"client.crypto", "client.schemas"},
+    "client.network": BASE,
+    "client.core": BASE | {"client.crypto", "client.network", "client.schemas"},
     "client.statistics": BASE,
     "client.producing": BASE | {"client.core", "client.crypto", "client.schemas", "client.statistics"},
     "client.acknowledging": BASE | {"client.core"},
@@ -74,20 +77,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"actors.connections", "actors.topics", "actors.members", "actors.schemas"}
     | {"storage.managed", "storage.ledger", "storage.metadata"},
     "actors.bookie": BASE | {"actors.members", "storage.bookie", "storage.metadata"},
-    "actors.auditor": BASE | {"actors.members", "storage.managed", "storage.ledger", "storage.metadata"},
+    "actors.desired": BASE | {"actors.members", "storage.metadata"},
+    "actors.auditor": BASE
+    | {"actors.desired", "actors.members", "storage.managed", "storage.ledger", "storage.metadata"},
+    "actors.slots": BASE | {"storage.metadata"},
     "actors.coordinator": BASE
-    | {"actors.auditor", "actors.members", "actors.policies", "storage.ledger", "storage.metadata"},
+    | {"actors.auditor", "actors.desired", "actors.members", "actors.policies", "actors.slots", "storage.ledger"}
+    | {"storage.metadata"},
     "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas"},
     "actors.processes": BASE
-    | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.admin", "storage.metadata"},
-    "spark": BASE | {"spark.reading"},
+    | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},
+    "spark": BASE | {"spark.reading", "spark.writing"},
     "spark.reading": BASE | CLIENT | {"actors.members", "storage.ledger", "storage.metadata"},
+    "spark.writing": BASE | CLIENT,
     "cluster.terminal": BASE | CLIENT,
     "cluster.load": BASE | CLIENT | {"cluster.terminal"},
     "cluster.admin": BASE | {"actors.policies", "cluster.terminal"},
     "cluster": BASE
     | CLIENT
-    | {"spark", "actors.processes", "actors.coordinator", "storage.bookie", "storage.metadata"}
+    | {"spark", "actors.processes", "actors.coordinator", "actors.desired"}
+    | {"storage.backup", "storage.bookie", "storage.metadata"}
     | {"cluster.terminal", "cluster.load", "cluster.admin"},
     "cluster.demo": BASE | CLIENT | {"cluster", "spark"},
 }

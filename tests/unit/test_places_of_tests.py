@@ -14,7 +14,7 @@ SIMULATION = ROOT / "tests" / "simulation"
 
 ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster")
 
-ENTRY_POINTS = {"run.py", "gate.py", "explore.py", "coverage_report.py"}
+ENTRY_POINTS = {"run.py", "gate.py", "explore.py", "coverage_report.py", "scale.py"}
 """What the Makefile runs, and beside each the tests of the program as a whole."""
 TESTS_OF_ENTRY_POINTS = {"test_seeds.py", "test_gate.py"}
 

@@ -21,10 +21,9 @@ ATTRIBUTES_MAX = 20
 PARAMETERS_MAX = 8
 
 METHODS: dict[str, int] = {
-    "actors/bookie/service.py:BookieService": 26,
     "actors/connections/connection.py:ServerConnection": 29,
     "client/consuming/ack_sender.py:ConsumerAcks": 29,
-    "client/consuming/partition_consumer.py:PartitionConsumer": 30,
+    "client/consuming/partition_consumer.py:PartitionConsumer": 27,
     "client/producing/partition_producer.py:PartitionProducer": 27,
     "runtime/rpc/connection.py:RpcConnection": 26,
     "storage/bookie/entry_store.py:EntryStore": 31,
@@ -33,17 +32,16 @@ METHODS: dict[str, int] = {
     "storage/managed/managed_ledger.py:ManagedLedger": 36,
 }
 ATTRIBUTES: dict[str, int] = {
-    "actors/auditor/service.py:Auditor": 22,
+    "actors/auditor/service.py:Auditor": 21,
     "actors/bookie/service.py:BookieService": 22,
-    "actors/broker/service.py:BrokerService": 23,
     "actors/connections/connection.py:ServerConnection": 25,
     "actors/members/coordinator_link.py:CoordinatorClient": 27,
-    "client/consuming/partition_consumer.py:PartitionConsumer": 26,
+    "client/consuming/partition_consumer.py:PartitionConsumer": 23,
     "client/producing/outbox.py:Outbox": 24,
     "runtime/rpc/connection.py:RpcConnection": 24,
     "storage/bookie/entry_store.py:EntryStore": 26,
     "storage/bookie/journal.py:Journal": 28,
-    "storage/managed/chain_writer.py:ChainWriter": 30,
+    "storage/managed/chain_writer.py:ChainWriter": 28,
 }
 PARAMETERS: dict[str, int] = {
     "actors/bookie/service.py:__init__": 12,
@@ -57,7 +55,7 @@ PARAMETERS: dict[str, int] = {
     "spark/reading/frame.py:read_topic": 10,
     "storage/bookie/journal.py:__init__": 12,
 }
-ANY_USES = 48
+ANY_USES = 46
 
 PUBLIC_FACES = (
     "client/aio/",

@@ -176,3 +176,31 @@ def system_topics_are_not_created_and_force_needs_a_setting(stage: Stage) -> Non
     stage.http("create it partitioned", "PUT", f"{name}/partitions", 2)
     stage.http("the list", "GET", "/admin/v2/persistent/{ns}?includeSystemTopic=false")
     stage.http("delete a namespace by force", "DELETE", f"{NAMESPACE}?force=true")
+
+
+@scenario()
+def subscribe_rates_of_namespaces_and_topics(stage: Stage) -> None:
+    """Set, read and removed on both levels, with parts that are missing or below zero."""
+    bodies: dict[str, object] = {
+        "a rate": {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 10},
+        "nothing said": {},
+        "below zero": {"subscribeThrottlingRatePerConsumer": -7, "ratePeriodInSecond": -4},
+    }
+    _round(stage, "of a namespace", f"{NAMESPACE}/subscribeRate", bodies)
+    path = _created_topic(stage) + "/subscribeRate"
+    stage.http("of a topic: not set", "GET", path)
+    stage.http("of a topic: applied", "GET", f"{path}?applied=true")
+    for label, body in bodies.items():
+        stage.http(f"of a topic: {label}", "POST", path, body)
+        stage.until(lambda body=body: _holds(stage.admin("GET", path).body, body))
+        stage.http(f"of a topic: get after {label}", "GET", path)
+        stage.http(f"of a topic: applied after {label}", "GET", f"{path}?applied=true")
+    stage.http("of a topic: remove", "DELETE", path)
+    stage.until(lambda: not stage.admin("GET", path).body)
+    stage.http("of a topic: get then", "GET", path)
+
+
+def _holds(found: object, body: object) -> bool:
+    """Whether all that was sent is there, and the rest has its default."""
+    default = {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 30}
+    return isinstance(body, dict) and found == {**default, **body}

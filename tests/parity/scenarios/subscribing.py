@@ -214,3 +214,29 @@ def messages_come_only_for_permits(stage: Stage) -> None:
     stage.next_frame("the second of them", peer, BaseCommand.MESSAGE)
     peer.send(CommandFlow(consumer_id=1, messagePermits=0))
     stage.settle("a flow of nothing", peer)
+
+
+@scenario()
+def a_consumer_that_subscribes_too_often_is_refused(stage: Stage) -> None:
+    """The subscribe rate of a namespace: another name, and another id, count by themselves."""
+    rate = {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 3600}
+    stage.http("a rate", "POST", "/admin/v2/namespaces/{ns}/subscribeRate", rate)
+    topic, peer = stage.found_topic(), stage.peer()
+    for label, name, number in [
+        ("the first", "c", 1),
+        ("the same again", "c", 1),
+        ("another name", "d", 1),
+        ("another id", "c", 2),
+        ("another subscription", "c", 1),
+    ]:
+        subscription = "t" if label == "another subscription" else "s"
+        command = CommandSubscribe(
+            topic=topic,
+            subscription=subscription,
+            consumer_id=number,
+            consumer_name=name,
+            subType=CommandSubscribe.Shared,
+        )
+        stage.ask(label, peer, command)
+        if label not in ("the same again", "another subscription"):
+            stage.ask(f"{label}: it closes", peer, CommandCloseConsumer(consumer_id=number))

@@ -16,6 +16,7 @@ from magnetar.actors.topics.subscription import Subscription
 from magnetar.protocol.entries import parse_metadata
 from magnetar.protocol.message_id import Position
 
+from . import bucket_watch
 from .history import History
 from .store_watch import is_dead, who
 
@@ -52,6 +53,7 @@ class DelayWatch:
             self._due.setdefault(topic, []).append(due)
             use_policies(topic, policies)
 
+        bucket_watch.install(stack, self._history)
         stack.enter_context(patch.object(PersistentTopic, "use_policies", using))
         stack.enter_context(patch.object(Subscription, "attach", attaching))
         stack.enter_context(patch.object(AttachedConsumer, "deliver", delivering))

@@ -8,9 +8,8 @@ import pytest
 
 from magnetar.actors.dispatch.consumer import AttachedConsumer, Delivery
 from magnetar.actors.policies.effective import EffectivePolicies
-from magnetar.actors.topics.common_state import CommonState
 from magnetar.actors.topics.non_persistent import NO_PLACE, NonPersistentTopic, PassingSubscription
-from magnetar.actors.topics.topic import SubscriptionStart
+from magnetar.actors.topics.topic import CommonState, SubscriptionStart
 from magnetar.client.letters.policy import ORIGIN_MESSAGE_ID, REAL_SUBSCRIPTION, REAL_TOPIC, RECONSUMETIMES
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.pulsar_pb2 import CommandSubscribe, MessageMetadata

@@ -3,13 +3,14 @@
 As in `validate_storage`: sentences for whatever does not, and nothing is changed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.delays.buckets import DelayBuckets
 from magnetar.actors.dispatch.delay_gate import Delays
 from magnetar.actors.dispatch.entry_gate import EntryGate
 from magnetar.actors.dispatch.failover import FailoverDispatcher
@@ -36,6 +37,7 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.store import unpack
 
+from .bucket_watch import left_in
 from .validate_storage import in_front_of, validate_cursor_state, validate_managed_ledger
 
 # -- brokers -----------------------------------------------------------------------------------------------------------
@@ -111,13 +113,16 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
                 yield f"{position} is with {holders[position]} and with {consumer.name}"
             holders[position] = consumer.name
             is_done = position <= mark or bool(ranges and state.is_acknowledged(position))
-            if position >= read or (is_done and not passes_over):
+            unread = position >= read and not in_buckets(dispatcher.gate, (position,))
+            if unread or (is_done and not passes_over):
                 yield f"{consumer.name} holds {position}, which is acknowledged or not yet read"
     replay = [*dispatcher._replay, *(one for one in dispatcher._aside if chain.contains(one))]
     if isinstance(dispatcher, ChunkedSharedDispatcher):
         replay += dispatcher._owners.parked_positions()
     delayed = held_until_their_time(dispatcher.gate) if dispatcher.gate is not None else []
-    if odd := [one for one in delayed if one in holders or one in replay or one >= read]:
+    covered = in_buckets(dispatcher.gate, [*delayed, *replay])
+    unread = [one for one in delayed if one >= read and one not in covered]
+    if odd := [one for one in delayed if one in holders or one in replay or one in unread]:
         yield f"{odd} are held until their time, and with consumers, to be replayed or not yet read"
     if len(set(delayed)) != len(delayed):
         yield f"some of {delayed} are held twice"
@@ -137,6 +142,9 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     if passes_over:
         holders = {position: name for position, name in holders.items() if not state.is_acknowledged(position)}
         replay = [position for position in replay if not state.is_acknowledged(position)]
+    # Buckets serve what they have without reading it from the topic, so it may be ahead of the read position.
+    holders = {position: name for position, name in holders.items() if position < read}
+    replay, delayed = ([one for one in found if one < read] for found in (replay, delayed))
     if behind - done != len(holders) + len(replay) + len(delayed):
         yield (
             f"of {behind} entries between {mark} and {read} {done} are acknowledged, "
@@ -213,7 +221,7 @@ def validate_client(client: AsyncClient) -> Iterator[str]:
 
 def validate_producer(producer: PartitionProducer) -> Iterator[str]:
     name = f"producer {producer.name} on {producer.topic.full}"
-    for first, second in pairwise(producer._inflight):
+    for first, second in pairwise(producer.inflight):
         if isinstance(first, Chunk) and first.chunks is second.chunks:
             continue
         if not first.first_sequence_id <= first.last_sequence_id < second.first_sequence_id:
@@ -221,10 +229,10 @@ def validate_producer(producer: PartitionProducer) -> Iterator[str]:
                 f"{name}: {first.first_sequence_id}…{first.last_sequence_id} is under way before "
                 f"{second.first_sequence_id}…{second.last_sequence_id}"
             )
-    if any(not (batch.callbacks or isinstance(batch, Chunk)) or not batch.entry for batch in producer._inflight):
+    if any(not (batch.callbacks or isinstance(batch, Chunk)) or not batch.entry for batch in producer.inflight):
         yield f"{name}: an empty batch is under way"
-    if producer._registration.failure is not None and producer._inflight:
-        yield f"{name} has failed, and {len(producer._inflight)} entries wait for an answer"
+    if producer._registration.failure is not None and producer.inflight:
+        yield f"{name} has failed, and {len(producer.inflight)} entries wait for an answer"
     if producer._registered:  # else it is being created
         yield from validate_registration(name, producer._registration)
 
@@ -254,10 +262,19 @@ def validate_consumer(consumer: PartitionConsumer) -> Iterator[str]:
 
 
 def held_until_their_time(gate: EntryGate) -> list[Position]:
-    """The entries that a gate of delayed delivery holds."""
+    """The entries that a gate of delayed delivery holds, in memory and in buckets."""
     assert isinstance(gate, Delays)
     index = gate._entries
     held = [position for _, position, _ in index._young]
     for _, _, run in index._runs:
         held += zip(run.ledgers[run.head :], run.entries[run.head :], strict=True)
+    if isinstance(gate._spill, DelayBuckets):
+        held += left_in(gate._spill)
     return held
+
+
+def in_buckets(gate: EntryGate | None, positions: Iterable[Position]) -> set[Position]:
+    """Those of the positions that need not be read from the topic, since buckets have them, or had."""
+    if isinstance(gate, Delays) and isinstance(gate._spill, DelayBuckets):
+        return set(gate._spill.covered(list(positions)))
+    return set()

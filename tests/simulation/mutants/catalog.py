@@ -14,13 +14,16 @@ from contextlib import ExitStack, contextmanager
 from .compaction import COMPACTION
 from .deduplication import DEDUPLICATION
 from .delays import DELAYS
+from .expiry import EXPIRY
 from .keeping import KEEPING
 from .mutant import Mutant
+from .namespaces import NAMESPACES
 from .original import ORIGINAL
 from .own import OWN
 from .policies import POLICIES
 from .repair import REPAIR
 from .schemas import SCHEMAS
+from .silence import SILENCE
 from .termination import TERMINATION
 
 MUTANTS = {
@@ -29,12 +32,15 @@ MUTANTS = {
         *COMPACTION,
         *DEDUPLICATION,
         *DELAYS,
+        *EXPIRY,
         *KEEPING,
+        *NAMESPACES,
         *ORIGINAL,
         *OWN,
         *POLICIES,
         *REPAIR,
         *SCHEMAS,
+        *SILENCE,
         *TERMINATION,
     )
 }

@@ -62,13 +62,15 @@ def _trim_behind_snapshots(stack: ExitStack) -> None:
 
 DEDUPLICATION = (
     Mutant("#5218", "what was pushed is not set back after a failed write", "I5", _keep_what_was_pushed, "cluster"),
-    Mutant("snapshot ahead", "a snapshot names a place beyond the ids that it has", "I5", _name_a_later_place, "kept"),
-    Mutant("late replay", "the replay begins behind the place of the snapshot", "I5", _replay_too_little, "kept"),
+    Mutant(
+        "snapshot ahead", "a snapshot names a place beyond the ids that it has", "I5", _name_a_later_place, "numbered"
+    ),
+    Mutant("late replay", "the replay begins behind the place of the snapshot", "I5", _replay_too_little, "numbered"),
     Mutant(
         "forgotten snapshot",
         "what no snapshot has is trimmed before it is replayed",
         "I5",
         _trim_behind_snapshots,
-        "kept",
+        "numbered",
     ),
 )

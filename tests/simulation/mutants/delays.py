@@ -3,9 +3,14 @@
 from contextlib import ExitStack
 from typing import Any
 
+from magnetar.actors.delays import buckets
+from magnetar.actors.delays.bucket import Covered
+from magnetar.actors.delays.store import Bucket
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.delay_gate import Delays
 from magnetar.actors.dispatch.shared import SharedDispatcher
+from magnetar.storage.managed.acknowledged import EntryRanges
+from magnetar.storage.managed.cursor import Cursor
 
 from .mutant import Mutant, replace
 
@@ -38,13 +43,47 @@ def _forget_what_is_held(stack: ExitStack) -> None:
     replace(stack, SharedDispatcher, "remove", removing)
 
 
+def _leave_a_segment_behind(stack: ExitStack) -> None:
+    """A bucket counts as read back when its last segment is still to come."""
+    replace(stack, Bucket, "empty", property(lambda self: self.next >= max(1, len(self.segments) - 1)))
+
+
+def _cover_one_more(stack: ExitStack) -> None:
+    """A bucket says that it covers the position behind each of its ranges, too."""
+    bridged = buckets.bridged
+
+    async def joined(cursor: Cursor, covered: Covered) -> Covered:
+        wider: Covered = {}
+        for ledger_id, ranges in (await bridged(cursor, covered)).items():
+            wider[ledger_id] = EntryRanges()
+            for first, last in ranges:
+                wider[ledger_id].add(first, last + 1)
+        return wider
+
+    replace(stack, buckets, "bridged", joined)
+
+
 DELAYS = (
-    Mutant("too early", "strict delivery times are kept as loosely as others", "I12", _never_be_strict, "kept"),
+    Mutant("too early", "strict delivery times are kept as loosely as others", "I12", _never_be_strict, "delaying"),
     Mutant(
         "forgotten delays",
         "what was held when the last consumer left is not read again",
         "I7",
         _forget_what_is_held,
-        "kept",
+        "delaying",
+    ),
+    Mutant(
+        "segment left behind",
+        "a bucket of delayed messages is removed before its last segment is read back",
+        "I7",
+        _leave_a_segment_behind,
+        "delaying",
+    ),
+    Mutant(
+        "wide cover",
+        "a bucket of delayed messages covers a position behind its entries that is not acknowledged",
+        "I7",
+        _cover_one_more,
+        "delaying",
     ),
 )

@@ -42,7 +42,7 @@ def _evict_all(stack: ExitStack) -> None:
 
 KEEPING: Sequence[Mutant] = (
     Mutant("forgotten retention", "a ledger that retention covers is trimmed", "I9", _trim_what_retention_covers),
-    Mutant("short retention", "minutes of retention count as seconds", "I9", _take_seconds_for_minutes, "kept"),
-    Mutant("too young", "messages expire after half their time to live", "I7", _expire_younger_ones, "kept"),
-    Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "kept"),
+    Mutant("short retention", "minutes of retention count as seconds", "I9", _take_seconds_for_minutes, "keeping"),
+    Mutant("too young", "messages expire after half their time to live", "I7", _expire_younger_ones, "keeping"),
+    Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "keeping"),
 )

@@ -14,8 +14,8 @@ class Mutant:
     """A bug: what it is, the invariant that breaks, how to switch it on, and the scenario that looks for it.
 
     `scenario` is a name in `run.SCENARIOS`. "ledgers" costs much less than "cluster" and is right for whatever
-    shows in ledgers alone; "cluster" has brokers, subscriptions, clients and deletions too. "kept" is a cluster that
-    always has a workload of `scenarios.kept`.
+    shows in ledgers alone; "cluster" has brokers, subscriptions, clients and deletions too. The name of a kind
+    in `scenarios.kept` is a cluster that always has this workload.
     """
 
     name: str

@@ -33,7 +33,9 @@ SCHEMAS = (
         "a new version is stored over one that it was not compared with",
         "I14",
         _write_over_others,
-        "kept",
+        "registering",
     ),
-    Mutant("version again", "after a deletion versions begin with 0 again", "I14", _count_what_is_present, "kept"),
+    Mutant(
+        "version again", "after a deletion versions begin with 0 again", "I14", _count_what_is_present, "registering"
+    ),
 )

@@ -45,6 +45,8 @@ def _end_before_what_is_under_way(stack: ExitStack) -> None:
 
 
 TERMINATION = (
-    Mutant("forgotten end", "the end of a terminated topic is not stored", "I13", _store_no_end, "kept"),
-    Mutant("early end", "a topic ends in front of what is under way", "I13", _end_before_what_is_under_way, "kept"),
+    Mutant("forgotten end", "the end of a terminated topic is not stored", "I13", _store_no_end, "terminating"),
+    Mutant(
+        "early end", "a topic ends in front of what is under way", "I13", _end_before_what_is_under_way, "terminating"
+    ),
 )

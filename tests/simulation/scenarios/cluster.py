@@ -87,6 +87,7 @@ class Scenario:
         random: Random,
         faults: ClusterFaults | None,
         kept_share: float = kept.SHARE,
+        kept_kind: str | None = None,
     ) -> None:
         self._cluster = cluster
         self._history = history
@@ -147,7 +148,7 @@ class Scenario:
         if apart.random() < COMPACTING_SHARE:
             del self._publishers[1:], self._consumers[1:], self._readers[1:]
             self._besides.append(Compacting(cluster, history, Random(apart.getrandbits(64)), "compactor", "compacted"))
-        if found := kept.draw(cluster, history, apart, kept_share):
+        if found := kept.draw(cluster, history, apart, kept_share, kept_kind):
             del self._publishers[1:], self._consumers[1:], self._readers[1:]
             self._besides += found
         self._workloads: list[Workload] = [
@@ -209,6 +210,7 @@ class Scenario:
         if early and faults is not None:
             faults.start()
         limit_s = 120.0 if early else 60.0
+        self._cluster.calm = not early
         await self._log_reading.run(self._log_reading.setup, limit_s)
         for workload in self._workloads:
             if workload.process.alive:  # else it was crashed before it began, and does this when it is revived
@@ -216,6 +218,7 @@ class Scenario:
         for workload in self._workloads:
             if workload.process.alive:
                 await self._unless_killed(workload, workload.start, limit_s)
+        self._cluster.calm = False
         if faults is not None and not early:
             faults.start()
         if self._restoring is not None:
@@ -375,8 +378,9 @@ def simulate(
     validate_every: int | None = None,
     transcript: Transcript | None = None,
     kept_share: float = kept.SHARE,
+    kept_kind: str | None = None,
 ) -> Outcome:
-    """Run one seed. `validate_every`: see `validation`; drawn if not given. `kept_share`: see `kept`."""
+    """Run one seed. `validate_every`: see `validation`; drawn if not given. For the last two see `kept`."""
     history = History()
 
     def prepare(loop: SimLoop, random: Random, stack: ExitStack) -> Prepared:
@@ -389,7 +393,7 @@ def simulate(
         validation = Validation(Random(random.getrandbits(64)), cluster.records, validate_every)
         cluster.on_service = validation.watch
         watch(cluster, history, faults, stack)
-        scenario = Scenario(cluster, history, random, faults, kept_share)
+        scenario = Scenario(cluster, history, random, faults, kept_share, kept_kind)
         scenario.watch(stack)
 
         def evidence() -> object:

@@ -1,6 +1,7 @@
 """Workloads about what topics keep: a share of the runs has one kind of them, in the place of most of the others.
 
-In the scenario "kept" every run has one. It is for mutants that only such a workload finds.
+In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
+for mutants that only such a workload finds.
 """
 
 from collections.abc import Callable
@@ -10,8 +11,11 @@ from magnetar.protocol.topics import TopicName
 
 from ..checkers.history import History
 from ..checkers.schema_watch import SchemaWatch
+from ..workloads.clearing import Clearing
+from ..workloads.cut_off import CutOff
 from ..workloads.delaying import Delaying
 from ..workloads.keeping import Keeping
+from ..workloads.leaving import Leaving
 from ..workloads.numbered import Numbered
 from ..workloads.registering import Registering
 from ..workloads.terminating import Terminating
@@ -24,16 +28,28 @@ SHARE = 0.25
 Making = Callable[[SimCluster, History, Random], list[Workload]]
 
 
-def draw(cluster: SimCluster, history: History, random: Random, share: float) -> list[Workload]:
-    """The workloads of one kind, or none. They may change the settings of the cluster, which has not begun."""
-    if random.random() >= share:
+def draw(cluster: SimCluster, history: History, random: Random, share: float, kind: str | None) -> list[Workload]:
+    """The workloads of one kind, or none. They may change the settings of the cluster, which has not begun.
+
+    `kind`: this one, in every run.
+    """
+    if random.random() >= share and kind is None:
         return []
-    make = random.choice(KINDS)
+    drawn = random.choice(list(KINDS))
+    make = KINDS[kind or drawn]
     return make(cluster, history, Random(random.getrandbits(64)))
 
 
 def _numbered(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
     return [Numbered(cluster, history, random, "source", "numbered")]
+
+
+def _clearing(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Clearing(cluster, history, random, "clearer")]
+
+
+def _cut_off(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [CutOff(cluster, history, random, "cut-off", "reached")]
 
 
 def _delaying(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
@@ -42,6 +58,10 @@ def _delaying(cluster: SimCluster, history: History, random: Random) -> list[Wor
 
 def _keeping(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
     return [Keeping(cluster, history, random, "keeper-of-some", "kept")]
+
+
+def _leaving(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Leaving(cluster, history, random, "stayer", "left")]
 
 
 def _terminating(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
@@ -59,4 +79,13 @@ def _registering(cluster: SimCluster, history: History, random: Random) -> list[
     ]
 
 
-KINDS: tuple[Making, ...] = (_numbered, _delaying, _keeping, _terminating, _registering)
+KINDS: dict[str, Making] = {
+    "clearing": _clearing,
+    "cut off": _cut_off,
+    "numbered": _numbered,
+    "delaying": _delaying,
+    "keeping": _keeping,
+    "leaving": _leaving,
+    "terminating": _terminating,
+    "registering": _registering,
+}

@@ -15,8 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.auditor import orphans as orphan_ledgers
-from magnetar.actors.auditor import repair as ledger_repair
 from magnetar.actors.auditor import service as auditor
+from magnetar.actors.bookie import copying
 from magnetar.actors.bookie import service as bookie
 from magnetar.protocol.errors import MagnetarError, NoSuchLedger
 from magnetar.runtime.settings.declarations import Settings
@@ -27,12 +27,14 @@ from magnetar.storage.metadata.store import Versioned
 from ..checkers.copies_watch import lacking_copies
 from ..checkers.ledger_history import LedgerHistory
 from ..checkers.metadata_watch import MetadataWatch
+from ..checkers.moves_watch import MovesWatch
 from ..checkers.store_watch import StoreWatch
 from ..checkers.validation import Validation
 from ..faults.ledgers import LedgerFaults
 from ..workloads.idle_topic import IdleTopicLife
 from ..workloads.ledgers import LedgerLife, Life, TopicLife, Usage, read_ledger
 from ..workloads.restoring_ledgers import LedgerRestoring
+from ..world.chance import drawn_apart
 from ..world.cluster import BOOKIE
 from ..world.harness import Outcome, Prepared, run_seed
 from ..world.ledgers import Host, LedgerWorld
@@ -130,10 +132,13 @@ class LedgerScenario:
     def _watch(self, stack: ExitStack) -> None:
         records = self.world.records
         metadata = MetadataWatch(self.history, records)  # type: ignore[arg-type]  # it is only told of violations
+        moves = MovesWatch(self.history, self._stores)
 
         def changed(key: str, before: Versioned | None, after: Versioned | None) -> None:
             self.history.metadata_changed(key, before, after)
             metadata.changed(key, before, after)
+            moves.changed(key, before, after)
+            self.world.record_changed(key, before, after)
 
         records.watcher = changed
         self.faults.install(stack)
@@ -146,7 +151,10 @@ class LedgerScenario:
             stack.enter_context(patch.object(entry_reads, "HELD_ENTRIES_MAX", self.random.choice((1, 3))))
             stack.enter_context(patch.object(entry_reads, "VERIFY_BYTES", 1))
             stack.enter_context(patch.object(entry_reads, "VERIFY_S", self.random.choice((0.0, 0.05))))
-            stack.enter_context(patch.object(ledger_repair, "LIST_TIMEOUT_S", 0.5 + 20 * self.disk_delay_s))
+            apart = drawn_apart(self.random)
+            stack.enter_context(patch.object(copying, "COPY_S", apart.choice((0.0, 0.05))))
+            stack.enter_context(patch.object(copying, "LOOK_S", 0.0))
+            stack.enter_context(patch.object(copying, "READ_BYTES", apart.choice((1, 1 << 20))))
         if self.random.random() < 0.5:
             stack.enter_context(patch.object(auditor, "FIRST_ROUND_DELAY_S", 0.2))
         if self.orphans_hurried:  # its safety does not rest on any of these times

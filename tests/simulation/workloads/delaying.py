@@ -1,10 +1,12 @@
 """A publisher of messages with delivery times, and consumers of one Shared or Key_Shared subscription: `Delaying`.
 
 Some messages have no delivery time. Some are acknowledged by their ids before they were delivered, which cancels them.
-In some runs an operator changes the policy of delays, or switches it off for a while.
+In some runs an operator changes the policy of delays, or switches it off for a while. In half of the runs memory takes
+only a few held messages, so that most of them go through buckets.
 
 - I12: nothing is delivered too early, nor after it was cancelled (`DelayWatch`).
-- I7: what has its receipt and was not cancelled is delivered at last, whatever became of consumers and brokers.
+- I7: what has its receipt and was not cancelled is delivered until it is acknowledged, whatever became of consumers and
+  brokers.
 """
 
 import asyncio
@@ -13,8 +15,10 @@ from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import magnetar
+from magnetar.actors.delays import buckets
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError, Timeout
 from magnetar.protocol.topics import TopicName
@@ -48,6 +52,14 @@ class Delaying(Workload):
             delayed_delivery_strict=random.random() < 0.5,
             delayed_delivery_tick_ms=random.choice((50, 200, 1000)),
         )
+        self._spills = random.random() < 0.5
+        self._ahead_ms = random.choice((0, 300, 1500))
+        if self._spills:
+            cluster.settings = replace(
+                cluster.settings,
+                delayed_delivery_min_index_count_per_bucket=random.choice((1, 3, 8)),
+                delayed_delivery_max_indexes_per_segment=random.choice((1, 2, 5)),
+            )
         self._type = random.choice((magnetar.ConsumerType.Shared, magnetar.ConsumerType.KeyShared))
         self._consumers_wanted = random.randint(1, 2)
         self._queue_size = random.choice((1, 10, 1000))
@@ -60,12 +72,16 @@ class Delaying(Workload):
         self._number = 0
         self._pending: dict[bytes, None] = {}
         self._owed: dict[bytes, None] = {}
-        """Messages with a receipt that were neither delivered nor cancelled."""
-        self._delivered: dict[bytes, None] = {}
+        """Messages with a receipt that were neither acknowledged nor cancelled."""
+        self._acknowledged: dict[bytes, None] = {}
         self._consumers: list[Any] = []
 
     def watch(self, stack: ExitStack) -> None:
         self._watch.install(stack)
+        if self._spills:
+            # By default buckets keep only what is due in half a minute or later, which is longer than most runs.
+            stack.enter_context(patch.object(buckets, "SOON_MS", self._ahead_ms))
+            stack.enter_context(patch.object(buckets, "AHEAD_MS", self._ahead_ms))
 
     async def setup(self) -> None:
         self.connect()
@@ -122,7 +138,7 @@ class Delaying(Workload):
                     self.history.violated(f"I8: {show(payload)} was refused permanently: {result}")
             elif is_cancelled and pending is self._pending and message_id.ledger_id() >= 0:  # else it is a duplicate
                 self.begin(self._cancel(message_id), "cancel")
-            elif payload not in self._delivered:
+            elif payload not in self._acknowledged:
                 self._owed[payload] = None
 
         self._producer.send_async(payload, answered, None, key, deliver_after=delay)
@@ -156,17 +172,19 @@ class Delaying(Workload):
 
     async def _receive(self, consumer: Any) -> Any:
         try:
-            message = await consumer.receive(LOOK_MS)
+            return await consumer.receive(LOOK_MS)
         except Timeout:
             return None
+
+    async def _acknowledge(self, consumer: Any, message: Any) -> None:
         payload = bytes(message.data())
-        self._delivered[payload] = None
+        self._acknowledged[payload] = None
         self._owed.pop(payload, None)
-        return message
+        await consumer.acknowledge(message)
 
     async def _settle(self, consumer: Any, message: Any) -> None:
         if self.random.random() < self._acknowledged_share:
-            await consumer.acknowledge(message)
+            await self._acknowledge(consumer, message)
         else:
             await consumer.negative_acknowledge(message)
 
@@ -200,11 +218,13 @@ class Delaying(Workload):
             for consumer in self._consumers:
                 message = await self._receive(consumer)
                 if message is not None:
-                    await consumer.acknowledge(message)
+                    await self._acknowledge(consumer, message)
                 else:
                     looks += 1
         if self._owed:
             lost = ", ".join(map(show, list(self._owed)[:5]))
-            self.history.violated(f"I7: {lost} of {self.topic}, which have receipts, are never delivered")
+            self.history.violated(
+                f"I7: {lost} of {self.topic}, which have receipts, are not delivered until they are acknowledged"
+            )
         for consumer in self._consumers:
             await consumer.close()

@@ -26,6 +26,7 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandSubscribe,
     CommandSuccess,
 )
+from magnetar.protocol.topics import TopicName
 
 from ..checkers.history import History, Log, Place, place_of
 from ..world.cluster import SimCluster
@@ -52,6 +53,17 @@ def dropped(kind: str, start: Where, where: Where) -> bool:
     if where[2] < 0:
         return where[0] == start[0] and where[1] <= start[1]
     return where[:2] == start[:2] and where[2] <= start[2]
+
+
+class _Subscribed:
+    """A reader, as its connection knows it."""
+
+    def __init__(self, reader: "ForeignReading") -> None:
+        self.topic = TopicName.parse(reader.partition)
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
 
 class ForeignReading(Workload):
@@ -106,7 +118,7 @@ class ForeignReading(Workload):
             durable=False,
             start_message_id=start.to_data(),
         )
-        connection.consumers[self._consumer_id] = self
+        connection.consumers[self._consumer_id] = _Subscribed(self)
         try:
             await connection.request(command, request_id, REQUEST_TIMEOUT_S, CommandSuccess)
         except BaseException:
@@ -218,5 +230,7 @@ class ForeignReading(Workload):
                 )
                 return
             due = max(due, found + 1)
-        if due < len(log):
-            self.history.violated(f"I1: {self.name} found the end behind {self.taken[-1:]}, {len(log) - due} are left")
+        # A publish that timed out may be stored after the reader has asked for the end.
+        left = [message for message in log[due:] if message.payload not in self.history.failed]
+        if left:
+            self.history.violated(f"I1: {self.name} found the end behind {self.taken[-1:]}, {len(left)} are left")

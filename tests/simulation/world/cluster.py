@@ -90,6 +90,8 @@ def draw_settings(random: Random) -> Settings:
     if apart.random() < 0.3:  # topics that nobody uses are deleted within the run
         drawn |= {"inactive_topics_check_interval_s": 0.3, "inactive_topics_max_s": 1}
         drawn["inactive_partitioned_topics_deletion_enabled"] = True
+    if apart.random() < 0.3:  # topics rest as soon as their clients are away for a moment
+        drawn |= {"idle_topics_loaded_max": apart.choice((0, 1)), "topic_idle_s": apart.choice((0.005, 0.1))}
     ensemble_size, write_quorum, ack_quorum = quorums
     for kept_apart in ("connection_requests_max", "connection_write_buffer_max_bytes", "session_timeout_s"):
         hostile.pop(kept_apart, None)
@@ -119,6 +121,8 @@ class SimCluster:
         self.zombies: list[Process] = []
         self.on_record: list[Callable[[str, Versioned | None, Versioned | None], None]] = []
         """Told of every change of the metadata: key, before, after."""
+        self.calm = False
+        """Whether no fault has begun: a workload may make one of its own, and look at nothing else."""
         self.deletion_delay_max_s = 0.0
         """How much longer than it needs a broker takes, at most, to delete what a topic stores."""
         self.on_service: Callable[[Process, str, Any], None] = lambda process, kind, service: None

@@ -12,8 +12,10 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
+from magnetar.actors.auditor.ledger_feed import LedgerFeed
 from magnetar.actors.auditor.service import Auditor
 from magnetar.actors.bookie.service import BookieService
+from magnetar.actors.members.contracts_coordinator import LedgerChanges
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_BROKER, ROLE_COORDINATOR
 from magnetar.runtime.rpc.connection import Identity
 from magnetar.runtime.settings.declarations import Settings
@@ -22,6 +24,7 @@ from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.metadata.epoch_guard import take_office
 from magnetar.storage.metadata.ledger_records import renew
+from magnetar.storage.metadata.store import Versioned, Write
 
 from .cluster import BOOKIE, CLUSTER_ID, COORDINATOR, KEYS, Node, SimCluster
 from .loop import SimLoop
@@ -51,6 +54,7 @@ class LedgerWorld(SimCluster):
         self._metadata_delay_s = random.choice((0.002, 0.002, 0.05))
         self._listed: dict[str, Link] = {}
         self._readers: list[tuple[BookieDirectory, Context]] = []
+        self.ledger_feed = LedgerFeed(1)
         self.doubtful_end = 0
         """As a coordinator tells it, see `BookieInfo`."""
         if not auditor:
@@ -138,6 +142,14 @@ class LedgerWorld(SimCluster):
         counts = {name: link.report.get("scrub", {}).get("damaged", 0) for name, link in self._listed.items()}
         return {name: count for name, count in counts.items() if count}
 
+    def record_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
+        """The auditor is told, as by the coordinator that carries every write."""
+        write = Write(key, None if after is None else after.value, None if before is None else before.version)
+        self.ledger_feed.written([write])
+        service = self.coordinator.service
+        if isinstance(service, AuditorService):
+            service.written(write)
+
     def damage_found(self) -> None:
         """A bookie told of damage that was not known: the coordinator wakes its auditor."""
         node = self.coordinator
@@ -190,8 +202,15 @@ class Link:
         self._address = (host, port)
         self._world.list_bookie(self)
 
-    async def renew_ledger(self, ledger_id: int, version: int) -> None:
-        await renew(self.metadata, ledger_id, version)
+    @property
+    def ask(self) -> "Link":
+        return self
+
+    async def renew_ledger(self, *, ledger: int, version: int) -> int:
+        return await renew(self.metadata, ledger, version)
+
+    async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
+        return self._world.ledger_feed.changes(epoch, since)
 
     async def close(self) -> None:
         self._world.unlist(self.process)
@@ -244,6 +263,10 @@ class AuditorService:
     def wake(self) -> None:
         if self._auditor is not None:
             self._auditor.wake()
+
+    def written(self, write: Write) -> None:
+        if self._auditor is not None:
+            self._auditor.written([write])
 
     async def close(self) -> None:
         if self._auditor is not None:

@@ -42,8 +42,10 @@ class WirePeer:
         self._pump = asyncio.create_task(self._read())
 
     @classmethod
-    async def open(cls, port: int, *, connect: bool = True, answer_pings: bool = True) -> "WirePeer":
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async def open(
+        cls, port: int, *, host: str = "127.0.0.1", connect: bool = True, answer_pings: bool = True
+    ) -> "WirePeer":
+        reader, writer = await asyncio.open_connection(host, port)
         peer = cls(reader, writer, answer_pings=answer_pings)
         if connect:
             peer.send(CommandConnect(client_version="wire-peer", protocol_version=19))

@@ -123,6 +123,8 @@ class NeverCompacted:
 class MemoryTrimmer:
     """Trims nothing."""
 
+    has_duties = False
+
     def __init__(self) -> None:
         self.retention: Retention | None = None
 
@@ -282,7 +284,7 @@ class MemoryManagedLedger:
     async def trim(self) -> None:
         await asyncio.sleep(0)
 
-    async def close(self) -> None:
+    async def close(self, *, trim: bool = False) -> None:
         await asyncio.sleep(0)
         self.closed = True
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -68,12 +68,19 @@ class Http:
         self.admin = admin
         self._session = session
 
-    async def __call__(self, method: str, path: str, body: Any = None, text: str | None = None) -> tuple[int, Any]:
+    async def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        text: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any]:
         host, port = self.admin.address
         data = text if text is not None else json.dumps(body) if body is not None else None
         url = f"http://{host}:{port}{path}"
-        headers = {"Content-Type": "application/json"} if data is not None else {}
-        async with self._session.request(method, url, data=data, headers=headers) as answer:
+        given = {"Content-Type": "application/json"} if data is not None else {}
+        async with self._session.request(method, url, data=data, headers={**given, **(headers or {})}) as answer:
             content = await answer.text()
             return answer.status, json.loads(content) if answer.content_type == "application/json" else content
 

@@ -8,8 +8,11 @@ from typing import Any
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnection
+from magnetar.actors.connections.forwarding import Forwards
 from magnetar.actors.connections.limits import ConnectionLimits
 from magnetar.actors.connections.publish_budget import PublishBudget
+from magnetar.actors.members.broker_addresses import Reach, reach
+from magnetar.actors.members.contracts_coordinator import BrokerInfo
 from magnetar.actors.schemas.registry import SchemaRegistry
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import TopicNotFound
@@ -42,6 +45,7 @@ class FixedLookups:
 
     def __init__(self) -> None:
         self.url = ""
+        self.listeners = {"outside": "pulsar://broker-1.example.com:6651", "web": "pulsar+proxy://example.com:6652"}
         self.claimed: list[tuple[str, bool]] = []
         self.grant: Callable[[TopicName], bool] = lambda name: True
 
@@ -50,6 +54,11 @@ class FixedLookups:
         if name.local_name == "missing":
             raise TopicNotFound("no such topic")
         return self.url
+
+    def reach(self, url: str, listener: str) -> Reach:
+        """Every topic's broker has two listeners, of which one forwards."""
+        found = BrokerInfo("broker-1", "1", "127.0.0.1", 1, url, {"url": url, "listeners": dict(self.listeners)})
+        return reach([found], url, listener)
 
     async def claim(self, name: TopicName, create: bool) -> bool:
         """Whether a topic is this broker's; `missing` is not created."""
@@ -84,6 +93,8 @@ class BrokerFront:
         self.metadata = MemoryMetadataStore()
         self.schemas = SchemaRegistry(self.env, lambda: self.metadata)
         self.connection_limits = ConnectionLimits(settings)
+        self.brokers: list[BrokerInfo] = []
+        self.forwards = Forwards(settings, lambda: self.brokers, lambda address: address[1] == self.port)
         self.accepts_connections = True
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -152,6 +163,7 @@ async def broker_front(
         front.accepts_connections = False
         for connection in list(front.connections):
             connection.close()
+        await front.forwards.close()
         await front.topics.close()
         await front.requests.close()
         await server.wait_closed()

@@ -76,13 +76,11 @@ CALLS = [
         "create_reader": ReaderConfiguration,
     }.items()
 ]
-ONE_FACE_ONLY = {"message_listener", "reader_listener", "pattern_auto_discovery_period", "is_pattern_topic"}
-"""The official client has these in one of its faces."""
 BY_NAME = {
     "ack_group_time_ms", "ack_group_max", "max_pending_chunked_message", "initial_subscription_name",
     "auto_ack_oldest_chunked_message_on_queue_full", "expire_time_of_incomplete_chunked_message_ms",
     "enable_retry", "retry_letter_topic", "consumer_event_listener", "crypto_failure_action", "priority_level",
-    "interceptors",
+    "interceptors", "stop_on_failure",
     "key_hash_ranges", "subscription_name",
     "ack_receipt_enabled", "ack_timeout_tick_time_ms",
     "ack_timeout_redelivery_backoff", "negative_ack_redelivery_backoff",
@@ -97,12 +95,27 @@ def test_a_call_takes_the_options_that_are_declared(face: Any, call: str, kind: 
     taken = {one.name: one for one in parameters(getattr(face, call)) if one.name != "options"}
     names = {*declared, *kind.UNSUPPORTED, *kind.WITHOUT_EFFECT}
     assert set(taken) <= names
-    left = names - set(taken) - ONE_FACE_ONLY - BY_NAME
+    left = names - set(taken) - BY_NAME
     assert not left or call == "__init__", f"{call} does not take {left}"
     for name, one in taken.items():
         if name in declared and name != "properties" and (face, name) != (magnetar.AsyncClient, "batching_enabled"):
             expected = declared[name].default
             assert one.default == (inspect.Parameter.empty if expected is dataclasses.MISSING else expected), name
+
+
+OF_THE_OTHER_ROOMS = {"close_one", "close_when_forgotten", "open_consumer", "open_producer", "open_reader"}
+"""Methods of a blocking client that its own producers, consumers and readers call."""
+OF_PICKLED_COPIES = {"inherited", "is_unopened"}
+
+
+@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "TableView"])
+def test_both_faces_have_the_same_methods(name: str) -> None:
+    blocking, aio = (
+        {method for method in dir(getattr(magnetar, face)) if not method.startswith("_")}
+        for face in (name, f"Async{name}")
+    )
+    assert blocking - aio <= OF_THE_OTHER_ROOMS | OF_PICKLED_COPIES
+    assert aio - blocking <= {"is_open", "create"}
 
 
 @pytest.mark.parametrize(

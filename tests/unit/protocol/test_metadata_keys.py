@@ -54,6 +54,7 @@ def test_prefixes_find_only_their_own() -> None:
     assert keys.namespace("t/n").startswith(keys.namespaces_prefix("t"))
     assert keys.managed_ledger(topic) == "managed/persistent/t/n/x"
     assert keys.assignment(topic) == "assignments/persistent/t/n/x"
+    assert keys.slot_page(7) == "slots/07"
     assert keys.counter("ledger") == "counters/ledger"
     assert keys.bookie_id_of(keys.bookie("bookie-1")) == "bookie-1"
     assert keys.tenant("t") == "tenants/t"

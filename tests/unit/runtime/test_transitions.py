@@ -8,13 +8,15 @@ import pytest
 from magnetar.actors.bookie import service as bookie_service
 from magnetar.actors.broker import service as broker_service
 from magnetar.actors.connections import connection as server_connection
+from magnetar.actors.connections import forwarding
 from magnetar.actors.coordinator import membership
 from magnetar.actors.delays import buckets
-from magnetar.actors.members import coordinator_link
+from magnetar.actors.members import coordinator_link, slot_view
 from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
 from magnetar.actors.topics import access_modes
 from magnetar.client.core import connection, registration
+from magnetar.client.network import liveness
 from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.rpc import connection_state, handshake
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
@@ -30,7 +32,9 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "bookies": bookie_service.TRANSITIONS,
     "brokers": broker_service.TRANSITIONS,
     "connections of brokers": server_connection.TRANSITIONS,
+    "forwarded connections": forwarding.TRANSITIONS,
     "links to the coordinator": coordinator_link.TRANSITIONS,
+    "views of the slots": slot_view.TRANSITIONS,
     "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
     "segments": segment.TRANSITIONS,
@@ -48,6 +52,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "writers of cursors": cursor_writer.TRANSITIONS,
     "storage of cursors": cursor_storage.TRANSITIONS,
     "connections of clients": connection.TRANSITIONS,
+    "watches of silent brokers": liveness.TRANSITIONS,
     "registered producers and consumers": registration.TRANSITIONS,
     "buckets of delayed messages": buckets.TRANSITIONS,
     "access to topics": access_modes.TRANSITIONS,

@@ -7,9 +7,9 @@ import pytest
 
 from magnetar.actors.members.contracts_coordinator import CoordinatorContract
 from magnetar.actors.members.matched_topics import MatchedLists
-from magnetar.actors.members.topic_lookup import Lookups, check_listener, pages
+from magnetar.actors.members.topic_lookup import Lookups, pages
 from magnetar.actors.members.topic_watch import TopicWatch
-from magnetar.protocol.errors import InvalidTopicName, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from magnetar.protocol.errors import InvalidTopicName, NotAllowedError, TopicNotFound
 from magnetar.runtime.environment import Environment
 
 PREFIX = "persistent://public/default/"
@@ -64,9 +64,3 @@ async def test_a_missing_namespace_has_no_topics_and_an_impossible_one_is_refuse
     assert await lookups.topics("public/none", domain=None, size_max_bytes=1000) == []
     with pytest.raises(InvalidTopicName):
         await lookups.topics("nonsense", domain=None, size_max_bytes=1000)
-
-
-def test_any_listener_is_refused_since_none_is_configured() -> None:
-    check_listener("")
-    with pytest.raises(ServiceUnitNotReady, match="no listener named outside"):
-        check_listener("outside")

@@ -42,6 +42,7 @@ NAMES = {
     "publish_rate": "publishRate",
     "topic_dispatch_rate": "dispatchRate",
     "subscription_dispatch_rate": "subscriptionDispatchRate",
+    "subscribe_rate": "subscribeRate",
     "deduplication_enabled": "deduplication",
     "deduplication_snapshot_interval_seconds": "deduplicationSnapshotInterval",
     "message_ttl": "messageTTL",

@@ -209,7 +209,7 @@ async def test_a_dispatch_rate_that_is_raised_or_taken_away_lets_dispatch_go_on(
         front.topic.use_policies(dispatch_rate(1))
         await peer.subscribe(TOPIC, "s", **SHARED)
         peer.flow(1000)
-        pump = front.topic.subscriptions["s", True]._pump
+        pump = front.topic.subscriptions["s", True].pump
         await until(lambda: pump._throttled)
         pump.check()  # a subscription that waits for its rate has not stalled
         await asyncio.sleep(0)
@@ -237,7 +237,7 @@ async def test_a_subscription_that_ends_while_it_waits_leaves_no_timer() -> None
         front.topic.use_policies(dispatch_rate(1))
         await peer.subscribe(TOPIC, "s", **SHARED)
         peer.flow(1000)
-        pump = front.topic.subscriptions["s", True]._pump
+        pump = front.topic.subscriptions["s", True].pump
         await until(lambda: pump._throttled)
         await front.topic.close()
         assert pump._retry is None

@@ -112,6 +112,7 @@ def test_a_count_that_is_no_number_counts_as_none(text: str, times: int) -> None
         ({"consumer_type": ConsumerType.Failover, "dead_letter_policy": ConsumerDeadLetterPolicy(1)}, "Failover"),
         ({"consumer_type": ConsumerType.Exclusive, "enable_retry": True}, "Exclusive"),
         ({"consumer_type": ConsumerType.Failover, "enable_retry": True}, "Failover"),
+        ({"consumer_type": ConsumerType.KeyShared, "enable_retry": True}, "KeyShared"),
         ({"dead_letter_policy": 3}, "must be a ConsumerDeadLetterPolicy"),
         ({"retry_letter_topic": "x"}, "without enable_retry"),
         ({"enable_retry": True, "topic": re.compile("x.*")}, "no retry letter topic"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
@@ -120,6 +121,36 @@ async def test_a_cancelled_change_is_carried_out_and_known(cluster, monkeypatch)
     (name,) = await cursor.side.settle()
     assert await named(cluster) == (name,) and {name} <= await ledgers_in(cluster)
     await managed.close()
+
+
+async def test_the_owner_ends_when_a_cancelled_change_finds_that_it_was_replaced(cluster, monkeypatch):
+    managed, cursor = await opened(cluster)
+    fenced, unseen = [], []
+    managed.on_fenced.append(fenced.append)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context["message"]))
+    started, go, write_many = asyncio.Event(), asyncio.Event(), cluster.metadata.write_many
+
+    async def slow(writes):
+        if writes[0].key.startswith(metadata_keys.CURSORS_PREFIX) and not started.is_set():
+            started.set()
+            await go.wait()
+        return await write_many(writes)
+
+    monkeypatch.setattr(cluster.metadata, "write_many", slow)
+    adding = asyncio.create_task(cursor.side.add([b"a"], wanted))
+    await started.wait()
+    again = await open_(cluster, epoch=2, ledgers=cluster.new_ledgers())
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    go.set()
+    await cursor.side.settle()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert fenced and not unseen and await named(cluster) == ()
+    await again.close()
+    with contextlib.suppress(StaleEpoch, LedgerFenced):
+        await managed.close()
 
 
 async def test_an_owner_that_was_replaced_names_nothing_and_ends(cluster):
