@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: parity reference docs chaos coverage explore fuzz mutants simulate demo test check bench clean help lock
+.PHONY: parity reference docs chaos coverage explore fuzz mutants simulate scale demo test check bench bench-nodes clean help lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check the result in Spark
@@ -25,12 +25,15 @@ simulate: ## simulate clusters: SEEDS=1000 runs many, SEED=n replays one with it
 mutants: ## switch known bugs on one by one: simulated seeds must find each, and find nothing without them; about 15 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py
 
+scale: ## who owns what among 100 brokers, with TOPICS=1000000 as metadata only: messages and operations of each event
+	@$(ENVIRONMENT) python tests/simulation/scale.py --topics $(or $(TOPICS),1000000)
+
 coverage: SEEDS = 3000
 coverage: ## list the branches of fencing and recovery that SEEDS=3000 reach, every tenth a whole cluster; about 12 minutes
 	@$(ENVIRONMENT) python tests/simulation/coverage_report.py --seeds $(SEEDS)
 
-chaos: ## run a cluster on Ray with a fault every 5 s: ROUNDS=10 of a minute; SEED=n draws the same faults
-	@$(ENVIRONMENT) python tests/chaos/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+chaos: ## run a cluster on Ray with a fault every 5 s: ROUNDS=10 of a minute; SEED=n draws the same; NODES=4 cuts nodes off
+	@$(ENVIRONMENT) python tests/chaos/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(NODES),--nodes $(NODES))
 
 fuzz: ## send nearly valid bytes to every decoder, connection and file format: MINUTES=10 in all, on one core
 	@$(ENVIRONMENT) python -P tests/fuzz/run.py --minutes $(or $(MINUTES),10)
@@ -40,6 +43,9 @@ parity: ## record what a real Pulsar says to the scenarios (needs Java 17 and Ma
 
 bench: ## run the benchmark rows, with a plot and bench/results/latest.json; up to 12 minutes
 	@$(ENVIRONMENT) python bench/run.py
+
+bench-nodes: ## measure what a lost Ray node costs, on four nodes with addresses of their own (as root): ONLY=cut RUNS=10
+	@$(ENVIRONMENT) python bench/nodes.py $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
 docs: ## build the documentation, with search, as a site in build/site
 	@$(ENVIRONMENT) env NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
@@ -58,4 +64,4 @@ clean: ## remove the virtual environment and everything built, cached or measure
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## print this list
-	@sed -n 's/^\([a-z]*\): ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\): ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
