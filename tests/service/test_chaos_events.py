@@ -36,7 +36,7 @@ async def test_a_broker_that_is_replaced_counts_as_a_failover(logs: Path) -> Non
         membership = cluster.coordinator.office.membership
         await eventually(lambda: membership.find(ROLE_BROKER, "broker-2") is None)
         await cluster.broker(2, "2")
-    counts = await asyncio.to_thread(count_events, logs)
+    counts = await asyncio.to_thread(count_events, [logs])
     assert counts["failovers"] == 1
     assert counts["sessions of brokers lost"] >= 1
     assert counts["sessions of bookies lost"] == 0

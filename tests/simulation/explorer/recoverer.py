@@ -7,6 +7,7 @@ from typing import Any
 from magnetar.protocol.bookie_wire import BookieStatus, LedgerEntry
 from magnetar.storage.ledger import bookie_client
 from magnetar.storage.ledger import recovery as ledger_recovery
+from magnetar.storage.ledger.bookie_directory import BookieDirectory
 from magnetar.storage.ledger.recovery_state import FencingPhase, FencingState, ReadingPhase, ReadingState
 from magnetar.storage.ledger.writer_state import PendingEntry, WriterPhase
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata, LedgerState
@@ -38,6 +39,7 @@ class _Client:
 
     def __init__(self, bookies: int) -> None:
         self.names = NAMES[:bookies]
+        self.directory = BookieDirectory()  # nothing is known of their machines
         self.sent: list[tuple[int, int]] = []
 
     def usable(self) -> Sequence[str]:

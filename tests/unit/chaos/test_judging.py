@@ -234,7 +234,7 @@ x ledger 9: 2 writes were refused by the fence
 """
     )
     (tmp_path / "driver.log").write_text("ledger 1 is recovered: its last entry is 3")
-    counts = count_events(tmp_path)
+    counts = count_events([tmp_path])
     assert counts["failovers"] == 1 and counts["sessions of brokers lost"] == 1
     assert counts["recoveries"] == 1 and counts["ensemble changes"] == 1 and counts["writes with too few bookies"] == 1
     assert counts["writes refused by a fence"] == 6 and counts["writers fenced"] == 2
