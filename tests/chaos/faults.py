@@ -40,8 +40,9 @@ NODE_WEIGHTS = {
     ("node", Cut.BOTH_WAYS): 3,
     ("node", Cut.OUTGOING): 2,
     ("node", Cut.INCOMING): 2,
+    ("node", "kill"): 2,
 }
-"""On several nodes: packets of one are lost, as long as a pause lasts."""
+"""On several nodes: packets of one are lost, as long as a pause lasts; or it is killed whole, and comes back."""
 AWAY_S = 6.0
 RETURN_S = 6.0
 """How long a killed node is away, and what its new raylet takes."""
@@ -83,10 +84,12 @@ class Faults:
         return None
 
     def heal(self) -> None:
-        """Wait until nothing is paused."""
+        """Wait until nothing is paused, and all nodes are back. Raises RuntimeError for a node that is not."""
         for pause in self._pauses:
             pause.join()
         self._pauses.clear()
+        if self._places is not None:
+            self._places.ask("settle")
 
     def _do(self, role: str, node_id: str, kind: str) -> Fault | None:
         if node_id in self._paused:

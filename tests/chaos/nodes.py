@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,8 @@ class Harm:
     def __init__(self, hosts: RayHosts) -> None:
         self._hosts = hosts
         self._nodes = {name: node for node in hosts.nodes for name in (node.name, node.address)}
+        self._threads = ThreadPoolExecutor(len(hosts.nodes))
+        self._returning: list[Future[None]] = []
 
     def signal(self, node: str, process: int, number: int) -> None:
         """Send a signal to a process, by the id that it has on that node. Nothing happens if it is gone."""
@@ -42,7 +45,13 @@ class Harm:
         self._hosts.kill(self._nodes[node])
 
     def bring_back(self, node: str) -> None:
-        self._hosts.bring_back(self._nodes[node])
+        """Begin to; other harm goes on meanwhile. What fails is raised by `settle`."""
+        self._returning.append(self._threads.submit(self._hosts.bring_back, self._nodes[node]))
+
+    def settle(self) -> None:
+        """Wait until all nodes are back. Raises what went wrong."""
+        while self._returning:
+            self._returning.pop(0).result()
 
 
 class Nodes:

@@ -5,6 +5,7 @@ from typing import Any
 
 import ray
 
+from magnetar.actors.members.contracts_bookie import Part
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.cluster.directory import ClusterDirectory
 from magnetar.protocol.errors import RpcDisconnected, RpcTimeout
@@ -13,14 +14,16 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import rpc_connect
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.settings.declarations import Settings
+from magnetar.storage.metadata.entry_gaps import ranges_of
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 
 FRAME_MAX = 8 << 20
+PARTS_PER_QUESTION = 500
 
 
 def missing_copies(copies):
-    """What closed ledgers lack: (ledger, bookie, first, last) for entries absent from a bookie that owes them, and
-    (ledger, None, 0, last) for ledgers with fewer than `copies` copies of each entry.
+    """What closed ledgers lack: (ledger, bookie, first, last) for a range that a bookie owes and does not hold whole,
+    and (ledger, None, 0, last) for ledgers with fewer than `copies` copies of each entry.
     """
     return asyncio.run(_missing_copies(copies))
 
@@ -36,35 +39,47 @@ async def _missing_copies(copies):
 
     # Not registered, so no topics come to it.
     link = CoordinatorClient(env, Identity(known.cluster_id, "broker", "replica-check", "1"), keys, Settings(), locate)
-    identity = Identity(known.cluster_id, "coordinator", "replica-check", "1")
-    held_by, connections = {}, {}
     try:
         await link.start()
         link.bookies.update(await link.ask.bookies())
-        missing = []
-        for _, stored in await link.metadata.list("ledgers/", limit=1000):
-            ledger = LedgerMetadata.unpack(stored.value)
-            if not ledger.closed or ledger.last_entry < 0:
-                continue
+        missing, owed = [], {}
+        async for ledger in _closed_ledgers(link.metadata):
             if ledger.write_quorum < copies:
                 missing.append((ledger.ledger_id, None, 0, ledger.last_entry))
-            for bookie in dict.fromkeys(name for fragment in ledger.fragments for name in fragment.bookies):
-                if bookie not in connections:
-                    connections[bookie] = await _connect(env, identity, keys, link, bookie)
-                key = ledger.ledger_id, bookie
-                held_by[key] = await _entries_held(connections[bookie], ledger)
-            for entry in range(ledger.last_entry + 1):
-                for bookie in ledger.write_set(entry):
-                    if entry not in held_by[ledger.ledger_id, bookie]:
-                        missing.append((ledger.ledger_id, bookie, entry, entry))
-        return missing
-    finally:
-        for connection in connections.values():
+            for bookie, entries in _owed(ledger).items():
+                parts = [Part(ledger.ledger_id, ledger.nonce, first, last, 0, 1, 1) for first, last in entries]
+                owed.setdefault(bookie, []).extend(parts)
+        identity = Identity(known.cluster_id, "coordinator", "replica-check", "1")
+        for bookie, parts in owed.items():
+            connection = await _connect(env, identity, keys, link, bookie)
+            missing += [(part.ledger, bookie, part.first, part.last) for part in await _lacking(connection, parts)]
             if connection is not None:
                 connection.close()
                 await connection.wait_closed()
+        return missing
+    finally:
         await link.close()
         env.close()
+
+
+async def _closed_ledgers(metadata):
+    """All that hold entries."""
+    after = ""
+    while page := await metadata.list("ledgers/", after=after, limit=1000):
+        for _, stored in page:
+            ledger = LedgerMetadata.unpack(stored.value)
+            if ledger.closed and ledger.last_entry >= 0:
+                yield ledger
+        after = page[-1][0]
+
+
+def _owed(ledger):
+    """By bookie: the ranges of entries that it should hold."""
+    entries: dict[str, list[int]] = {}
+    for entry in range(ledger.last_entry + 1):
+        for bookie in ledger.write_set(entry):
+            entries.setdefault(bookie, []).append(entry)
+    return {bookie: ranges_of(found) for bookie, found in entries.items()}
 
 
 async def _connect(env, identity, keys, link, bookie):
@@ -78,14 +93,17 @@ async def _connect(env, identity, keys, link, bookie):
         return None
 
 
-async def _entries_held(connection, ledger):
-    if connection is None:
-        return ()
-    held, following = set(), 0
-    while following <= ledger.last_entry:
-        answer = await connection.call(
-            "entry_ids", ledger=ledger.ledger_id, nonce=ledger.nonce, first=following, last=ledger.last_entry
-        )
-        held |= {entry for first, last in answer["ranges"] for entry in range(first, last + 1)}
-        following = answer["next"]
-    return held
+async def _lacking(connection, parts):
+    """Those of the parts that a bookie does not hold whole: all of them if it does not answer."""
+    found, begin = [], 0
+    while begin < len(parts):
+        asked = parts[begin : begin + PARTS_PER_QUESTION]
+        try:
+            if connection is None:
+                return parts
+            answer = await connection.call("lacking", parts=asked)
+        except (RpcDisconnected, RpcTimeout):
+            return parts
+        found += [asked[index] for index in answer["found"]]
+        begin += answer["examined"]
+    return found
