@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.desired": BASE | {"actors.members", "storage.metadata"},
     "actors.auditor": BASE
     | {"actors.desired", "actors.members", "storage.managed", "storage.ledger", "storage.metadata"},
+    "actors.balancing": BASE,
     "actors.slots": BASE | {"storage.metadata"},
     "actors.coordinator": BASE
     | {"actors.auditor", "actors.desired", "actors.members", "actors.policies", "actors.slots", "storage.ledger"}

@@ -1,0 +1,68 @@
+"""What brokers tell the coordinator of their load, and what it tells the admin."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+UNITS_PER_REPORT_MAX = 256
+"""The heaviest ones are named; what is left is reported as a sum."""
+BYTES_AS_DEAR_AS_AN_ENTRY = 16 << 10
+
+
+class Rates(NamedTuple):
+    """What went in and out per second: messages, entries (batches count once) and bytes."""
+
+    messages_in: float = 0.0
+    entries_in: float = 0.0
+    bytes_in: float = 0.0
+    messages_out: float = 0.0
+    entries_out: float = 0.0
+    bytes_out: float = 0.0
+
+    @property
+    def load(self) -> float:
+        """What this costs a broker, in entries per second. An entry costs the same, however many messages it has."""
+        return self.entries_in + self.entries_out + (self.bytes_in + self.bytes_out) / BYTES_AS_DEAR_AS_AN_ENTRY
+
+    def plus(self, other: "Rates") -> "Rates":
+        """The sum."""
+        return Rates(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+class UnitRates(NamedTuple):
+    """The rates of one unit: what a broker owns as a whole (`actors.balancing.units`)."""
+
+    unit: str
+    rates: Rates
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What one broker did in the last `interval_s` seconds.
+
+    `heaviest` names up to `UNITS_PER_REPORT_MAX` units, `rest` is the sum of all others. `topics` counts those that
+    moved data. `cpu` is the share of one processor that its process used; several brokers may be in one process.
+    """
+
+    interval_s: float
+    heaviest: list[UnitRates]
+    rest: Rates
+    topics: int
+    cpu: float
+
+
+@dataclass(frozen=True)
+class BrokerLoad:
+    """A broker's last report, `age_s` seconds ago, and its load on average, in entries per second."""
+
+    report: LoadReport
+    age_s: float
+    load: float
+
+
+@dataclass(frozen=True)
+class ClusterLoad:
+    """Loads by broker, and how many moves the coordinator has begun for them since it started."""
+
+    brokers: dict[str, BrokerLoad]
+    moves: int
+    rounds: int
