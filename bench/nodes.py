@@ -9,6 +9,8 @@
                   30 s and at 5 s, and the official client, whose keep-alive is always 30 s
     back          the node returns after a minute, killed or cut off before: until its bookie and its broker run and
                   each closed ledger has all its copies
+    rolling       `magnetar restart` of every process on three nodes, under load: failed publishes, and the longest
+                  time that a producer went without a receipt, for our client and the official one
 
 Each run has new Ray nodes and a new cluster. It needs root, and as much time as the clients need to notice: with
 everything about half an hour. Results go to bench/results/nodes/latest.json.
@@ -36,6 +38,9 @@ from rich.table import Table
 from rows import RESULTS, Report, Row
 
 import magnetar
+from magnetar.cluster.restarting import line_of
+from magnetar.protocol.cluster_status import RestartView
+from magnetar.protocol.names import broker_id
 from support.nodes.database import Database
 from support.nodes.namespaces import reason_to_skip
 from support.nodes.network import Cut, Host
@@ -43,6 +48,7 @@ from support.nodes.ray_hosts import NodesCluster, RayHosts
 from support.servers import postgresql_server
 
 NODES = 4
+ROLLING_NODES = 3
 SETTLE_S = 1.5
 NOTICE_MAX_S = 150.0
 AWAY_S = 60.0
@@ -232,7 +238,54 @@ def seconds_until(condition: Callable[[], bool], since: float, meanwhile: Callab
     return BACK_MAX_S
 
 
-BENCHMARKS = {"killed": killed, "coordinator": coordinator, "cut": cut, "back": back}
+def rolling(report: Report, runs: int) -> None:
+    kinds: dict[str, Any] = {"our client": magnetar, "official client": pulsar}
+    gaps: dict[str, list[float]] = {name: [] for name in kinds}
+    failed = 0
+    for _ in range(max(1, runs // 5)):
+        with RayHosts(ROLLING_NODES) as hosts, hosts.client.network(), contextlib.ExitStack() as stack:
+            cluster = hosts.start_cluster(brokers=ROLLING_NODES, bookies=ROLLING_NODES)
+            probers: dict[str, list[Prober]] = {name: [] for name in kinds}
+            for number in range(ROLLING_NODES):  # a topic on each broker, for each client
+                for prober, name in zip(
+                    stack.enter_context(
+                        probing(cluster, broker_id(number + 1), *((one, {}) for one in kinds.values()))
+                    ),
+                    kinds,
+                    strict=True,
+                ):
+                    probers[name].append(prober)
+            for name, gap in longest_while_restarting(cluster, probers).items():
+                gaps[name].append(gap)
+            failures = [text for found in probers.values() for prober in found for text in prober.failed]
+            console.print(f"  failed publishes: {failures[:3] or 'none'}")
+            failed += len(failures)
+    report.rows.append(Row("rolling restart: failed publishes", failed, "lower", 0, [failed]))
+    for name, found in gaps.items():
+        target = 1.0 if name == "our client" else NOTICE_MAX_S
+        report.rows.append(Row(f"rolling restart: publish gap, {name}", max(found), "lower", target, found, "s"))
+
+
+def longest_while_restarting(cluster: NodesCluster, probers: dict[str, list[Prober]]) -> dict[str, float]:
+    """The longest gap of each kind of prober while every process is restarted; printed for each process."""
+    longest = dict.fromkeys(probers, 0.0)
+
+    def show(process: str, view: RestartView | None) -> None:
+        if view is None:
+            return
+        now = {name: round(max(prober.longest_s for prober in found), 3) for name, found in probers.items()}
+        console.print(f"  {line_of(view)}; gaps {now}")
+        for name, found in probers.items():
+            longest[name] = max(longest[name], now[name])
+            for prober in found:
+                prober.restart()
+
+    cluster.restart(on_progress=show)
+    wait_for_receipts([prober for found in probers.values() for prober in found], time.monotonic())
+    return {name: max(longest[name], *(round(one.longest_s, 3) for one in found)) for name, found in probers.items()}
+
+
+BENCHMARKS = {"killed": killed, "coordinator": coordinator, "cut": cut, "back": back, "rolling": rolling}
 
 
 def main() -> int:

@@ -1,4 +1,5 @@
-"""The command `magnetar`: start, status, scale, drain, stop, accept-lost-ledgers, settings, and those of the sub-rooms.
+"""The command `magnetar`: start, status, scale, drain, restart, stop, accept-lost-ledgers, settings, and those of the
+sub-rooms.
 
 An operator's mistake prints one line and exits with status 1, never with a traceback.
 """
@@ -199,6 +200,20 @@ def undrain(
     from .draining import change_members
 
     change_members(console, data_dir or default_data_directory(), lambda cluster: cluster.undrain(member), wait=False)
+
+
+@app.command()
+def restart(
+    processes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROCESS]...", help="Such as bookie-2 or coordinator. By default all."),
+    ] = None,
+    data_dir: DataDirectory = None,
+) -> None:
+    """Restart processes one after the other while clients go on: bookies, brokers, the admin, then the coordinator."""
+    from .restarting import restart_processes
+
+    restart_processes(console, data_dir or default_data_directory(), processes or [])
 
 
 @app.command()

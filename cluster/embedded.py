@@ -20,10 +20,12 @@ from ..actors.processes import assembly
 from ..actors.processes.local_launcher import LocalLauncher
 from ..actors.processes.plan import ClusterPlan, admin_url, service_urls
 from ..actors.processes.reconciler import OneMachine, Reconciler
+from ..actors.processes.restarts import STEP_TIMEOUT_S, Restarts, restart_view
 from ..actors.processes.supervisor import Supervisor
 from ..actors.processes.survey import this_machine
-from ..protocol.cluster_status import ClusterStatus, DesiredView, SupervisedView
-from ..protocol.errors import ClusterError
+from ..protocol.cluster_status import ClusterStatus, DesiredView, RestartView, SupervisedView
+from ..protocol.errors import ClusterError, CoordinatorUnavailable
+from ..protocol.names import COORDINATOR_ID
 from ..runtime.environment import Environment
 from ..storage.metadata.store import MetadataStore
 from .directory import ClusterDirectory
@@ -50,12 +52,12 @@ class _Services:
         launcher = LocalLauncher(env, plan, self._locate)
         self._supervisor = Supervisor(env, launcher)
         self._reconciler = Reconciler(env, plan, self._supervisor, OneMachine(plan.home), launcher)
+        self._restarts = Restarts(self._supervisor, self._reconciler)
 
     async def start(self) -> None:
         """Start all. Raises ClusterError or what the coordinator raised; the caller then closes."""
         self._metadata = await assembly.open_metadata(self._env, self._plan)
-        self._coordinator = assembly.build_coordinator(self._env, self._plan, self._plan.coordinator, self._metadata)
-        await self._coordinator.start()
+        self._coordinator = await self._start_coordinator(self._metadata)
         await self._reconciler.start(self._coordinator.office, {})
         problems = await self._supervisor.wait_ready(READY_TIMEOUT_S)
         if problems:
@@ -82,6 +84,31 @@ class _Services:
             raise ClusterError("the cluster was stopped")
         return [list(one) for one in (await self._coordinator.office.ledger_ids.accept()).ranges]
 
+    async def restart(self, process: str) -> RestartView:
+        """Restart one process; see `Restarts.restart`."""
+        if process != COORDINATOR_ID:
+            return await self._restarts.restart(process)
+        loop = asyncio.get_running_loop()
+        began = safe = loop.time()
+        coordinator = self._coordinator
+        if coordinator is not None:
+            await self._restarts.prepare_coordinator()
+            safe = loop.time()
+            self._coordinator = None
+            await coordinator.close()
+        if self._metadata is None:
+            raise ClusterError("the cluster was stopped")
+        self._coordinator = await self._start_coordinator(self._metadata)
+        self._reconciler.follow(self._coordinator.office)
+        back = loop.time()
+        await self._restarts.settle(process)
+        return restart_view(process, began, safe, back, loop.time())
+
+    async def _start_coordinator(self, metadata: MetadataStore) -> CoordinatorService:
+        coordinator = assembly.build_coordinator(self._env, self._plan, self._plan.coordinator, metadata)
+        await coordinator.start()
+        return coordinator
+
     async def close(self) -> None:
         """Close all: admin, brokers, bookies, coordinator, metadata."""
         await self._reconciler.close()
@@ -92,7 +119,8 @@ class _Services:
             await self._metadata.close()
 
     async def _locate(self) -> tuple[str, int]:
-        assert self._coordinator is not None
+        if self._coordinator is None:
+            raise CoordinatorUnavailable("the coordinator is being restarted")
         return self._coordinator.address
 
 
@@ -134,6 +162,9 @@ class EmbeddedCluster(Cluster):
 
     def undrain(self, member: str) -> DesiredView:
         return self._run(self._require().desired.undrain(member), STOP_TIMEOUT_S)
+
+    def _restart_one(self, process: str) -> RestartView:
+        return self._run(self._require().restart(process), STEP_TIMEOUT_S + STOP_TIMEOUT_S)
 
     def refresh(self) -> None:
         self.service_urls, self.admin_url = self._run(self._require().urls(), STOP_TIMEOUT_S)

@@ -5,14 +5,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from ..protocol.cluster_status import ClusterStatus, DesiredView, DrainView
-from ..protocol.errors import ClusterError
+from ..protocol.cluster_status import ClusterStatus, DesiredView, DrainView, RestartView
+from ..protocol.errors import ClusterError, MagnetarError, NoSuchKey, RestartStopped
+from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 
 if TYPE_CHECKING:
     from ..client.blocking.client import Client
 
 
 DRAIN_POLL_S = 0.5
+RESTART_ORDER = (ROLE_BOOKIE, ROLE_BROKER, ROLE_ADMIN)
 
 
 class Cluster(ABC):
@@ -140,6 +142,54 @@ class Cluster(ABC):
                     "says what is left"
                 )
             time.sleep(DRAIN_POLL_S)
+
+    def restart(
+        self, processes: Sequence[str] = (), *, on_progress: Callable[[str, RestartView | None], None] | None = None
+    ) -> list[RestartView]:
+        """Restart processes one after the other, while clients go on.
+
+        A broker gives its topics to others first. A bookie is restarted when each entry has all its copies. The
+        coordinator comes last.
+
+        Args:
+            processes: Such as `bookie-2` or `coordinator`, in this order. By default all, the coordinator last.
+            on_progress: Called with a process and None when its turn has come, and with how long it took afterwards.
+
+        Returns:
+            How long each took.
+
+        Raises:
+            NoSuchKey: If one is no process of this cluster. None was restarted.
+            RestartStopped: If one could not be restarted safely, or did not come back. The message, and the detail
+                `left`, say which are left.
+        """
+        status = self.status()
+        known = sorted(status["processes"], key=lambda one: RESTART_ORDER.index(one["role"]))
+        every = [*(one["node_id"] for one in known), COORDINATOR_ID]
+        chosen = list(dict.fromkeys(processes)) or every
+        unknown = [one[:100] for one in chosen if one not in every]
+        if unknown:
+            raise NoSuchKey(f"{', '.join(unknown)} is no process of this cluster: choose among {', '.join(every)}")
+        found: list[RestartView] = []
+        for position, process in enumerate(chosen):
+            if on_progress is not None:
+                on_progress(process, None)
+            try:
+                view = self._restart_one(process)
+            except MagnetarError as error:
+                left = chosen[position:]
+                raise RestartStopped(
+                    f"{error}. Left are {', '.join(left)}: go on with `magnetar restart {' '.join(left)}`",
+                    left=" ".join(left),
+                ) from error
+            found.append(view)
+            if on_progress is not None:
+                on_progress(process, view)
+        return found
+
+    @abstractmethod
+    def _restart_one(self, process: str) -> RestartView:
+        """Restart a process of the cluster. Raises MagnetarError."""
 
     @abstractmethod
     def accept_lost_ledgers(self) -> list[list[int]]:

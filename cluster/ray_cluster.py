@@ -11,15 +11,18 @@ import importlib
 import logging
 import os
 import threading
+import time
+from typing import TypeVar
 
 from ..actors.desired.planner import Machine
 from ..actors.processes.plan import is_wildcard, log_directory
 from ..actors.processes.ray_handles import ClientInformation, CoordinatorHandle
 from ..actors.processes.ray_launcher import coordinator_options, launch_ahead
+from ..actors.processes.restarts import BACK_TIMEOUT_S, SAFE_TIMEOUT_S, SETTLE_TIMEOUT_S, STEP_TIMEOUT_S, restart_view
 from ..actors.processes.survey import ray_machines
-from ..protocol.cluster_status import ClusterStatus, DesiredView
-from ..protocol.errors import ClusterError, MagnetarError
-from ..protocol.names import COORDINATOR_ACTOR, actor_name
+from ..protocol.cluster_status import ClusterStatus, DesiredView, RestartView
+from ..protocol.errors import ClusterError, MagnetarError, RestartStopped
+from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, actor_name
 from ..runtime.environment import Environment
 from ..runtime.ray_calls import Answer, ask, find_actor, gcs_address, kill_actor, named_actors, remote
 from . import ray_session
@@ -33,6 +36,9 @@ logger = logging.getLogger(__name__)
 READY_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 90.0
+COORDINATOR_POLL_S = 0.1
+
+T = TypeVar("T")
 
 
 class RayCluster(Cluster):
@@ -64,12 +70,42 @@ class RayCluster(Cluster):
     def undrain(self, member: str) -> DesiredView:
         return self._answer(_coordinator().undrain.remote(member))
 
-    def _answer(self, answer: Answer[DesiredView]) -> DesiredView:
+    def _restart_one(self, process: str) -> RestartView:
+        if process != COORDINATOR_ID:
+            return self._answer(_coordinator().restart_member.remote(process), STEP_TIMEOUT_S + ANSWER_TIMEOUT_S)
+        began = time.monotonic()
+        epoch = self.status()["coordinator"]["epoch"]
+        # Its answer is lost if the process is quicker to end than to say so; the epoch tells.
+        with contextlib.suppress(*_actor_is_away()):
+            self._answer(_coordinator().restart_coordinator.remote(), SAFE_TIMEOUT_S + ANSWER_TIMEOUT_S)
+        safe = time.monotonic()
+        self._wait_for_next_coordinator(epoch)
+        back = time.monotonic()
+        self._answer(_coordinator().wait_settled.remote(process), SETTLE_TIMEOUT_S + ANSWER_TIMEOUT_S)
+        return restart_view(process, began, safe, back, time.monotonic())
+
+    def _wait_for_next_coordinator(self, epoch: int) -> None:
+        """Return when a coordinator with a higher epoch answers. Raises RestartStopped."""
+        deadline = time.monotonic() + BACK_TIMEOUT_S
+        problem = "it does not answer"
+        while time.monotonic() < deadline:
+            try:
+                if self.status()["coordinator"]["epoch"] > epoch:
+                    return
+            except (*_actor_is_away(), ClusterError) as error:
+                problem = str(error).strip().partition("\n")[0]
+            time.sleep(COORDINATOR_POLL_S)
+        raise RestartStopped(
+            f"{COORDINATOR_ID} did not come back within {BACK_TIMEOUT_S:.0f} s: {problem}. Ray starts it again until "
+            f"it runs: read its log, {COORDINATOR_ID}.log"
+        )
+
+    def _answer(self, answer: Answer[T], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
         """What the coordinator says. Raises its own error, without the tracebacks that Ray adds."""
         from ray.exceptions import RayTaskError
 
         try:
-            return ask(answer, ANSWER_TIMEOUT_S)
+            return ask(answer, timeout_s)
         except RayTaskError as error:
             if isinstance(error.cause, MagnetarError):
                 raise error.cause from None
@@ -217,6 +253,13 @@ async def _prepare(directory: ClusterDirectory, options: StartOptions, machines:
         return await prepare(env, directory, options, machines)
     finally:
         env.close()
+
+
+def _actor_is_away() -> tuple[type[Exception], ...]:
+    """What a call raises while Ray starts its actor again."""
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+
+    return ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 
 def _coordinator() -> CoordinatorHandle:

@@ -167,6 +167,17 @@ class DesiredView(TypedDict):
     leaving: list[str]
 
 
+class RestartView(TypedDict):
+    """How long the restart of one process took, in seconds: until it was safe, until the process ran again, and until
+    all was as before.
+    """
+
+    process: str
+    waited_s: float
+    away_s: float
+    settled_s: float
+
+
 class ClusterView(TypedDict):
     """The cluster as the coordinator sees it."""
 

@@ -278,6 +278,13 @@ class ClusterError(MagnetarError):
     """
 
 
+class RestartStopped(ClusterError):
+    """A rolling restart went no further: the next process could not be restarted safely, or the last is not back.
+
+    What to do: Mend what the message names, then restart the rest with the command in the message.
+    """
+
+
 class FormatTooNew(ClusterError):
     """Stored data has a format of a later version of Magnetar, which this version cannot read. Nothing was changed.
 

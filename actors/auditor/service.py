@@ -88,6 +88,8 @@ class AuditProgress:
     failures_total: int = 0
     last_failure: str = ""
     finished_ms: int = 0
+    round_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced, at the end of each round."""
 
 
 @dataclass
@@ -162,6 +164,18 @@ class Auditor:
         """Begin a round soon."""
         self._wake.set()
 
+    async def look_again(self) -> bool:
+        """Wait for the end of a round that begins now or later. Returns whether it found every closed ledger whole.
+
+        Rounds that fail do not count; the caller bounds the wait.
+        """
+        progress = self._progress
+        enough = progress.rounds + (2 if progress.running else 1)
+        while progress.rounds < enough:
+            self._wake.set()
+            await progress.round_ended.wait()
+        return progress.whole
+
     def written(self, writes: Iterable[Write]) -> None:
         """These changes were made, or may have been. The carrier of the writes calls this at once."""
         writes = list(writes)
@@ -230,6 +244,8 @@ class Auditor:
                 self._fail("the round", error)
             finally:
                 self._progress.running = False
+                self._progress.round_ended.set()
+                self._progress.round_ended = asyncio.Event()
             if not (failed or self._retries):
                 continue
             if self._changed or repaired != self._progress.repaired_total:

@@ -34,10 +34,17 @@ PIN_TTL_MAX_S = 24 * 3600.0
 class OwnerMethods:
     """What only the owner of a topic can answer. Topics are named in full."""
 
-    def __init__(self, topics: Topics, bookies: Callable[[], Iterable[BookieInfo]], address: str = "") -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        bookies: Callable[[], Iterable[BookieInfo]],
+        address: str = "",
+        lacking_copies: Callable[[], int] = int,
+    ) -> None:
         self._topics = topics
         self._bookies = bookies
         self._address = address
+        self._lacking_copies = lacking_copies
 
     # -- figures -------------------------------------------------------------------------------------------------
 
@@ -146,6 +153,10 @@ class OwnerMethods:
         found = self._topics.find(topic)
         return found is not None and await found.keeping.is_inactive()
 
+    async def rpc_lacking_copies(self, connection: RpcConnection) -> int:
+        """How many ledgers that this broker writes have fewer copies than they should."""
+        return self._lacking_copies()
+
     async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
         """Delete all that these topics store, each under the epoch beside its name; they are assigned to no broker.
 
@@ -237,10 +248,14 @@ class BrokerRpc(RpcService):
         bookies: Callable[[], Iterable[BookieInfo]],
         health: HealthMethods,
         address: str = "",
+        lacking_copies: Callable[[], int] = int,
     ) -> None:
-        """`address` is `host:port` of the broker."""
+        """`address` is `host:port` of the broker. `lacking_copies` counts its open ledgers with too few copies."""
         self._handlers = handlers_of(
-            OwnerMethods(topics, bookies, address), MessageMethods(topics), SchemaMethods(schemas, topics), health
+            OwnerMethods(topics, bookies, address, lacking_copies),
+            MessageMethods(topics),
+            SchemaMethods(schemas, topics),
+            health,
         )
 
     def handler(self, method: str) -> Handler | None:

@@ -176,6 +176,7 @@ class BrokerService:
                 lambda: self._coordinator().bookies.bookies.values(),
                 HealthMethods(self.env, self.topics, lambda: self._coordinator().ask.heartbeat_topic()),
                 self.service_url.removeprefix("pulsar://"),
+                self._lacking_copies,
             ),
             frame_size_max=RPC_FRAME_SIZE_MAX,
         )
@@ -303,6 +304,9 @@ class BrokerService:
         if session is None:
             raise ServiceUnitNotReady("this broker is joining the cluster")
         await session.delete_ledger(name, epoch)
+
+    def _lacking_copies(self) -> int:
+        return self._session.lacking_copies() if self._session is not None else 0
 
     async def _claim(self, name: TopicName, create: bool) -> bool:
         return await self.lookups.claim(name, create)

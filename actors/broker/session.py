@@ -75,6 +75,10 @@ class BrokerSession:
         """Delete all that a topic stores; see `managed.deletion`."""
         await delete_managed_ledger(self._env, self._ledgers, self.coordinator.metadata, name.path, epoch)
 
+    def lacking_copies(self) -> int:
+        """How many of the ledgers that are written have fewer copies than they should."""
+        return self._ledgers.lacking_copies()
+
     async def close(self) -> None:
         """Leave the cluster. The topics must be closed by then."""
         await self._bookies.close()

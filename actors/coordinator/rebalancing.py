@@ -50,6 +50,12 @@ class Rebalancer:
             self._timer.cancel()
             self._timer = None
 
+    async def finish(self) -> None:
+        """Stop, and wait for the moves that are under way: no topic is left between two brokers."""
+        self.stop()
+        async with self._moving:
+            pass
+
     async def close(self) -> None:
         """Stop, and end what is under way."""
         self.stop()
@@ -89,6 +95,8 @@ class Rebalancer:
         bound = len(self._placement.table)
         while moved < bound:
             brokers = [session.node_id for session in self._membership.takers()]
+            if self._stopped:
+                break
             moves = self._placement.table.rebalance(brokers, REBALANCE_MOVES_AT_A_TIME)
             if not moves:
                 break

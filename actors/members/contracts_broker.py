@@ -125,6 +125,11 @@ class BrokerContract(SchemaContract, MessageContract):
         """Whether a topic is loaded here and inactive: nobody has used it for as long as its policy says."""
         ...
 
+    @method(COORDINATOR)
+    async def lacking_copies(self) -> int:
+        """How many ledgers that the broker writes get fewer copies than configured. They move by themselves."""
+        ...
+
     @method(COORDINATOR, timeout_s=DELETE_TIMEOUT_S)
     async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
         """Delete all that these topics store, each under the epoch beside its name. Raises the first error."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...protocol.cluster_status import DesiredView, SupervisedView
+from ...protocol.cluster_status import DesiredView, RestartView, SupervisedView
 from ...protocol.errors import ClusterError
 from ...runtime import retry
 from ...runtime.backoff import Backoff
@@ -34,6 +34,7 @@ from .ray_handles import ClientInformation
 from .ray_launcher import RayLauncher, locate_coordinator
 from .ray_machines import RayMachines
 from .reconciler import Reconciler
+from .restarts import Restarts
 from .supervisor import Supervisor
 from .survey import machine_id
 
@@ -108,6 +109,7 @@ class CoordinatorActor:
         known: Sequence[Machine] = () if self._restarted else plan.machines
         self._machines = RayMachines(self._env, plan.data_directory, known, only=only)
         self._reconciler = Reconciler(self._env, plan, self._supervisor, self._machines, self._launcher)
+        self._restarts = Restarts(self._supervisor, self._reconciler)
         self._problem = ""
         self._stopping = False
         self._ready = asyncio.Event()
@@ -172,6 +174,22 @@ class CoordinatorActor:
         """Have a broker or bookie that drains stay after all."""
         return await (await self._running()).desired.undrain(member)
 
+    async def restart_member(self, member: str) -> RestartView:
+        """Restart a broker, a bookie or the admin; returns when all is as before."""
+        await self._running()
+        return await self._restarts.restart(member)
+
+    async def restart_coordinator(self) -> None:
+        """End this process in good order. Ray starts it again; the other processes run on."""
+        await self._running()
+        await self._restarts.prepare_coordinator()
+        self._tasks.spawn(self._end_for_restart(), "end-for-restart")
+
+    async def wait_settled(self, member: str) -> None:
+        """Wait until all is well after the restart of a process."""
+        await self._running()
+        await self._restarts.settle(member)
+
     async def accept_lost_ledgers(self) -> list[list[int]]:
         """Give up the ledgers that restored metadata does not know; returns the (first, end) ranges of their ids."""
         return [list(one) for one in (await (await self._running()).office.ledger_ids.accept()).ranges]
@@ -192,6 +210,19 @@ class CoordinatorActor:
         """Return when the cluster was stopped."""
         await self._ended.wait()
         return "stopped"
+
+    async def _end_for_restart(self) -> None:
+        self._stopping = True
+        try:
+            await self._reconciler.close()
+            await self._supervisor.close()
+            if self._service is not None:
+                await self._service.close()
+            if self._metadata is not None:
+                await self._metadata.close()  # gives its lock back to the next process
+        finally:
+            logger.info("the coordinator ends, and Ray starts it again")
+            os._exit(1)
 
     async def _running(self) -> "CoordinatorService":
         await self._ready.wait()

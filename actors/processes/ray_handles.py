@@ -2,7 +2,7 @@
 
 from typing import Protocol, TypedDict
 
-from ...protocol.cluster_status import DesiredView, SupervisedView
+from ...protocol.cluster_status import DesiredView, RestartView, SupervisedView
 from ...runtime.ray_calls import RemoteMethod
 
 
@@ -47,6 +47,12 @@ class CoordinatorHandle(Protocol):
     def drain(self) -> RemoteMethod[[str], DesiredView]: ...
     @property
     def undrain(self) -> RemoteMethod[[str], DesiredView]: ...
+    @property
+    def restart_member(self) -> RemoteMethod[[str], RestartView]: ...
+    @property
+    def restart_coordinator(self) -> RemoteMethod[[], None]: ...
+    @property
+    def wait_settled(self) -> RemoteMethod[[str], None]: ...
     @property
     def accept_lost_ledgers(self) -> RemoteMethod[[], list[list[int]]]: ...
     @property

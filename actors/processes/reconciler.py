@@ -5,7 +5,7 @@ process runs on. A pass reads the cookies that the metadata knows, asks `desired
 supervisor. So a pass that fails, or that was based on what is no longer true, is repaired by the next.
 
 Members on a machine that leaves are told to the coordinator, which gives them nothing new and moves their topics. A
-broker that moves is emptied first, for up to RELEASE_TIMEOUT_S.
+broker that moves or is restarted (`restarts`) is emptied first, for up to RELEASE_TIMEOUT_S.
 
 EVEN_OUT_AFTER_S after the last change of machines or members, brokers are spread: one moves, then the next.
 """
@@ -85,6 +85,8 @@ class Reconciler(Generic[Handle]):
         self._eraser = eraser
         self._office: Office | None = None
         self._ended: dict[str, None] = {}
+        self._leaving: list[str] = []
+        self._resting = ""
         self._wake = asyncio.Event()
         self._even_out_at = 0.0
         self._tasks = Tasks()
@@ -100,12 +102,28 @@ class Reconciler(Generic[Handle]):
             await self._pass(running_on)
         except MagnetarError as error:
             logger.warning("the first look at what should run failed: %s", error)
-        office.desired.on_change.append(self._changed)
-        office.drains.processes = self
         self._supervisor.on_moved = self._wake.set
         self._machines.start()
-        self._changed()
+        self.follow(office)
         self._tasks.spawn(self._run(), "reconcile")
+
+    def follow(self, office: Office) -> None:
+        """Work for this coordinator from now on."""
+        self._office = office
+        office.desired.on_change.append(self._changed)
+        office.drains.processes = self
+        self._changed()
+
+    @property
+    def office(self) -> Office | None:
+        """The coordinator's, None before the start."""
+        return self._office
+
+    def rest(self, member: str) -> None:
+        """Have a member get nothing new until it is another's turn; empty for none."""
+        self._resting = member
+        if self._office is not None:
+            self._tell_leaving(self._office)
 
     async def close(self) -> None:
         """End; the processes run on."""
@@ -178,13 +196,16 @@ class Reconciler(Generic[Handle]):
         if moving:
             logger.info("these move to another machine: %s", ", ".join(moving))
             self._even_out_at = asyncio.get_running_loop().time() + EVEN_OUT_AFTER_S
-        leaving = [
+        self._leaving = [
             member
             for member, node in self._supervisor.running_on().items()
             if member in state and node in alive and (alive[node].leaving or goals.get(member, node) != node)
         ]
-        office.desired.set_leaving(leaving)
+        self._tell_leaving(office)
         self._supervisor.retarget(self._targets(targets))
+
+    def _tell_leaving(self, office: Office) -> None:
+        office.desired.set_leaving([*self._leaving, self._resting] if self._resting else self._leaving)
 
     def _targets(self, targets: Targets) -> dict[str, Target]:
         found: dict[str, Target] = {}

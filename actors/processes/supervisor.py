@@ -6,7 +6,8 @@ like any other. Safety does not depend on it (fencing and compare-and-set see to
 and nothing else.
 
 `TRANSITIONS` has the states of a member, each with its trigger. A member without a target ends. One whose target is
-another machine is closed in good order, then started there. A launch that is under way for an old target is given up.
+another machine is closed in good order, then started there; so is one that `restart` names, where it was. A launch
+that is under way for an old target is given up.
 
 Supervision ends with `close`, which leaves the processes as they are, or `stop_all`, which ends them in order.
 """
@@ -18,6 +19,7 @@ from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from ...protocol.cluster_status import ProcessStatus
+from ...protocol.errors import ClusterError
 from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
@@ -83,7 +85,7 @@ TRANSITIONS: Mapping[NodeState, Collection[NodeState]] = {
     ),
     NodeState.RUNNING: (
         NodeState.WAITING,  # its process died, or its service ended by itself
-        NodeState.STARTING,  # it moves to another machine
+        NodeState.STARTING,  # it moves to another machine, or is restarted
         NodeState.ABSENT,
         NodeState.ENDED,
     ),
@@ -112,6 +114,7 @@ class _Kept(Generic[Handle]):
         self.state = NodeState.STARTING
         self.handle: Handle | None = None
         self.restarts = 0
+        self.started = 0
         self.problem = ""
         self.retargeted = asyncio.Event()
         self.ended = asyncio.Event()
@@ -205,6 +208,21 @@ class Supervisor(Generic[Handle]):
             for member, kept in self._kept.items()
         ]
 
+    async def restart(self, member: str) -> None:
+        """Close a process that runs in good order, and start it again where it was. Returns when it runs again, however
+        long that takes. Raises ClusterError for a member that does not run, and for one that ends meanwhile.
+        """
+        kept = self._kept.get(member)
+        if kept is None or kept.state is not NodeState.RUNNING:
+            why = "it is no process of this cluster" if kept is None else kept.problem or kept.state.value
+            raise ClusterError(f"{member} does not run: {why}")
+        started = kept.started
+        kept.retargeted.set()
+        while kept.started == started:
+            if kept.ended.is_set():
+                raise ClusterError(f"{member} was to end, so it was not started again")
+            await self._changed.wait()
+
     async def close(self) -> None:
         """End the supervision; the processes run on."""
         await self._tasks.close()
@@ -271,6 +289,7 @@ class Supervisor(Generic[Handle]):
             if handle is None:
                 return None
             kept.handle = handle
+            kept.started += 1
             self._become(kept, NodeState.RUNNING)
             since = loop.time()
             ended = await self._unless_retargeted(kept, self._launcher.ended(handle))
@@ -289,7 +308,7 @@ class Supervisor(Generic[Handle]):
         return handle if handle is not None else await self._launcher.launch(target)
 
     async def _leave(self, target: NodePlan, handle: Handle) -> None:
-        """Close a process in good order, because it moves or ends."""
+        """Close a process in good order, because it moves, ends or is restarted."""
         if self.release is not None:
             try:
                 await self.release(target)

@@ -11,6 +11,7 @@ may have been lost.
 """
 
 import asyncio
+import weakref
 
 from ...protocol.errors import LedgerError
 from ...runtime.environment import Environment
@@ -38,6 +39,7 @@ class Ledgers:
         self.client = bookie_client
         self.settings = settings
         self.records = LedgerRecords(env, metadata)
+        self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._waiting = 0
         """Callers that want an id."""
         self._ids: list[int] = []
@@ -63,7 +65,13 @@ class Ledgers:
             nonce=int.from_bytes(self.env.random.token(NONCE_SIZE_BYTES), "big"),
         )
         record = await self.records.create(metadata)
-        return LedgerWriter(self.env, self.records, self.client, self.settings, record, copies)
+        writer = LedgerWriter(self.env, self.records, self.client, self.settings, record, copies)
+        self._writers.add(writer)
+        return writer
+
+    def lacking_copies(self) -> int:
+        """How many ledgers that are written here get fewer copies than configured, or have some on a lost bookie."""
+        return sum(writer.ended is None and writer.degraded for writer in self._writers)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader. It neither recovers nor fences. Raises NoSuchLedger."""

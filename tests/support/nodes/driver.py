@@ -61,6 +61,9 @@ class Driver:
     def undrain(self, member: str) -> Any:
         return self.cluster.undrain(member)
 
+    def restart(self, process: str) -> Any:
+        return self.cluster.restart([process])[0]
+
     def urls(self) -> tuple[list[str], str]:
         """Those of brokers and admin, read again."""
         self.cluster.refresh()

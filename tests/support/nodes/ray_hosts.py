@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from magnetar.cluster.handle import Cluster
 from magnetar.cluster.ray_head import CONNECT_VARIABLES
-from magnetar.protocol.cluster_status import ClusterStatus, DesiredView
+from magnetar.protocol.cluster_status import ClusterStatus, DesiredView, RestartView
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_ADMIN
 
 from .network import Cut, Host, Network
@@ -191,6 +191,10 @@ class NodesCluster(Cluster):
 
     def undrain(self, member: str) -> DesiredView:
         found: DesiredView = self.ask("undrain", member=member)
+        return found
+
+    def _restart_one(self, process: str) -> RestartView:
+        found: RestartView = self.ask("restart", process=process)
         return found
 
     def refresh(self) -> None:

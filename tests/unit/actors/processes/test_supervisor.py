@@ -10,6 +10,7 @@ import pytest
 from magnetar.actors.processes import supervisor as supervisor_module
 from magnetar.actors.processes.plan import NodePlan
 from magnetar.actors.processes.supervisor import Supervisor
+from magnetar.protocol.errors import ClusterError
 from magnetar.runtime.environment import Environment
 
 
@@ -217,4 +218,69 @@ async def test_another_machine_ends_the_pause_after_a_failed_start(
     assert await supervisor.wait_ready(0.05) == {"broker-1": "OSError: the node is gone"}
     supervisor.retarget(targets([replace(node("broker", "broker-1"), ray_node_id="other")]))
     assert await supervisor.wait_ready(5) == {}
+    await supervisor.close()
+
+
+async def test_a_restart_closes_the_process_and_starts_it_where_it_was(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+    released: list[str] = []
+
+    async def release(one: NodePlan) -> None:
+        released.append(one.node_id)
+
+    supervisor.release = release
+    supervisor.retarget(targets([node("broker", "broker-1"), node("bookie", "bookie-1")]))
+    assert await supervisor.wait_ready(5) == {}
+    former = next(process for process in launcher.processes if process.node.node_id == "broker-1")
+    async with asyncio.timeout(5):
+        await supervisor.restart("broker-1")
+    assert released == ["broker-1"]
+    assert launcher.order[0] == "close broker-1"
+    assert launcher.processes[2].node == former.node
+    assert {record["node_id"]: (record["state"], record["restarts"]) for record in supervisor.status()} == {
+        "broker-1": ("running", 0),
+        "bookie-1": ("running", 0),
+    }
+    await supervisor.close()
+
+
+async def test_a_restart_waits_until_a_start_succeeds(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1")]))
+    assert await supervisor.wait_ready(5) == {}
+    launcher.refusals["bookie-1"] = [OSError("no disk"), OSError("still no disk")]
+    async with asyncio.timeout(5):
+        await supervisor.restart("bookie-1")
+    assert launcher.refusals["bookie-1"] == []
+    assert len(launcher.processes) == 2
+    await supervisor.close()
+
+
+async def test_only_what_runs_is_restarted(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget({"bookie-1": "its disk is gone"})
+    assert await supervisor.wait_ready(5) == {}
+    with pytest.raises(ClusterError, match="bookie-1 does not run: its disk is gone"):
+        await supervisor.restart("bookie-1")
+    with pytest.raises(ClusterError, match="bookie-2 does not run: it is no process of this cluster"):
+        await supervisor.restart("bookie-2")
+    await supervisor.close()
+
+
+async def test_a_member_that_is_not_wanted_any_more_ends_its_restart(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1")]))
+    assert await supervisor.wait_ready(5) == {}
+    launcher.refusals["bookie-1"] = [OSError("no disk")] * 1000
+    restart = asyncio.create_task(supervisor.restart("bookie-1"))
+    async with asyncio.timeout(5):
+        while supervisor.status()[0]["restarts"] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        supervisor.retarget({})
+        with pytest.raises(ClusterError, match="bookie-1 was to end"):
+            await restart
     await supervisor.close()
