@@ -52,7 +52,7 @@ class StartOptions:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, the bookies that cannot run now with the reason, and what the operator should be told."""
+    """A plan, the members that cannot run now with the reason, and what the operator should be told."""
 
     plan: ClusterPlan
     waiting: Mapping[str, str]

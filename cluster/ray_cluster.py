@@ -225,8 +225,8 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
     for told in prepared.told:
         logger.warning("%s", told)
     if prepared.waiting:
-        missing = "; ".join(f"{bookie}: {reason}" for bookie, reason in prepared.waiting.items())
-        logger.warning("some bookies wait for their data (%s). If a disk is lost, pass --accept-lost-disk", missing)
+        missing = "; ".join(f"{member}: {reason}" for member, reason in prepared.waiting.items())
+        logger.warning("some processes wait (%s). If the disk of a bookie is lost, pass --accept-lost-disk", missing)
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
     coordinator: CoordinatorHandle = remote(CoordinatorActor, **coordinator_options(plan)).remote(plan)

@@ -6,17 +6,20 @@ compares the targets with what runs: a member without a target ends, one whose t
 States of a member, and what leads from one to the other:
 
     RUN on a machine   the machine is alive: it stays there (the rules below)
-    WAIT               a bookie whose data lies on no machine that is alive, or on two
+    WAIT               a bookie whose data lies on no machine that is alive, or on two; a member that no machine takes
 
     bookie   runs where its cookie lies, and nowhere else. One that never registered, or whose lost disk the operator
              gave up, starts empty on the machine with the fewest bookies. RUN → WAIT when its Ray node is gone, WAIT →
              RUN when a Ray node sees its cookie, whatever the id of that node.
     broker   any machine: the one with the fewest brokers when its own is gone, or leaves. RUN → RUN elsewhere.
-    admin    the first machine, else any other. It stays where it is while that machine is there.
+    admin    the first machine that takes it, else any other. It stays where it is while that machine takes it.
 
 A machine is a Ray node. Its `place_id` names the data directory that it sees (the `machine-id` file in it). Several
 Ray nodes that see one directory, of a shared file system or of one computer, have the same. So a bookie there may run
 on any of them. The same cookie in two directories is a copy: then no process may run on either, until one is gone.
+
+A machine may take no bookies, no brokers, or not the admin (labels of Ray nodes). A bookie that has its data there runs
+there all the same. A member that no machine takes waits, except the admin, which then runs on any machine.
 
 `even_out` moves one broker from the machine with the most to one with at least two fewer. A machine that leaves (Ray is
 draining it) gets nothing new, and its brokers move. Bookies there stay as long as the machine does.
@@ -51,6 +54,9 @@ class Machine:
     place_id: str = ""
     zone: str = ""
     leaving: bool = False
+    takes_bookies: bool = True
+    takes_brokers: bool = True
+    takes_admin: bool = True
 
     @property
     def place(self) -> str:
@@ -95,10 +101,7 @@ def plan(cluster_id: str, desired: DesiredState, observed: Observed, *, even_out
     by_node = {machine.ray_node_id: machine for machine in observed.machines}
     _plan_bookies(cluster_id, desired, observed, by_node, targets)
     _plan_brokers(desired, observed, by_node, targets, even_out)
-    present = by_node.get(observed.running_on.get(ADMIN_ID, NOWHERE))
-    if present is None or (present.leaving and _staying(observed.machines)):
-        present = (_staying(observed.machines) or observed.machines)[0]
-    targets[ADMIN_ID] = RunOn(present)
+    targets[ADMIN_ID] = RunOn(_admin_machine(observed, by_node))
     return {member: targets[member] for member in (*desired.bookie_ids, *desired.broker_ids, ADMIN_ID)}
 
 
@@ -163,8 +166,12 @@ def _plan_bookies(
             targets[bookie] = WaitFor(_not_found(bookie, observed.machines))
     for bookie, holders in movable:
         _run(bookie, _least(holders, carried), carried, targets)
+    taking = [machine for machine in observed.machines if machine.takes_bookies]
     for bookie in fresh:
-        _run(bookie, _least(_staying(observed.machines) or observed.machines, carried), carried, targets)
+        if taking:
+            _run(bookie, _least(_staying(taking) or taking, carried), carried, targets)
+        else:
+            targets[bookie] = WaitFor("no Ray node that takes bookies is alive")
 
 
 def _plan_brokers(
@@ -172,7 +179,8 @@ def _plan_brokers(
 ) -> None:
     carried = dict.fromkeys(by_node, 0)
     homeless: list[str] = []
-    staying = _staying(observed.machines)
+    taking = [machine for machine in observed.machines if machine.takes_brokers]
+    staying = _staying(taking)
     for broker in desired.broker_ids:
         present = by_node.get(observed.running_on.get(broker, NOWHERE))
         if present is None or (present.leaving and staying):
@@ -180,7 +188,10 @@ def _plan_brokers(
         else:
             _run(broker, present, carried, targets)
     for broker in homeless:
-        _run(broker, _least(staying or observed.machines, carried), carried, targets)
+        if taking:
+            _run(broker, _least(staying or taking, carried), carried, targets)
+        else:
+            targets[broker] = WaitFor("no Ray node that takes brokers is alive")
     if not even_out or homeless or len(staying) < 2:
         return
     least = _least(staying, carried)
@@ -190,6 +201,13 @@ def _plan_brokers(
     here = [one for one in desired.wanted_brokers if targets[one] == RunOn(most)]
     if here:
         targets[here[-1]] = RunOn(least)
+
+
+def _admin_machine(observed: Observed, by_node: Mapping[str, Machine]) -> Machine:
+    staying = _staying(observed.machines) or observed.machines
+    taking = [machine for machine in staying if machine.takes_admin] or staying
+    present = by_node.get(observed.running_on.get(ADMIN_ID, NOWHERE))
+    return present if present is not None and present in taking else taking[0]
 
 
 def _run(member: str, machine: Machine, carried: dict[str, int], targets: Targets) -> None:

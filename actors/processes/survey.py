@@ -28,6 +28,10 @@ MACHINE_ID_FILE = "machine-id"
 WITNESS_PREFIX = "seen-by-"
 ZONE_LABELS = ("magnetar/zone", "rack", "zone", "ray.io/availability-zone", "topology.kubernetes.io/zone")
 """Labels of Ray nodes that say in which rack or zone a node is; the first that a node has counts."""
+BOOKIES_LABEL = "magnetar.io/bookies"
+BROKERS_LABEL = "magnetar.io/brokers"
+ADMIN_LABEL = "magnetar.io/admin"
+"""Labels of Ray nodes with the value `false`: no bookie, no broker, or not the admin starts there."""
 
 
 class Look(NamedTuple):
@@ -133,6 +137,9 @@ def survey(nodes: Sequence[RayNode], data_directory: str, *, own: str = "") -> l
             looks[node["NodeID"]].machine_id,
             zone_of(node.get("Labels", {})),
             node["NodeID"] in leaving,
+            takes(node.get("Labels", {}), BOOKIES_LABEL),
+            takes(node.get("Labels", {}), BROKERS_LABEL),
+            takes(node.get("Labels", {}), ADMIN_LABEL),
         )
         for node in nodes
     ]
@@ -178,3 +185,8 @@ def on_nodes(nodes: Sequence[str], function: Callable[P, T], *args: P.args, **kw
 def zone_of(labels: Mapping[str, str]) -> str:
     """The rack or zone of a Ray node; empty when none of its labels says so."""
     return next((labels[name] for name in ZONE_LABELS if labels.get(name)), "")
+
+
+def takes(labels: Mapping[str, str], name: str) -> bool:
+    """Whether a Ray node takes such members: unless the label of this name says `false`."""
+    return labels.get(name, "").lower() != "false"

@@ -107,7 +107,7 @@ ROOMS = list(dict.fromkeys(room.partition(".")[0] for room in MAY_IMPORT))
 HEAVY = {"ray", "raydp", "pyspark", "pandas", "numpy", "pyarrow"}
 TEST_PACKAGES = {"chaos", "fuzz", "simulation", "support", "tools"}
 """What lies in `tests` and may be imported by tests and their programs."""
-OPTIONAL = {"atheris"}
+OPTIONAL = {"atheris", "kubernetes"}
 """What tests import only if it is there."""
 LINES_MAX = 500
 TEST_NAME_MAX = 80

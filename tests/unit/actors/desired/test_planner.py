@@ -147,3 +147,47 @@ def test_in_every_small_world_a_bookie_runs_only_where_its_data_may_be(even_out:
             found = targets[broker]
             assert not isinstance(found, RunOn) or not staying or found.machine in staying
     assert worlds == 16 * 4 * 4 * 2 * 2 * 3 * 2
+
+
+HEAD = replace(A, takes_bookies=False, takes_brokers=False)
+STORAGE = [replace(machine, takes_brokers=False, takes_admin=False) for machine in (B, C)]
+SERVING = [replace(Machine(name, "10.0.1.1"), takes_bookies=False, takes_admin=False) for name in ("d", "e")]
+
+
+def test_members_start_only_on_machines_that_take_them() -> None:
+    assert nodes(plan("c", DesiredState.of(3, 3), Observed([*SERVING, *STORAGE, HEAD]))) == {
+        "bookie-1": "b", "bookie-2": "c", "bookie-3": "b",
+        "broker-1": "d", "broker-2": "e", "broker-3": "d", "admin": "a",
+    }  # fmt: skip
+
+
+def test_members_that_no_machine_takes_wait_and_the_admin_runs_anywhere() -> None:
+    assert plan("c", DesiredState.of(1, 1), Observed([HEAD])) == {
+        "bookie-1": WaitFor("no Ray node that takes bookies is alive"),
+        "broker-1": WaitFor("no Ray node that takes brokers is alive"),
+        "admin": RunOn(HEAD),
+    }
+    elsewhere = nodes(plan("c", DesiredState.of(1, 1), Observed([*STORAGE, *SERVING], {"admin": "a"})))
+    assert elsewhere == {"bookie-1": "b", "broker-1": "d", "admin": "b"}
+    back = plan("c", DesiredState.of(1, 1), Observed([*STORAGE, HEAD], {"admin": "b"}))
+    assert nodes(back)["admin"] == "a", "it goes back to a machine that takes it"
+
+
+def test_a_bookie_runs_at_its_data_also_where_no_bookies_are_taken() -> None:
+    holder = replace(HEAD, cookies={"bookie-1": MINE})
+    observed = Observed([holder, *STORAGE], registered={"bookie-1": "i1"})
+    assert nodes(plan("c", DesiredState.of(1, 1), observed))["bookie-1"] == "a"
+    running = Observed([HEAD, *STORAGE], {"bookie-1": "a"}, {"bookie-1": "i1"})
+    assert nodes(plan("c", DesiredState.of(1, 1), running))["bookie-1"] == "a"
+
+
+def test_brokers_move_and_even_out_over_machines_that_take_them() -> None:
+    leaving = replace(SERVING[0], leaving=True)
+    here = {"broker-1": "d", "broker-2": "d"}
+    assert nodes(plan("c", DesiredState.of(2, 1), Observed([leaving, HEAD], here)))["broker-1"] == "d"
+    moved = nodes(plan("c", DesiredState.of(2, 1), Observed([leaving, HEAD, SERVING[1]], here)))
+    assert (moved["broker-1"], moved["broker-2"]) == ("e", "e")
+    desired = DesiredState.of(2, 1)
+    assert nodes(plan("c", desired, Observed([SERVING[0], HEAD], here), even_out=True))["broker-2"] == "d"
+    evened = nodes(plan("c", desired, Observed([SERVING[0], HEAD, SERVING[1]], here), even_out=True))
+    assert (evened["broker-1"], evened["broker-2"]) == ("d", "e")

@@ -1,0 +1,238 @@
+"""The manifests in `k8s`: their parts fit together, and fit Magnetar."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from magnetar.actors.processes.survey import ADMIN_LABEL, BOOKIES_LABEL, BROKERS_LABEL, takes
+from magnetar.cluster.planning import load_settings
+from magnetar.runtime.settings.listeners import parse_bind_addresses, parse_listeners
+from support.manifests.kustomize import Manifest, containers, render
+
+K8S = Path(__file__).resolve().parents[4] / "k8s"
+OVERLAYS = ("small", "production")
+JOBS = sorted(path.name for path in (K8S / "jobs").iterdir())
+DIRECTORIES = [f"overlays/{name}" for name in OVERLAYS] + [f"jobs/{name}" for name in JOBS]
+DATA = "/var/lib/magnetar"
+CLUSTER_LABEL = "ray.io/cluster"
+BROKER_PORTS = range(6650, 6750)
+"""Of up to a hundred brokers."""
+
+
+@cache
+def rendered(directory: str) -> list[Manifest]:
+    return render(K8S / directory)
+
+
+def of_kind(directory: str, kind: str) -> list[Manifest]:
+    return [one for one in rendered(directory) if one["kind"] == kind]
+
+
+def ray_groups(overlay: str) -> dict[str, Manifest]:
+    """The head and the groups of workers, by name."""
+    (cluster,) = of_kind(f"overlays/{overlay}", "RayCluster")
+    spec = cluster["spec"]
+    return {"head": spec["headGroupSpec"]} | {one["groupName"]: one for one in spec["workerGroupSpecs"]}
+
+
+def pods(overlay: str) -> dict[str, tuple[dict[str, str], Manifest]]:
+    """Labels and container of the pods of each group. KubeRay adds the label of the cluster."""
+    return {
+        name: (
+            {**group["template"]["metadata"]["labels"], CLUSTER_LABEL: "magnetar"},
+            group["template"]["spec"]["containers"][0],
+        )
+        for name, group in ray_groups(overlay).items()
+    }
+
+
+def selected(overlay: str, labels: dict[str, str]) -> set[str]:
+    return {name for name, (found, _) in pods(overlay).items() if labels.items() <= found.items()}
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_kustomize_renders_the_same(directory: str) -> None:
+    kustomize = shutil.which("kustomize")
+    if kustomize is None:
+        pytest.skip("an extra check: kustomize is not installed")
+    built = subprocess.run([kustomize, "build", str(K8S / directory)], capture_output=True, text=True, check=True)
+
+    def by_name(objects: list[Manifest]) -> list[Manifest]:
+        return sorted(objects, key=lambda one: (one["kind"], one["metadata"]["name"]))
+
+    assert by_name(list(yaml.safe_load_all(built.stdout))) == by_name(rendered(directory))
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_containers_are_confined_and_of_our_image(directory: str) -> None:
+    (image,) = {one["image"] for manifest in rendered(directory) for one in containers(manifest)}
+    assert re.fullmatch(r"[a-z./]*magnetar:[\w.]+", image)
+    for manifest in rendered(directory):
+        for container in containers(manifest):
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_group_takes_only_what_belongs_there(overlay: str) -> None:
+    groups = ray_groups(overlay)
+    expected = {"head": (False, False, True), "brokers": (False, True, False)}
+    for name, group in groups.items():
+        found = tuple(takes(group["labels"], label) for label in (BOOKIES_LABEL, BROKERS_LABEL, ADMIN_LABEL))
+        assert found == expected.get(name, (True, False, False)), name
+        assert name == "brokers" or group["rayStartParams"]["num-cpus"] == "0", "no tasks beside the disk, or Ray's GCS"
+        assert group["rayStartParams"]["metrics-export-port"] != "8080", "the admin's port"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_bookie_has_a_group_of_one_pod_and_a_volume_of_its_own(overlay: str) -> None:
+    groups = ray_groups(overlay)
+    bookies = [name for name in groups if name not in ("head", "brokers")]
+    assert bookies == [f"bookie-{number + 1}" for number in range(len(bookies))] and len(bookies) == 3
+    claims = {"head": "magnetar-head"} | {name: f"magnetar-{name}" for name in bookies}
+    for name, claim in claims.items():
+        spec = groups[name]["template"]["spec"]
+        assert spec["volumes"][0] == {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+    assert {one["metadata"]["name"] for one in of_kind(f"overlays/{overlay}", "PersistentVolumeClaim")} == set(
+        claims.values()
+    )
+    for name in bookies:
+        assert [groups[name][key] for key in ("replicas", "minReplicas", "maxReplicas")] == [1, 1, 1]
+    assert groups["brokers"]["minReplicas"] == groups["brokers"]["replicas"] < groups["brokers"]["maxReplicas"]
+    for name, (_, container) in pods(overlay).items():
+        assert {"name": "data", "mountPath": DATA} in container["volumeMounts"], name
+        assert {"name": "MAGNETAR_DATA_DIR", "value": DATA} in container["env"], name
+
+
+def without_names(group: Manifest, name: str) -> str:
+    return str(group).replace(name, "NAME")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_groups_of_bookies_differ_in_their_names_only(overlay: str) -> None:
+    groups = ray_groups(overlay)
+    assert len({without_names(group, name) for name, group in groups.items() if name.startswith("bookie-")}) == 1
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_services_lead_to_ports_of_the_pods_that_they_select(overlay: str) -> None:
+    expected = {"magnetar": "brokers", "magnetar-brokers": "brokers", "magnetar-admin": "head"}
+    found: dict[int, str] = {}
+    for service in of_kind(f"overlays/{overlay}", "Service"):
+        (group,) = selected(overlay, service["spec"]["selector"])
+        assert group == expected[service["metadata"]["name"]]
+        _, container = pods(overlay)[group]
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        for port in service["spec"]["ports"]:
+            found[ports[port["targetPort"]]] = f"{service['metadata']['name']}:{port['port']}"
+    assert found == {
+        6600: "magnetar:6650",
+        6650: "magnetar-brokers:6650",
+        6651: "magnetar-brokers:6651",
+        8080: "magnetar-admin:8080",
+    }
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_settings_are_magnetars_and_fit_the_services(overlay: str, tmp_path: Path) -> None:
+    (settings_map,) = of_kind(f"overlays/{overlay}", "ConfigMap")
+    ((name, text),) = settings_map["data"].items()
+    (tmp_path / name).write_text(text)
+    settings = load_settings(config=str(tmp_path / name), environment={})
+    listeners = parse_listeners(settings.advertised_listeners.replace("{host}:{port}", "10.0.0.1:6650"))
+    assert {one.url for one in listeners.values()} == {
+        "pulsar://10.0.0.1:6650",
+        "pulsar+proxy://magnetar.magnetar.svc:6650",
+    }, "service and namespace of the overlay"
+    assert [one.address for one in parse_bind_addresses(settings.bind_addresses, listeners)] == [("0.0.0.0", 6600)]
+    assert {one["metadata"]["namespace"] for one in rendered(f"overlays/{overlay}")} == {"magnetar"}
+    (_, head) = pods(overlay)["head"]
+    (mount,) = [one["mountPath"] for one in head["volumeMounts"] if one["name"] == "settings"]
+    for job in ("start", "start-postgresql"):
+        assert f"--config {mount}/{name}" in entrypoint(job)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_budgets_keep_all_bookies_but_one_and_select_pods(overlay: str) -> None:
+    found: dict[frozenset[str], int] = {}
+    for budget in of_kind(f"overlays/{overlay}", "PodDisruptionBudget"):
+        spec = budget["spec"]
+        assert spec.keys() == {"minAvailable", "selector"}, "Kubernetes takes nothing else for pods of an operator"
+        found[frozenset(selected(overlay, spec["selector"]["matchLabels"]))] = spec["minAvailable"]
+    bookies = frozenset(name for name in ray_groups(overlay) if name.startswith("bookie-"))
+    assert found == {bookies: len(bookies) - 1, frozenset({"brokers"}): 1, frozenset({"head"}): 1}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_network_policies_close_every_pod_and_open_the_ports_of_the_services(overlay: str) -> None:
+    closed: set[str] = set()
+    opened: dict[str, set[int]] = {}
+    for policy in of_kind(f"overlays/{overlay}", "NetworkPolicy"):
+        spec = policy["spec"]
+        assert spec["policyTypes"] == ["Ingress"]
+        groups = selected(overlay, spec["podSelector"]["matchLabels"])
+        assert groups
+        closed |= groups
+        for rule in spec["ingress"]:
+            assert all(one["podSelector"]["matchLabels"] for one in rule["from"]), "nobody without a label"
+            for port in rule.get("ports", []):
+                for group in groups:
+                    opened.setdefault(group, set()).update(range(port["port"], port.get("endPort", port["port"]) + 1))
+    assert closed == set(ray_groups(overlay))
+    assert opened == {"brokers": {6600, *BROKER_PORTS}, "head": {8080, 8265}}
+
+
+def entrypoint(job: str) -> str:
+    (found,) = rendered(f"jobs/{job}")
+    return found["spec"]["entrypoint"]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_run_on_the_cluster_with_a_plain_command(job: str) -> None:
+    """KubeRay gives the entry point to a shell of the submitter: variables and quotes would not arrive."""
+    (found,) = rendered(f"jobs/{job}")
+    assert found["spec"]["clusterSelector"] == {CLUSTER_LABEL: "magnetar"}
+    words = shlex.split(entrypoint(job))
+    assert shlex.join(words) == entrypoint(job)
+    assert words[0] in ("magnetar", "python")
+    labels = found["spec"]["submitterPodTemplate"]["metadata"]["labels"]
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("overlays/small", "NetworkPolicy")}
+    (rule,) = policies["magnetar-jobs"]["ingress"]
+    assert any(one["podSelector"]["matchLabels"].items() <= labels.items() for one in rule["from"])
+
+
+def secrets(value: Any) -> set[tuple[str, str]]:
+    """Names and keys of the Secrets below a value."""
+    if isinstance(value, dict):
+        own = {(value["secretKeyRef"]["name"], value["secretKeyRef"]["key"])} if "secretKeyRef" in value else set()
+        return own.union(*(secrets(inner) for inner in value.values()))
+    return set().union(*(secrets(inner) for inner in value)) if isinstance(value, list) else set()
+
+
+def test_passwords_come_from_secrets_alone() -> None:
+    assert secrets(rendered("overlays/small")) == set()
+    assert secrets(rendered("overlays/production")) == {
+        ("magnetar-postgresql", "password"),
+        ("magnetar-redis", "password"),
+    }
+    for name, (_, container) in pods("production").items():
+        passwords = [one for one in container["env"] if one["name"] == "PGPASSWORD"]
+        assert len(passwords) == 1 and "value" not in passwords[0], f"the coordinator may run in {name}"
+    assert "//magnetar@" in entrypoint("start-postgresql"), "a user without a password"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_ask_rays_own_health_checks(overlay: str) -> None:
+    """Pods are ready before Magnetar runs: KubeRay submits the job that starts it only then."""
+    for name, (_, container) in pods(overlay).items():
+        for probe in ("livenessProbe", "readinessProbe"):
+            check_of = container[probe]["httpGet"]
+            assert check_of["path"] in ("/api/local_raylet_healthz", "/api/gcs_healthz"), name
