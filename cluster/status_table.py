@@ -26,14 +26,15 @@ def print_status(console: Console, status: ClusterStatus) -> None:
     """The cluster: one line a process, then what it holds. `status` is what `Cluster.status` returns."""
     coordinator = status["coordinator"]
     table = Table(title=f"cluster {status['cluster_id']}", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for column in ("actor", "state", "address", "epoch", "topics", "disk", "restarts"):
-        number = column in ("topics", "restarts")
+    for column in ("actor", "state", "address", "epoch", "topics", "load", "disk", "restarts"):
+        number = column in ("topics", "load", "restarts")
         table.add_column(column, justify="right" if number else "left", no_wrap=column != "state")
     table.add_row(
         COORDINATOR_ID,
         "grace" if coordinator["in_grace"] else "running",
         _address(coordinator),
         str(coordinator["epoch"]),
+        "",
         "",
         _disk(coordinator["disk"]),
         "",
@@ -49,6 +50,7 @@ def print_status(console: Console, status: ClusterStatus) -> None:
             _address(member) if member else "",
             member["incarnation"][:8] if member else "",
             str(member["topics"]) if member and member["role"] == "broker" else "",
+            f"{member['load']:,.0f}/s" if member and "load" in member else "",
             _disk(member["report"].get("disk", {})) if member else "",
             str(process["restarts"]) if process else "",
         )

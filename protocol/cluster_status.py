@@ -96,7 +96,9 @@ class BookieFigures(TypedDict):
 
 
 class MemberStatus(TypedDict):
-    """A live member. `topics` counts those that a broker owns."""
+    """A live member. `topics` counts those that a broker owns. `load` is what a broker reported last, in entries per
+    second.
+    """
 
     id: str
     role: str
@@ -107,6 +109,7 @@ class MemberStatus(TypedDict):
     report: MemberReport
     silent_s: float
     topics: int
+    load: NotRequired[float]
 
 
 class CoordinatorStatus(TypedDict):
@@ -191,6 +194,8 @@ class ClusterView(TypedDict):
     """Topics that are being deleted."""
     unexpected_errors: int
     auditor: AuditorStatus
+    load_moves: NotRequired[int]
+    """Topics that moved for their load since the coordinator started."""
     restored_ledgers: list[list[int]]
     """(first, end) of the ledger ids that restored metadata does not know."""
     desired: NotRequired[DesiredView]

@@ -49,6 +49,14 @@ class LoadReport:
     topics: int
     cpu: float
 
+    @property
+    def total(self) -> Rates:
+        """Of all units."""
+        total = self.rest
+        for one in self.heaviest:
+            total = total.plus(one.rates)
+        return total
+
 
 @dataclass(frozen=True)
 class BrokerLoad:

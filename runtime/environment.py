@@ -24,6 +24,10 @@ class Clock(Protocol):
         """Milliseconds since the Unix epoch."""
         ...
 
+    def cpu_s(self) -> float:
+        """Seconds of processor time that this process has used."""
+        ...
+
 
 class Chance(Protocol):
     """Every random decision of a service."""
@@ -41,6 +45,9 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def cpu_s(self) -> float:
+        return time.process_time()
 
 
 class SeededChance:

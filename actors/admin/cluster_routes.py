@@ -41,6 +41,9 @@ GAUGES = {
     "magnetar_members_silent_seconds": "Seconds since the last heartbeat of the live member that is silent longest.",
     "magnetar_bookies_writable": "Live bookies that take new entries.",
     "magnetar_bookies_registered": "Bookies that have a cookie, alive or not.",
+    "magnetar_brokers_load": "Load of all brokers in their last reports, in entries per second. 16 KiB count as one.",
+    "magnetar_brokers_load_skew": "Load of the busiest broker divided by the mean of all that report; 0 without load.",
+    "magnetar_load_balancer_moves": "Topics that moved for their load since the coordinator started.",
     "magnetar_auditor_incomplete_ledgers": "Ledgers that lack copies: under-replicated ones.",
     "magnetar_auditor_incomplete_bytes": "Length of the closed ledgers that lack copies, in bytes.",
     "magnetar_auditor_ledgers_to_check": "Ledgers that the auditor has to look at, because something changed.",
@@ -314,11 +317,22 @@ class ClusterRoutes:
                 "magnetar_auditor_incomplete_bytes": status["auditor"]["bytes_to_go"],
                 "magnetar_auditor_ledgers_to_check": status["auditor"]["to_check"],
                 "magnetar_auditor_copied_bytes": status["auditor"]["copied_bytes_total"],
+                "magnetar_load_balancer_moves": status.get("load_moves", 0),
+                **_loads(members),
                 **_scrub(members),
             }
             for name, value in values.items():
                 self._gauges[name].set(value)
         return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _loads(members: Sequence[MemberStatus]) -> dict[str, float]:
+    loads = [member["load"] for member in members if "load" in member]
+    total = sum(loads)
+    return {
+        "magnetar_brokers_load": total,
+        "magnetar_brokers_load_skew": max(loads) * len(loads) / total if total else 0.0,
+    }
 
 
 def _scrub(members: Sequence[MemberStatus]) -> dict[str, float]:

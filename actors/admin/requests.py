@@ -77,6 +77,10 @@ class Owners:
             on_retry=retry.silently,
         )
 
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return self._env.clock.now_ms()
+
     def of(self, broker_id: str) -> BrokerContract:
         """The methods of a live broker."""
         return self._brokers.of(broker_id, timeout_s=OWNER_TIMEOUT_S)

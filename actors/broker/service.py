@@ -45,6 +45,7 @@ from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 from .health import HealthMethods
 from .listeners import Listeners
+from .load_reporting import LoadReporting
 from .methods import BrokerRpc
 from .producer_names import ProducerNames
 from .session import BrokerSession
@@ -185,6 +186,9 @@ class BrokerService:
         if self.state is BrokerState.LISTENING:
             self._become(BrokerState.SERVING)
         self._tick = loop.call_later(self.settings.keep_alive_interval_s, self._keep_alive)
+        if self.settings.load_balancer_enabled:
+            reporting = LoadReporting(self.env, self.settings, self.topics.loaded, self._coordinator)
+            self._tasks.spawn(reporting.run(), "load-reports")
 
     async def close(self) -> None:
         """Send all clients away, write all cursors, leave the cluster."""

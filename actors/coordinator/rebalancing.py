@@ -8,7 +8,7 @@ Brokers come and go in bursts: topics are evened out once the brokers have been 
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
 from ...protocol.errors import MagnetarError
 from ...runtime.tasks import Tasks
@@ -36,6 +36,8 @@ class Rebalancer:
         self._membership = membership
         self._placement = placement
         self._broker_calls = broker_calls
+        self.on_order: Callable[[Iterable[str]], None] = _ignore
+        """Called with the topics that an operator moves."""
         self._delay_s = rebalance_delay_s
         self._timer: asyncio.TimerHandle | None = None
         self._moving = asyncio.Lock()
@@ -104,6 +106,26 @@ class Rebalancer:
             await self.move(moves)
             moved += len(moves)
 
+    def owner_of(self, unit: str) -> str | None:
+        """See `balancing.balancer.UnitMover`. A unit is a topic."""
+        assignment = self._placement.table.get(unit)
+        return assignment.broker if assignment is not None else None
+
+    def takers(self) -> list[str]:
+        """See `balancing.balancer.UnitMover`."""
+        return [] if self._membership.in_grace else [session.node_id for session in self._membership.takers()]
+
+    async def move_for_load(self, choose: Callable[[], Mapping[str, str]]) -> None:
+        """See `balancing.balancer.UnitMover`."""
+        async with self._moving:
+            if not self._stopped and (moves := choose()):
+                await self.move(moves)
+
+    async def order(self, moves: Mapping[str, str | None]) -> None:
+        """`move`, because an operator wants it."""
+        self.on_order(moves)
+        await self.move(moves)
+
     async def empty(self, broker: str) -> int:
         """Move the topics of a broker to those that take topics, a few at a time; returns how many it still has.
 
@@ -132,6 +154,10 @@ class Rebalancer:
             await self._broker_calls.of(assignment.broker).unload(topic=topic)
         except MagnetarError as error:
             logger.warning("%s did not release %s: %s", assignment.broker, topic, error)
+
+
+def _ignore(topics: Iterable[str]) -> None:
+    """What an order calls when nothing balances the load."""
 
 
 async def _at_a_time(coroutines: Sequence[Coroutine[object, object, None]]) -> None:

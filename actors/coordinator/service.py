@@ -36,6 +36,8 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.metadata.remote import MetadataMethods
 from ...storage.metadata.store import MetadataStore
+from ..balancing.balancer import LoadBalancer
+from ..balancing.methods import LoadMethods
 from ..desired.methods import DesiredMethods
 from ..members.contracts_coordinator import CoordinatorContract
 from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
@@ -57,6 +59,7 @@ class _Active:
     sessions: SessionMethods
     status: StatusMethods
     desired: DesiredMethods
+    balancer: LoadBalancer
     server: RpcServer
     handlers: Mapping[str, Handler]
     tasks: Tasks
@@ -80,6 +83,7 @@ class CoordinatorService(RpcService):
         NamespaceMethods,
         StatusMethods,
         DesiredMethods,
+        LoadMethods,
         MetadataMethods,
     )
 
@@ -122,6 +126,7 @@ class CoordinatorService(RpcService):
             raise
         active.tasks.spawn(active.sessions.judge(), "coordinator-sessions")
         active.tasks.spawn(self._verify_office(office), "coordinator-office")
+        active.tasks.spawn(active.balancer.run(), "load-balancer")
         office.auditor.start()
         logger.info(
             "the coordinator of cluster %s is active with epoch %d: %d topics, %d assignments",
@@ -135,10 +140,14 @@ class CoordinatorService(RpcService):
         server = RpcServer(self._env, office.identity, self._keys, self, frame_size_max=COORDINATOR_FRAME_SIZE_MAX)
         sessions = SessionMethods(office)
         desired = DesiredMethods(office.desired, office.drains)
-        status = StatusMethods(office, sessions, server, self._directory, desired)
+        balancer = LoadBalancer(self.settings, office.rebalancer)
+        office.rebalancer.on_order = balancer.ordered
+        loads = LoadMethods(balancer, office.membership.is_alive)
+        status = StatusMethods(office, sessions, server, self._directory, desired, balancer)
         metadata = MetadataMethods(office.store, office.ledger_ids, self.check_metadata_writer)
-        handlers = handlers_of(sessions, TopicMethods(office), NamespaceMethods(office), status, desired, metadata)
-        return _Active(office, sessions, status, desired, server, handlers, Tasks())
+        topics, namespaces = TopicMethods(office), NamespaceMethods(office)
+        handlers = handlers_of(sessions, topics, namespaces, status, desired, loads, metadata)
+        return _Active(office, sessions, status, desired, balancer, server, handlers, Tasks())
 
     async def close(self) -> None:
         """Leave office: every connection ends. The metadata store stays open."""

@@ -5,6 +5,7 @@ from ...protocol.names import ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
+from ..balancing.balancer import LoadBalancer
 from ..desired.methods import DesiredMethods
 from ..members.contracts_coordinator import LedgerChanges
 from ..members.disk_report import disk_report
@@ -16,13 +17,20 @@ class StatusMethods:
     """See the module. `directory` is where the coordinator keeps its metadata; its disk is reported on."""
 
     def __init__(
-        self, office: Office, sessions: SessionMethods, server: RpcServer, directory: str, desired: DesiredMethods
+        self,
+        office: Office,
+        sessions: SessionMethods,
+        server: RpcServer,
+        directory: str,
+        desired: DesiredMethods,
+        balancer: LoadBalancer,
     ) -> None:
         self._office = office
         self._sessions = sessions
         self._server = server
         self._directory = directory
         self._desired = desired
+        self._balancer = balancer
         self._started_ms = office.env.clock.now_ms()
 
     async def rpc_audit(self, connection: RpcConnection) -> None:
@@ -46,6 +54,7 @@ class StatusMethods:
         office = self._office
         table = office.placement.table
         host, port = self._server.address
+        load = self._balancer.view()
         members: list[MemberStatus] = [
             {
                 "id": session.node_id,
@@ -60,6 +69,9 @@ class StatusMethods:
             }
             for session in sorted(office.membership.all(), key=lambda session: (session.role, session.node_id))
         ]
+        for member in members:
+            if member["role"] == ROLE_BROKER and member["id"] in load.brokers:
+                member["load"] = round(load.brokers[member["id"]].report.total.load, 1)
         view: ClusterView = {
             "cluster_id": office.cluster_id,
             "coordinator": {
@@ -77,6 +89,7 @@ class StatusMethods:
             "deleting": office.deletions.under_way,
             "unexpected_errors": self._sessions.unexpected_errors + office.placement.unexpected_errors,
             "auditor": office.auditor.status(),
+            "load_moves": load.moves,
             "restored_ledgers": [list(one) for one in office.ledger_ids.restored.ranges],
         }
         desired = self._desired.find()

@@ -77,7 +77,7 @@ class TopicMethods:
         if destination is not None and self._membership.find(ROLE_BROKER, destination) is None:
             raise InvalidConfiguration(f"{destination} is not a live broker: choose one that `magnetar status` lists")
         topics = [name for name in self._registry.members(TopicName.parse(topic)) if name in self._placement.table]
-        await self._office.rebalancer.move(dict.fromkeys(topics, destination))
+        await self._office.rebalancer.order(dict.fromkeys(topics, destination))
 
     async def _assign(self, topic: str, preferred: str | None = None) -> Assignment:
         try:

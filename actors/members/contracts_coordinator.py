@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...protocol.cluster_status import ClusterView, MemberData, rpc_address
+from ...protocol.load_figures import ClusterLoad, LoadReport
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
@@ -158,6 +159,16 @@ class CoordinatorContract(NamespaceContract, TopicListContract, DesiredContract,
     @method(ADMIN, timeout_s=STATUS_TIMEOUT_S)
     async def status(self) -> ClusterView:
         """The cluster as the coordinator sees it; see `CoordinatorService.status`."""
+        ...
+
+    @method(BROKER)
+    async def report_load(self, *, report: LoadReport) -> None:
+        """What the calling broker did since its last report. Raises StaleEpoch without a session, ProtocolError."""
+        ...
+
+    @method(ADMIN)
+    async def cluster_load(self) -> ClusterLoad:
+        """The last report of each live broker, and what was moved for it."""
         ...
 
     # -- topics --------------------------------------------------------------------------------------------------

@@ -61,6 +61,11 @@ class PublishTarget(Protocol):
         """Those that may publish, by name."""
         ...
 
+    @property
+    def published(self) -> Meter:
+        """What was published since the topic was loaded."""
+        ...
+
     def check(self, producer: "AttachedProducer") -> None:
         """Raise the MagnetarError that the topic has against a producer, before anything is done for that producer."""
         ...

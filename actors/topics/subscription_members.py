@@ -148,6 +148,16 @@ class SubscriptionMembers(SubscriptionActs):
     def consumers(self) -> list[AttachedConsumer]:
         return list(self.dispatcher.consumers) if self.dispatcher is not None else []
 
+    @property
+    def sent(self) -> tuple[int, int, int]:
+        """Messages, bytes and entries that its consumers were sent, those that have left included."""
+        messages, size, entries = self._out.counts
+        for consumer in self.dispatcher.consumers if self.dispatcher is not None else ():
+            messages += consumer.out.messages
+            size += consumer.out.bytes
+            entries += consumer.out.entries
+        return messages, size, entries
+
     async def attach(self, consumer: AttachedConsumer, subscription_type: int) -> None:
         """Add a consumer; the first one sets the type.
 

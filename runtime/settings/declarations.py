@@ -20,6 +20,7 @@ from .deduplication import DeduplicationSettings
 from .delayed_delivery import DelayedDeliverySettings
 from .keeping import KeepingSettings
 from .limits import ClientLimitSettings
+from .load_balancing import LoadBalancingSettings
 from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
 from .repair import RepairSettings
@@ -38,6 +39,7 @@ class Settings(
     TopicListSettings,
     RepairSettings,
     BookieSettings,
+    LoadBalancingSettings,
     MembershipSettings,
     BrokerSettings,
     ManagedLedgerSettings,

@@ -169,6 +169,9 @@ class FixedClock:
     def now_ms(self) -> int:
         return 1_700_000_000_000
 
+    def cpu_s(self) -> float:
+        return 0.0
+
 
 def make_env(files: Any = None) -> Environment:
     """The same world for every input."""

@@ -74,7 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE
-    | {"actors.connections", "actors.topics", "actors.members", "actors.schemas"}
+    | {"actors.balancing", "actors.connections", "actors.topics", "actors.members", "actors.schemas"}
     | {"storage.managed", "storage.ledger", "storage.metadata"},
     "actors.bookie": BASE | {"actors.members", "storage.bookie", "storage.metadata"},
     "actors.desired": BASE | {"actors.members", "storage.metadata"},
@@ -83,8 +83,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.balancing": BASE,
     "actors.slots": BASE | {"storage.metadata"},
     "actors.coordinator": BASE
-    | {"actors.auditor", "actors.desired", "actors.members", "actors.policies", "actors.slots", "storage.ledger"}
-    | {"storage.metadata"},
+    | {"actors.auditor", "actors.balancing", "actors.desired", "actors.members", "actors.policies", "actors.slots"}
+    | {"storage.ledger", "storage.metadata"},
     "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas"},
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},

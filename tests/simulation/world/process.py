@@ -119,6 +119,9 @@ class SimClock:
     def now_ms(self) -> int:
         return EPOCH_MS + self._error_ms + int(self._loop.now * 1000)
 
+    def cpu_s(self) -> float:
+        return 0.0
+
 
 class SimLane(Lane):
     """A lane whose thread takes a drawn time for each piece of work."""

@@ -49,6 +49,9 @@ class World:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.offset_ms
 
+    def cpu_s(self) -> float:
+        return time.process_time()
+
     async def broker(self, **changes: Any) -> BrokerFront:
         """The next owner. The one before is not told."""
         self._epoch += 1
