@@ -92,7 +92,7 @@ class RayCluster(Cluster):
             try:
                 if self.status()["coordinator"]["epoch"] > epoch:
                     return
-            except (*_actor_is_away(), ClusterError) as error:
+            except (*_actor_is_away(), MagnetarError) as error:  # of the process that ends, too
                 problem = str(error).strip().partition("\n")[0]
             time.sleep(COORDINATOR_POLL_S)
         raise RestartStopped(

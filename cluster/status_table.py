@@ -75,6 +75,7 @@ def print_settings(console: Console) -> None:
 
 def _lines(status: ClusterStatus) -> list[str]:
     lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
+    lines += _versions(status)
     lines += _copies(status.get("auditor"))
     lines += _damage(status["members"])
     lines += _restored(status)
@@ -94,6 +95,18 @@ def _lines(status: ClusterStatus) -> list[str]:
     if "ray" in status:
         lines.append(f"ray        {status['ray']['address']} ({status['ray']['kind']})")
     return lines
+
+
+def _versions(status: ClusterStatus) -> list[str]:
+    """The release that runs; while there are several, which process runs which."""
+    found: dict[str, list[str]] = {}
+    for member in status["members"]:
+        found.setdefault(member["data"].get("version", "older"), []).append(member["id"])
+    found.setdefault(status["coordinator"].get("version", "older"), []).append(COORDINATOR_ID)
+    if len(found) == 1:
+        return [f"version    {', '.join(found)}"]
+    running = "; ".join(f"{version}: {', '.join(sorted(found[version], key=_order))}" for version in sorted(found))
+    return [f"[yellow]versions   {running}; `magnetar restart` gives all the installed one[/yellow]"]
 
 
 def _restored(status: ClusterStatus) -> list[str]:

@@ -28,6 +28,8 @@ class MemberData(TypedDict, total=False):
     """Its rack or zone, if its Ray node has a label that says so."""
     ledgers_end: int
     """All ledger ids that the bookie knows are below."""
+    version: str
+    """The release of Magnetar that the process runs."""
 
 
 def rpc_address(data: MemberData) -> tuple[str, int] | None:
@@ -121,6 +123,7 @@ class CoordinatorStatus(TypedDict):
     started_ms: int
     in_grace: bool
     disk: DiskReport
+    version: NotRequired[str]
 
 
 class AuditorStatus(TypedDict):

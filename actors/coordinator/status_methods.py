@@ -1,7 +1,7 @@
 """The cluster as the coordinator sees it."""
 
 from ...protocol.cluster_status import ClusterView, MemberStatus
-from ...protocol.names import ROLE_BROKER
+from ...protocol.names import ROLE_BROKER, VERSION
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
@@ -81,6 +81,7 @@ class StatusMethods:
                 "started_ms": self._started_ms,
                 "in_grace": office.membership.in_grace,
                 "disk": await disk_report(office.env, self._directory),
+                "version": VERSION,
             },
             "members": members,
             "registered_bookies": list(await registered_bookies(office.store)),

@@ -28,7 +28,7 @@ from ...protocol.errors import (
     RpcTimeout,
     StaleEpoch,
 )
-from ...protocol.names import COORDINATOR_ID
+from ...protocol.names import COORDINATOR_ID, VERSION
 from ...protocol.topics import group_of
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
@@ -312,9 +312,8 @@ class CoordinatorClient:
         policies = self.feeds.policies
         if policies is not None:
             policies.listing_began()
-        answer = await coordinator.register(
-            role=self.identity.role, host=host, port=port, data=data() if callable(data) else data
-        )
+        described: MemberData = {"version": VERSION, **(data() if callable(data) else data)}
+        answer = await coordinator.register(role=self.identity.role, host=host, port=port, data=described)
         self._take_epoch(answer.epoch)
         if policies is not None:  # before assignments: a topic must not load without its policies
             await _take_policies(policies, coordinator, answer.policies)

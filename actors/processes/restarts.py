@@ -13,8 +13,8 @@ every closed ledger whole. So of each entry at most one copy is away. A ledger t
 seconds before its writer goes on in another (`managed.rollover`). A second bookie that went away earlier would leave
 it below its ack quorum.
 
-A wait that is too long raises RestartStopped. What was begun goes on: the supervisor starts the process again until it
-runs. One process is restarted at a time.
+A wait that is too long, and a process that cannot be started several times, raise RestartStopped. What was begun goes
+on: the supervisor starts the process again until it runs. One process is restarted at a time.
 
 The coordinator is restarted by those that carry it. `prepare_coordinator` is what comes before.
 """
@@ -24,7 +24,14 @@ import logging
 from typing import Generic, TypeVar
 
 from ...protocol.cluster_status import RestartView
-from ...protocol.errors import MagnetarError, NoSuchKey, NotAllowedError, RestartStopped, ServiceUnitNotReady
+from ...protocol.errors import (
+    ClusterError,
+    MagnetarError,
+    NoSuchKey,
+    NotAllowedError,
+    RestartStopped,
+    ServiceUnitNotReady,
+)
 from ...protocol.names import ADMIN_ID, COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER
 from ..coordinator.office import Office
 from .reconciler import Reconciler
@@ -112,6 +119,8 @@ class Restarts(Generic[Handle]):
                 f"{member} did not come back within {BACK_TIMEOUT_S:.0f} s: {self._problem(member)}. It is started "
                 f"again until it runs: read its log, {member}.log"
             ) from None
+        except ClusterError as error:
+            raise RestartStopped(f"{error}. It is started again until it runs: read its log, {member}.log") from error
         finally:
             self._reconciler.rest("")
         back = loop.time()

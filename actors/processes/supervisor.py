@@ -209,18 +209,22 @@ class Supervisor(Generic[Handle]):
         ]
 
     async def restart(self, member: str) -> None:
-        """Close a process that runs in good order, and start it again where it was. Returns when it runs again, however
-        long that takes. Raises ClusterError for a member that does not run, and for one that ends meanwhile.
+        """Close a process that runs in good order, and start it again where it was. Returns when it runs again.
+
+        Raises ClusterError for a member that does not run, one that ends meanwhile, and one that could not be started
+        FAILED_STARTS_MAX times; it is started again nevertheless.
         """
         kept = self._kept.get(member)
         if kept is None or kept.state is not NodeState.RUNNING:
             why = "it is no process of this cluster" if kept is None else kept.problem or kept.state.value
             raise ClusterError(f"{member} does not run: {why}")
-        started = kept.started
+        started, failed = kept.started, kept.restarts
         kept.retargeted.set()
         while kept.started == started:
             if kept.ended.is_set():
                 raise ClusterError(f"{member} was to end, so it was not started again")
+            if kept.restarts - failed >= FAILED_STARTS_MAX:
+                raise ClusterError(f"{member} cannot be started: {kept.problem}")
             await self._changed.wait()
 
     async def close(self) -> None:

@@ -36,8 +36,10 @@ CLUSTER_OPTIONS = {"host": "0.0.0.0", "port": 6650, "admin_port": 8080}
 class RayHosts:
     """`count` Ray nodes and a host for clients. A context manager that ends everything."""
 
-    def __init__(self, count: int = 4, labels: Sequence[Mapping[str, str]] = ()) -> None:
-        """`labels` are those of Ray's nodes, such as a zone, in the order of the nodes."""
+    def __init__(self, count: int = 4, labels: Sequence[Mapping[str, str]] = (), path: Sequence[str] = ()) -> None:
+        """`labels` are those of Ray's nodes, such as a zone, in the order of the nodes. On the hosts, Python looks for
+        packages in `path` before it looks where this process does.
+        """
         self.network = Network()
         self._clusters = 0
         self._labels = [dict(one) for one in labels] + [{}] * (count - len(labels))
@@ -47,7 +49,7 @@ class RayHosts:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_worker_prestart": "false",
             **CONNECT_VARIABLES,
-            "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join([*path, str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "HOME": str(self.network.directory / "own"),
         }
         try:

@@ -150,3 +150,13 @@ def test_a_bookie_in_limbo_is_read_only_and_says_why() -> None:
     text = shown(members=[member("bookie-1", "bookie", report=report)])
     assert "read-only: limbo" in line(text, "bookie-1 ")
     assert "disk full" not in text
+
+
+def test_the_version_is_shown_and_while_there_are_several_who_runs_which() -> None:
+    coordinator = {"epoch": 3, "host": "h", "port": 1, "in_grace": False, "disk": {}, "version": "1.0"}
+    old, new = {"version": "1.0"}, {"version": "1.1"}
+    members = [member("bookie-1", "bookie", data=old), member("bookie-2", "bookie", data=old)]
+    assert line(shown(coordinator=coordinator, members=members), "version").split() == ["version", "1.0"]
+    members = [*members, member("bookie-10", "bookie", data=new), member("broker-1", "broker")]
+    text = line(shown(coordinator=coordinator, members=members), "versions")
+    assert "1.0: bookie-1, bookie-2, coordinator; 1.1: bookie-10; older: broker-1; `magnetar restart`" in text

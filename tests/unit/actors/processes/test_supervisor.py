@@ -258,6 +258,20 @@ async def test_a_restart_waits_until_a_start_succeeds(env: Environment) -> None:
     await supervisor.close()
 
 
+async def test_a_restart_gives_up_after_some_failed_starts_and_the_supervisor_does_not(env: Environment) -> None:
+    launcher = MemoryLauncher()
+    supervisor = Supervisor(env, launcher)
+    supervisor.retarget(targets([node("bookie", "bookie-1")]))
+    assert await supervisor.wait_ready(5) == {}
+    launcher.refusals["bookie-1"] = [OSError("no disk")] * (supervisor_module.FAILED_STARTS_MAX + 1)
+    async with asyncio.timeout(5):
+        with pytest.raises(ClusterError, match="bookie-1 cannot be started: OSError: no disk"):
+            await supervisor.restart("bookie-1")
+        await launcher.wait_for(2)
+    assert launcher.refusals["bookie-1"] == []
+    await supervisor.close()
+
+
 async def test_only_what_runs_is_restarted(env: Environment) -> None:
     launcher = MemoryLauncher()
     supervisor = Supervisor(env, launcher)
@@ -270,12 +284,15 @@ async def test_only_what_runs_is_restarted(env: Environment) -> None:
     await supervisor.close()
 
 
-async def test_a_member_that_is_not_wanted_any_more_ends_its_restart(env: Environment) -> None:
+async def test_a_member_that_is_no_longer_wanted_ends_its_restart(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_DELAY_INITIAL_S", 10.0)
     launcher = MemoryLauncher()
     supervisor = Supervisor(env, launcher)
     supervisor.retarget(targets([node("bookie", "bookie-1")]))
     assert await supervisor.wait_ready(5) == {}
-    launcher.refusals["bookie-1"] = [OSError("no disk")] * 1000
+    launcher.refusals["bookie-1"] = [OSError("no disk")]
     restart = asyncio.create_task(supervisor.restart("bookie-1"))
     async with asyncio.timeout(5):
         while supervisor.status()[0]["restarts"] == 0:  # noqa: ASYNC110
